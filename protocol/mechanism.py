@@ -1,0 +1,175 @@
+"""What a round asks, and the three functions that answer it.
+
+    study -> plan(r) -> encode (each device) -> vectors -> [sum] -> decode -> answer(r) -> plan(r+1)
+
+A *question* is what an analyst asks for a whole study. A *plan* is what one round asks of
+each device: public, frozen and complete, so that its digest can stand for all that a device
+agreed to. A *mechanism* turns questions into plans, local histograms into vectors and sums
+into answers. It holds no state, and it knows nothing of the sum: between `encode` and
+`decode` there is addition alone, which is the privacy boundary.
+
+Source: the R-round linear-sketching setting of [Gascon23, section 2].
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated, Generic, Self, TypeAlias, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from secagg.graph import Assumptions, Mode, parameters
+from secagg.ring import Ring, Vector
+
+Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
+Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Public(BaseModel):
+    """Something said in public: frozen, complete, and without a field nobody knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Terms(Public):
+    """Among how many devices a round hides each, and which rates it is secure against.
+
+    A round has `cohorts` secure sums of at most `cohort_size` devices each; a cohort that
+    finds fewer than `minimum` is not run. `corrupt` and `dropout` are fractions of a cohort,
+    `sigma` and `eta` the exponents of the odds against privacy and correctness.
+    """
+
+    cohort_size: int = Field(ge=3, le=100_000)
+    minimum: int = Field(ge=3)
+    cohorts: int = Field(default=1, ge=1, le=10_000)
+    corrupt: Rate = 0.1
+    dropout: Rate = 0.2
+    sigma: int = Field(default=40, ge=1, le=256)
+    eta: int = Field(default=30, ge=1, le=256)
+    mode: Mode = "semi-honest"
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> Self:
+        if self.minimum > self.cohort_size:
+            raise ValueError(f"minimum {self.minimum} is above cohort_size {self.cohort_size}")
+        for n in (self.minimum, self.cohort_size):
+            parameters(n, self.assumptions)  # InfeasibleError is a ValueError that says why
+        return self
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """Return the rates and odds as the secure sum takes them."""
+        return Assumptions(self.corrupt, self.dropout, self.sigma, self.eta, self.mode)
+
+    @property
+    def devices(self) -> int:
+        """Return the most devices that one round can count."""
+        return self.cohorts * self.cohort_size
+
+
+class Question(Public):
+    """What an analyst asks: every item that the devices hold at least `threshold` times.
+
+    `threshold` is the paper's tau, over all rounds; `contribution` its m, the most items
+    that one device adds. A mechanism's own question adds its fields.
+    """
+
+    mechanism: str
+    threshold: float = Field(ge=1, le=1e12)
+    contribution: int = Field(ge=1, le=10_000)
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+class Plan(Public):
+    """What one round asks of each device; its digest is bound into every key of the round.
+
+    Rounds count from 1. `seed` is 32 bytes of fresh public randomness for hash functions.
+    A mechanism's own plan narrows `question` and adds what changes from round to round.
+    """
+
+    study: str = Field(min_length=1, max_length=64)
+    round: int = Field(ge=1)
+    terms: Terms
+    seed: Hex32
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
+        plain = self.model_dump(mode="json")
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
+
+    def session(self, cohort: int) -> bytes:
+        """Return the 32-byte label of the secure sum of this plan's `cohort` (from 0)."""
+        label = b"blindtally session v1\0" + self.digest() + cohort.to_bytes(4, "big")
+        return hashlib.sha256(label).digest()
+
+
+P = TypeVar("P", bound=Plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An item's estimated count in one round (or summed over rounds), with its variance."""
+
+    item: str
+    count: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a round's sum says.
+
+    `decoded` tells whether the sum was read whole; if not, `estimates` is empty and only
+    `distinct`, the estimated number of distinct keys in the sum, was learned.
+    """
+
+    decoded: bool
+    distinct: float
+    estimates: tuple[Estimate, ...] = ()
+
+
+class Mechanism(ABC, Generic[Q, P]):
+    """Turns questions into plans, histograms into vectors, sums into answers.
+
+    Chance is an argument: `Random` where secrecy may hang on it (the programs pass the
+    system's), numpy's `Generator` where only statistics do.
+    """
+
+    name: str
+
+    @abstractmethod
+    def first_plan(self, question: Q, terms: Terms, study: str, rng: Random) -> P:
+        """Return the plan of round 1.
+
+        Raises:
+            ValueError: if the question cannot be answered under these terms; says what can.
+        """
+
+    @abstractmethod
+    def ring(self, plan: P) -> Ring:
+        """Return the ring of the round's vectors, wide enough that no sum can wrap."""
+
+    @abstractmethod
+    def encode(self, plan: P, histogram: Histogram, rng: np.random.Generator) -> Vector:
+        """Return one device's vector; an empty histogram gives a vector as well.
+
+        Raises:
+            ValueError: if the counts add up to more than the contribution bound, are not
+                positive, or an item is outside the plan's domain.
+        """
+
+    @abstractmethod
+    def decode(self, plan: P, total: Vector, participants: int) -> Answer:
+        """Return what `total`, the sum of `participants` vectors, says."""
+
+    @abstractmethod
+    def next_plan(self, plan: P, answer: Answer | None, rng: Random) -> P:
+        """Return the plan of the next round; `answer` is None after a round without a sum."""

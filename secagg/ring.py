@@ -1,0 +1,210 @@
+"""Vectors of lanes: the group Z_q1^n1 x Z_q2^n2 x ... that a secure sum adds in.
+
+A *lane* is `length` elements modulo its own `q`. Counts take q = 2^b, where addition wraps
+for nothing; values that the decoder must divide take a prime. One numpy array holds one
+lane, always reduced to [0, q), in the smaller of uint32 and uint64 that adds two elements
+without losing a carry. On the wire a lane is bit-packed, little end first: element i
+occupies bits i b to i b + b - 1, where b is the bit length of q - 1; a lane ends on a whole
+byte, and the bits that pad it are zero.
+
+Source: the linear messages over Z_q of [Gascon23, section 2]; one modulus a lane is ours.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.unsignedinteger[Any]]
+Vector: TypeAlias = tuple[Array, ...]
+
+_WORD = 64  # bits of the words that packing works in
+_U64 = np.dtype("<u8")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """`length` elements modulo `q`, with 2 <= q <= 2^62 or q = 2^63 or 2^64."""
+
+    q: int
+    length: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.q <= 2**62 and self.q not in (2**63, 2**64):
+            raise ValueError(f"a lane's modulus is 2 to 2^62, or 2^63, or 2^64; got {self.q}")
+        if self.length < 1:
+            raise ValueError(f"a lane has at least one element, got {self.length}")
+
+    @property
+    def bits(self) -> int:
+        """Return the bits that one element takes on the wire."""
+        return (self.q - 1).bit_length()
+
+    @property
+    def is_power_of_two(self) -> bool:
+        """Return whether q = 2^b, so that reducing is masking."""
+        return self.q & (self.q - 1) == 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the numpy type that holds an element and the sum of two."""
+        narrow = self.q <= 2**32 if self.is_power_of_two else self.q <= 2**31
+        return np.dtype("<u4") if narrow else _U64
+
+    @property
+    def nbytes(self) -> int:
+        """Return the packed size in bytes."""
+        return (self.length * self.bits + 7) // 8
+
+    def reduce(self, array: Array) -> None:
+        """Bring `array`, elements below 2 q or any for q = 2^b, back to [0, q) in place."""
+        if not self.is_power_of_two:
+            # Below q the difference wraps to something huge, so the minimum is the residue;
+            # `%` would cost several times the keystream that made the element.
+            np.minimum(array, array - self.dtype.type(self.q), out=array)
+        elif self.bits < self.dtype.itemsize * 8:
+            np.bitwise_and(array, self.dtype.type(self.q - 1), out=array)
+
+    def add(self, into: Array, other: Array) -> None:
+        """Add the reduced `other` to the reduced `into`, in place."""
+        np.add(into, other, out=into)
+        self.reduce(into)
+
+    def subtract(self, into: Array, other: Array) -> None:
+        """Subtract the reduced `other` from the reduced `into`, in place."""
+        np.subtract(into, other, out=into)
+        if self.is_power_of_two:
+            self.reduce(into)
+        else:
+            np.minimum(into, into + self.dtype.type(self.q), out=into)
+
+    def pack(self, array: Array) -> bytes:
+        """Return the `nbytes` packed bytes of a reduced lane."""
+        if self.bits == self.dtype.itemsize * 8:
+            return array.astype(self.dtype, copy=False).tobytes()
+        rows = -(-self.length // _WORD)  # 64 elements of b bits fill exactly b words
+        padded = np.zeros(rows * _WORD, dtype=_U64)
+        padded[: self.length] = array
+        columns = padded.reshape(rows, _WORD)
+        words = np.zeros((rows, self.bits), dtype=_U64)
+        for column, word, shift in self._places():
+            words[:, word] |= columns[:, column] << np.uint64(shift)
+            if shift + self.bits > _WORD:
+                words[:, word + 1] |= columns[:, column] >> np.uint64(_WORD - shift)
+        return words.tobytes()[: self.nbytes]
+
+    def unpack(self, data: bytes | memoryview) -> Array:
+        """Return the lane packed in `data`.
+
+        Raises:
+            ValueError: if the size is not `nbytes`, an element is not below q, or a padding
+                bit is set.
+        """
+        if len(data) != self.nbytes:
+            raise ValueError(f"a lane of {self.nbytes} bytes expected, got {len(data)}")
+        if self.bits == self.dtype.itemsize * 8:
+            array: Array = np.frombuffer(data, dtype=self.dtype).copy()
+        else:
+            array = self._unpack_bits(data)
+        if not self.is_power_of_two and (array >= self.q).any():
+            raise ValueError(f"an element is outside its lane: not below {self.q}")
+        return array
+
+    def _unpack_bits(self, data: bytes | memoryview) -> Array:
+        rows = -(-self.length // _WORD)
+        padded = np.zeros(rows * self.bits * 8, dtype=np.uint8)
+        padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+        words = padded.view(_U64).reshape(rows, self.bits)
+        columns = np.empty((rows, _WORD), dtype=_U64)
+        for column, word, shift in self._places():
+            columns[:, column] = words[:, word] >> np.uint64(shift)
+            if shift + self.bits > _WORD:
+                columns[:, column] |= words[:, word + 1] << np.uint64(_WORD - shift)
+        columns &= np.uint64(2**self.bits - 1)
+        elements = columns.reshape(-1)
+        if elements[self.length :].any():
+            raise ValueError("the bits that pad a lane to whole bytes are not zero")
+        return elements[: self.length].astype(self.dtype)
+
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        """Yield, for each of 64 neighbouring elements, its column, first word and shift."""
+        for column in range(_WORD):
+            yield column, *divmod(column * self.bits, _WORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The lanes of one secure sum, in the order in which they travel."""
+
+    lanes: tuple[Lane, ...]
+
+    def __post_init__(self) -> None:
+        if not self.lanes:
+            raise ValueError("a ring has at least one lane")
+
+    @property
+    def nbytes(self) -> int:
+        """Return the packed size of a vector in bytes."""
+        return sum(lane.nbytes for lane in self.lanes)
+
+    def zero(self) -> Vector:
+        """Return a fresh vector of zeros."""
+        return tuple(np.zeros(lane.length, dtype=lane.dtype) for lane in self.lanes)
+
+    def vector(self, lanes: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> Vector:
+        """Return `lanes` as a vector of this ring, each reduced modulo its q.
+
+        Raises:
+            ValueError: if the number or length of the lanes is not the ring's.
+        """
+        if [len(values) for values in lanes] != [lane.length for lane in self.lanes]:
+            raise ValueError(f"lanes of {[lane.length for lane in self.lanes]} elements expected")
+        pairs = zip(self.lanes, lanes, strict=True)
+        return tuple(
+            np.array([int(value) % lane.q for value in values], dtype=lane.dtype)
+            for lane, values in pairs
+        )
+
+    def add(self, into: Vector, other: Vector) -> None:
+        """Add `other` to `into`, in place."""
+        for lane, total, part in zip(self.lanes, into, other, strict=True):
+            lane.add(total, part)
+
+    def subtract(self, into: Vector, other: Vector) -> None:
+        """Subtract `other` from `into`, in place."""
+        for lane, total, part in zip(self.lanes, into, other, strict=True):
+            lane.subtract(total, part)
+
+    def check(self, vector: Vector) -> None:
+        """Raise ValueError unless `vector` is one of this ring's: lengths, types, range."""
+        if len(vector) != len(self.lanes):
+            raise ValueError(f"a vector of {len(self.lanes)} lanes expected, got {len(vector)}")
+        for number, (lane, array) in enumerate(zip(self.lanes, vector, strict=True)):
+            if array.shape != (lane.length,) or array.dtype != lane.dtype:
+                raise ValueError(
+                    f"lane {number}: {lane.length} of {lane.dtype} expected, "
+                    f"got {array.shape} of {array.dtype}"
+                )
+            if lane.bits < lane.dtype.itemsize * 8 and (array >= lane.q).any():
+                raise ValueError(f"lane {number}: an element is not below {lane.q}")
+
+    def pack(self, vector: Vector) -> bytes:
+        """Return the `nbytes` bytes that carry `vector`."""
+        pairs = zip(self.lanes, vector, strict=True)
+        return b"".join(lane.pack(array) for lane, array in pairs)
+
+    def unpack(self, data: bytes) -> Vector:
+        """Return the vector that `data` carries.
+
+        Raises:
+            ValueError: if the size is not `nbytes` or an element is outside its lane.
+        """
+        if len(data) != self.nbytes:
+            raise ValueError(f"a vector of {self.nbytes} bytes expected, got {len(data)}")
+        view, start, lanes = memoryview(data), 0, []
+        for lane in self.lanes:
+            lanes.append(lane.unpack(view[start : start + lane.nbytes]))
+            start += lane.nbytes
+        return tuple(lanes)
