@@ -22,8 +22,8 @@ from pydantic import Field
 from protocol.mechanism import Hex32, Public, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.round import Phase
-from secagg.keys import ENVELOPE_BYTES
-from secagg.participant import Reveal
+
+from secagg.participant import ENVELOPE_BYTES, Reveal
 from secagg.shamir import SHARE_BYTES
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]

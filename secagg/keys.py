@@ -1,0 +1,157 @@
+"""The primitives: key agreement, labels, envelopes and seed streams.
+
+    agreement   X25519; a shared secret never leaves this module as it is
+    labels      HKDF-SHA256, salted with the label of the sum (which covers plan, cohort,
+                roster and graph), told apart by purpose, sender and receiver
+    envelopes   AES-256-GCM with a random nonce; key and associated data name the sum,
+                the sender, the receiver and the purpose, so none can be reflected or moved
+    streams     AES-128-CTR keystream, from which masks are drawn
+
+A participant has two key pairs, made for one sum: one agrees on masks, the other on
+envelopes, so that giving away the first (as a lost participant's neighbours do) opens no
+envelope. This is the only module of ours that imports `cryptography`.
+
+Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869].
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+KEY_BYTES = 32
+SEED_BYTES = 32
+_STREAM_KEY_BYTES = 16
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+SEAL_BYTES = _NONCE_BYTES + _TAG_BYTES  # what sealing adds to a message
+
+_P = 2**255 - 19
+# The points whose order divides 8, and their encodings not below p: with them every secret
+# key agrees on the same secret, zero.
+_LOW_ORDER = {
+    0,
+    1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    _P - 1,
+    _P,
+    _P + 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKeys:
+    """What a participant advertises: X25519 public keys for masks and for envelopes.
+
+    Raises:
+        ValueError: if a key is not 32 bytes, is of low order, or both are the same.
+    """
+
+    mask: bytes
+    seal: bytes
+
+    def __post_init__(self) -> None:
+        for key in (self.mask, self.seal):
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
+            if int.from_bytes(key, "little") % 2**255 in _LOW_ORDER:
+                raise ValueError("a public key is of low order: it agrees on nothing secret")
+        if self.mask == self.seal:
+            raise ValueError("the keys for masks and for envelopes must differ")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An X25519 key pair; the secret half stays out of logs and tracebacks."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, secret: bytes) -> "KeyPair":
+        """Return the pair of a 32-byte `secret`."""
+        public = X25519PrivateKey.from_private_bytes(secret).public_key()
+        return cls(public.public_bytes_raw(), secret)
+
+    @classmethod
+    def generate(cls, rng: Random) -> "KeyPair":
+        """Return a fresh pair."""
+        return cls.of(rng.randbytes(KEY_BYTES))
+
+    def agree(self, public: bytes) -> bytes:
+        """Return the 32-byte secret shared with the owner of `public`; derive from it only.
+
+        Raises:
+            ValueError: if `public` is of low order.
+        """
+        private = X25519PrivateKey.from_private_bytes(self.secret)
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a derived key is for: `name`, from slot `sender` to slot `receiver`, in one sum.
+
+    `label` is the sum's 32 bytes; `name` is one of `mask` (sender below receiver), `self`
+    (both the owner) and `seal`.
+    """
+
+    label: bytes
+    name: str
+    sender: int
+    receiver: int
+
+    def info(self) -> bytes:
+        """Return the bytes that tell this purpose from all others under the same label."""
+        slots = self.sender.to_bytes(4, "big") + self.receiver.to_bytes(4, "big")
+        return b"blindtally v1 " + self.name.encode() + b"\0" + slots
+
+    def derive(self, secret: bytes, nbytes: int) -> bytes:
+        """Return `nbytes` derived from `secret` for this purpose alone."""
+        return HKDF(SHA256(), nbytes, salt=self.label, info=self.info()).derive(secret)
+
+    def stream(self, secret: bytes) -> "Stream":
+        """Return the keystream that `secret` grows into for this purpose."""
+        return Stream(self.derive(secret, _STREAM_KEY_BYTES))
+
+    def seal(self, secret: bytes, message: bytes, rng: Random) -> bytes:
+        """Return `message` sealed: nonce, ciphertext, tag; `SEAL_BYTES` longer."""
+        nonce = rng.randbytes(_NONCE_BYTES)
+        key = AESGCM(self.derive(secret, KEY_BYTES))
+        return nonce + key.encrypt(nonce, message, self.label + self.info())
+
+    def open(self, secret: bytes, sealed: bytes) -> bytes | None:
+        """Return the message in `sealed`, or None if it was not sealed for this purpose."""
+        key = AESGCM(self.derive(secret, KEY_BYTES))
+        nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return key.decrypt(nonce, ciphertext, self.label + self.info())
+        except (InvalidTag, ValueError):  # ValueError: shorter than a nonce
+            return None
+
+
+_ZEROS = bytes(2**16)
+
+
+class Stream:
+    """AES-CTR keystream under a 16- or 32-byte key, from counter 0."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+
+    def fill(self, out: NDArray[Any]) -> None:
+        """Overwrite the contiguous array `out` with the stream's next bytes."""
+        view = memoryview(out).cast("B") if out.ndim else memoryview(out)
+        for start in range(0, len(view), len(_ZEROS)):
+            part = view[start : start + len(_ZEROS)]
+            self._encryptor.update_into(memoryview(_ZEROS)[: len(part)], part)
