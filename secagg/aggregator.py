@@ -103,21 +103,21 @@ def unmask(cohort: Cohort, ring: Ring, heard: Heard, masked_sum: Vector) -> Vect
         seed = _recover(cohort, slot, heard, "seed_shares")
         wardrobe.take_off(total, cohort.own(slot).stream(seed))
     for slot in sorted(shared - survivors):
-        if kept := survivors.intersection(cohort.graph.neighbours(slot)):
-            _cancel(cohort, slot, kept, heard, wardrobe, total)
+        kept = survivors.intersection(cohort.graph.neighbours(slot))
+        if not kept:
+            continue  # its masks were with the lost only, and are in no vector
+        pair = _recover_pair(cohort, slot, heard)
+        for other in kept:
+            stream = cohort.pairwise(slot, other).stream(pair.agree(heard.keys[other].mask))
+            (wardrobe.take_off if other < slot else wardrobe.put_on)(total, stream)
     return total
 
 
-def _cancel(
-    cohort: Cohort, slot: int, kept: set[int], heard: Heard, wardrobe: Wardrobe, total: Vector
-) -> None:
-    """Take off `total` the masks that `kept` share with the lost participant `slot`."""
+def _recover_pair(cohort: Cohort, slot: int, heard: Heard) -> KeyPair:
     pair = KeyPair.of(_recover(cohort, slot, heard, "key_shares"))
     if pair.public != heard.keys[slot].mask:
         raise RecoveryError(slot, "its shares meet in another key than it advertised")
-    for other in kept:
-        stream = cohort.pairwise(slot, other).stream(pair.agree(heard.keys[other].mask))
-        (wardrobe.take_off if other < slot else wardrobe.put_on)(total, stream)
+    return pair
 
 
 def _recover(cohort: Cohort, owner: int, heard: Heard, kind: str) -> bytes:

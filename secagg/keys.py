@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -151,7 +152,7 @@ class Stream:
 
     def fill(self, out: NDArray[Any]) -> None:
         """Overwrite the contiguous array `out` with the stream's next bytes."""
-        view = memoryview(out).cast("B") if out.ndim else memoryview(out)
+        view = memoryview(out.view(np.uint8).data)
         for start in range(0, len(view), len(_ZEROS)):
             part = view[start : start + len(_ZEROS)]
             self._encryptor.update_into(memoryview(_ZEROS)[: len(part)], part)
