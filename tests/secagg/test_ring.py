@@ -1,0 +1,111 @@
+"""Lanes add, wrap, pack and refuse as integers modulo q would."""
+
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.ring import Lane, Ring, Vector
+
+Drawn: TypeAlias = tuple[Ring, list[list[int]], list[list[int]]]
+MODULI = [2, 3, 5, 2**7, 251, 2**13, 131071, 2**31 - 1, 2**31, 2**32, 2**32 + 15, 2**61 - 1, 2**64]
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> Drawn:
+    """Draw a ring and two vectors of it, as integers."""
+    moduli = draw(st.lists(st.sampled_from(MODULI), min_size=1, max_size=3))
+    lanes = tuple(Lane(q, draw(st.integers(1, 150))) for q in moduli)
+
+    def vector() -> list[list[int]]:
+        return [
+            draw(st.lists(st.integers(0, lane.q - 1), min_size=lane.length, max_size=lane.length))
+            for lane in lanes
+        ]
+
+    return Ring(lanes), vector(), vector()
+
+
+def integers(vector: Vector) -> list[list[int]]:
+    return [[int(value) for value in lane] for lane in vector]
+
+
+@given(rings())
+def test_addition_and_subtraction_are_those_of_integers_modulo_q(drawn: Drawn) -> None:
+    ring, one, other = drawn
+    total = ring.vector(one)
+    ring.add(total, ring.vector(other))
+    assert integers(total) == [
+        [(a + b) % lane.q for a, b in zip(left, right, strict=True)]
+        for lane, left, right in zip(ring.lanes, one, other, strict=True)
+    ]
+    ring.subtract(total, ring.vector(other))
+    assert integers(total) == one
+
+
+@given(rings())
+def test_packing_takes_the_stated_bytes_and_comes_back(drawn: Drawn) -> None:
+    ring, one, _ = drawn
+    packed = ring.pack(ring.vector(one))
+    assert (
+        len(packed) == ring.nbytes == sum(-(-lane.length * lane.bits // 8) for lane in ring.lanes)
+    )
+    assert integers(ring.unpack(packed)) == one
+
+
+@given(rings())
+def test_element_i_lies_at_bit_i_times_b_little_end_first(drawn: Drawn) -> None:
+    ring, one, _ = drawn
+    lane, values = ring.lanes[0], one[0]
+    number = sum(value << (i * lane.bits) for i, value in enumerate(values))
+    assert lane.pack(ring.vector(one)[0]) == number.to_bytes(lane.nbytes, "little")
+
+
+def test_a_vector_of_the_wrong_size_is_refused() -> None:
+    ring = Ring((Lane(251, 10),))
+    for size in (0, 9, 11):
+        with pytest.raises(ValueError, match="10 bytes expected"):
+            ring.unpack(bytes(size))
+
+
+def test_an_element_outside_its_lane_is_refused_not_reduced() -> None:
+    with pytest.raises(ValueError, match="outside its lane: not below 251"):
+        Ring((Lane(251, 2),)).unpack(bytes([250, 251]))
+
+
+def test_padding_that_is_not_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="pad"):
+        Ring((Lane(8, 1),)).unpack(bytes([0b1000]))
+
+
+@pytest.mark.parametrize("q", [0, 1, 2**62 + 1, 2**65])
+def test_a_modulus_that_no_type_can_add_in_is_refused(q: int) -> None:
+    with pytest.raises(ValueError, match="modulus"):
+        Lane(q, 1)
+
+
+def test_a_lane_or_ring_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one element"):
+        Lane(2, 0)
+    with pytest.raises(ValueError, match="at least one lane"):
+        Ring(())
+
+
+def test_check_tells_vectors_of_other_rings() -> None:
+    ring = Ring((Lane(251, 2), Lane(2**13, 3)))
+    ring.check(ring.zero())
+    with pytest.raises(ValueError, match="2 lanes expected"):
+        ring.check(ring.zero()[:1])
+    with pytest.raises(ValueError, match="lane 1"):
+        ring.check((ring.zero()[0], np.zeros(4, np.uint32)))
+    with pytest.raises(ValueError, match="lane 0"):
+        ring.check((np.zeros(2, np.uint64), ring.zero()[1]))
+    with pytest.raises(ValueError, match="not below 251"):
+        ring.check((np.array([0, 251], np.uint32), ring.zero()[1]))
+
+
+def test_vector_wants_the_lengths_of_the_ring() -> None:
+    with pytest.raises(ValueError, match="lanes of"):
+        Ring((Lane(251, 2),)).vector([[1, 2, 3]])
