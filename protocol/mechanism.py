@@ -14,26 +14,21 @@ Source: the R-round linear-sketching setting of [Gascon23, section 2].
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
+from protocol.public import Public
 from secagg.graph import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Public(BaseModel):
-    """Something said in public: frozen, complete, and without a field nobody knows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Terms(Public):
@@ -165,6 +160,19 @@ class Mechanism(ABC, Generic[Q, P]):
             ValueError: if the counts add up to more than the contribution bound, are not
                 positive, or an item is outside the plan's domain.
         """
+
+    def encode_sum(
+        self, plan: P, histograms: Iterable[Histogram], rng: np.random.Generator
+    ) -> Vector:
+        """Return the sum of the devices' vectors, the same as of `encode` one by one.
+
+        For simulations; a mechanism may do it faster.
+        """
+        ring = self.ring(plan)
+        total = ring.zero()
+        for histogram in histograms:
+            ring.add(total, self.encode(plan, histogram, rng))
+        return total
 
     @abstractmethod
     def decode(self, plan: P, total: Vector, participants: int) -> Answer:

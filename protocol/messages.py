@@ -19,8 +19,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from protocol.mechanism import Hex32, Public, Terms
+from protocol.mechanism import Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
+from protocol.public import Public
 from protocol.round import Phase
 
 from secagg.participant import ENVELOPE_BYTES, Reveal

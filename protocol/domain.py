@@ -1,0 +1,247 @@
+"""How items become integers and back: the *domain* of a question.
+
+A sketch adds keys in a prime field, so an item becomes `chunks` integers, each below
+`bound`, and a sketch has one field element for each. The map is one-to-one: an item is
+read off the sum itself, whole, in one round, with no dictionary and no second round to ask
+what a hash stood for. The price is linear in the length of the longest item. (Hashed keys,
+whose items are retrieved later, cost the same for any length; they are not built yet.)
+
+    alphabet   strings over a few known characters, up to `length` of them: groups of g
+               characters are numbers to the base |A|, as many as stay below 2^30
+    utf8       any text of up to `max_bytes` bytes: 3 bytes are one number below 2^24
+
+An item outside the domain has no number. A device leaves such items out before it counts
+(`item in domain`), so that they take no room under its contribution bound.
+
+Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocol.public import Public
+
+Keys: TypeAlias = NDArray[np.uint64]  # shape (items, chunks)
+
+_GROUP = 2**30  # a group's number stays below: products of two fit in 64 bits
+_BYTES = 3  # of a utf8 chunk
+
+
+class ItemSpace(Public, ABC):
+    """What the domains share: `item in domain`, and the shape of a key."""
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def chunks(self) -> int:
+        """Return how many integers an item becomes."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> int:
+        """Return the number that every chunk stays below."""
+
+    @abstractmethod
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` has a key."""
+
+    @abstractmethod
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        """Return each item's digits, first to last, filled up to whole chunks."""
+
+    @abstractmethod
+    def _item(self, digits: NDArray[Any]) -> str:
+        """Return the item of a row of digits; ValueError if none has it."""
+
+    @property
+    @abstractmethod
+    def _base(self) -> int:
+        """Return what every digit stays below."""
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of a key as fields of the fewest bits would hold it."""
+        return self.chunks * self.bound.bit_length()
+
+    def encode(self, items: Sequence[str]) -> Keys:
+        """Return the keys of `items`, shape `(len(items), chunks)`.
+
+        Raises:
+            ValueError: if an item is outside the domain; names it.
+        """
+        for item in items:
+            if item not in self:
+                raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
+        if not items:
+            return np.zeros((0, self.chunks), dtype=np.uint64)
+        digits = self._digits(items).reshape(len(items), self.chunks, -1)
+        keys = np.zeros(digits.shape[:2], dtype=np.uint64)
+        for column in range(digits.shape[2]):
+            keys = keys * np.uint64(self._base) + digits[:, :, column]
+        return keys
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the item of each key; None for a key that no item has."""
+        group = self._digits_per_chunk
+        digits = np.zeros((*keys.shape, group), dtype=np.uint64)
+        rest = keys.copy()
+        for column in reversed(range(group)):
+            rest, digits[:, :, column] = np.divmod(rest, np.uint64(self._base))
+        fits = (rest == 0).all(axis=1).tolist()
+        rows = digits.reshape(len(keys), self.chunks * group)
+        return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
+
+    @property
+    @abstractmethod
+    def _digits_per_chunk(self) -> int:
+        """Return how many digits make a chunk."""
+
+    def _checked(self, digits: NDArray[Any]) -> str | None:
+        try:
+            item = self._item(digits)
+        except ValueError:
+            return None
+        return item if item in self else None
+
+
+class Alphabet(ItemSpace):
+    """Strings of `length` of the `characters`; up to `length` if one of them is the `pad`.
+
+    The pad fills up shorter items, so an item may not end in it: this keeps the map
+    one-to-one. Without a pad every item has exactly `length` characters.
+    """
+
+    kind: Literal["alphabet"] = "alphabet"
+    characters: str = Field(min_length=2, max_length=4096)
+    length: int = Field(ge=1, le=1024)
+    pad: str = Field(default="", max_length=1)
+
+    @model_validator(mode="after")
+    def _is_a_set(self) -> Self:
+        if len(set(self.characters)) != len(self.characters):
+            raise ValueError("a character stands twice in the alphabet")
+        if self.pad not in self.characters:
+            raise ValueError(f"the pad {self.pad!r} is not one of the characters")
+        return self
+
+    @property
+    def chunks(self) -> int:
+        """Return how many integers an item becomes."""
+        most = 1
+        while len(self.characters) ** (most + 1) <= _GROUP:
+            most += 1
+        return -(-self.length // most)
+
+    @property
+    def bound(self) -> int:
+        """Return the number that every chunk stays below."""
+        return int(self._base**self._digits_per_chunk)
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` has a key."""
+        if self.pad:
+            fits = len(item) <= self.length and not item.endswith(self.pad)
+        else:
+            fits = len(item) == self.length
+        return fits and set(item) <= set(self.characters)
+
+    @property
+    def _base(self) -> int:
+        return len(self.characters)
+
+    @property
+    def _digits_per_chunk(self) -> int:
+        return -(-self.length // self.chunks)
+
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        filler = self.pad or self.characters[0]  # fills the last group, beyond `length`
+        width = self.chunks * self._digits_per_chunk
+        text = "".join(item.ljust(width, filler) for item in items)
+        points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+        known = np.array([ord(character) for character in self.characters], dtype=np.uint32)
+        order = np.argsort(known)
+        return order[np.searchsorted(known[order], points)].astype(np.uint64)
+
+    def _item(self, digits: NDArray[Any]) -> str:
+        text = "".join(self.characters[digit] for digit in digits)
+        if self.pad:
+            return text.rstrip(self.pad)
+        if text[self.length :].strip(self.characters[0]):
+            raise ValueError("the last group is not filled up as an item's is")
+        return text[: self.length]
+
+
+class Utf8(ItemSpace):
+    """Any text of at most `max_bytes` bytes of UTF-8, without NUL, which fills up."""
+
+    kind: Literal["utf8"] = "utf8"
+    max_bytes: int = Field(ge=1, le=1024)
+
+    @property
+    def chunks(self) -> int:
+        """Return how many integers an item becomes."""
+        return -(-self.max_bytes // _BYTES)
+
+    @property
+    def bound(self) -> int:
+        """Return the number that every chunk stays below."""
+        return 2**24
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` has a key."""
+        try:
+            size = len(item.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return False
+        return size <= self.max_bytes and "\0" not in item
+
+    @property
+    def _base(self) -> int:
+        return 256
+
+    @property
+    def _digits_per_chunk(self) -> int:
+        return _BYTES
+
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        width = self.chunks * _BYTES
+        raw = b"".join(item.encode().ljust(width, b"\0") for item in items)
+        return np.frombuffer(raw, dtype=np.uint8).astype(np.uint64)
+
+    def _item(self, digits: NDArray[Any]) -> str:
+        return digits.astype(np.uint8).tobytes().rstrip(b"\0").decode()
+
+
+Domain: TypeAlias = Annotated[Alphabet | Utf8, Field(discriminator="kind")]
+
+
+def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:
+    """Return the domain with the shortest keys that holds all `items`.
+
+    Only for data that is public anyway, as in a simulation: the domain of a real study is
+    chosen before anybody's items are seen.
+
+    Raises:
+        ValueError: if there are no items, or no domain holds them all.
+    """
+    if not items:
+        raise ValueError("no items, so no domain")
+    candidates: list[Alphabet | Utf8] = []
+    longest = max(len(item.encode()) for item in items)
+    if longest <= 1024 and not any("\0" in item for item in items):
+        candidates.append(Utf8(max_bytes=max(1, longest)))
+    characters = "".join(sorted(set().union(*items)))
+    lengths = {len(item) for item in items}
+    pad = "" if len(lengths) == 1 else "\0"
+    if "\0" not in characters and len(characters) <= 256 and 0 < max(lengths) <= 1024:
+        padded = pad + characters if len(characters) > 1 or pad else characters + "\0"
+        candidates.append(Alphabet(characters=padded, length=max(lengths), pad=pad))
+    if not candidates:
+        raise ValueError("an item holds a NUL character or is longer than 1,024 bytes")
+    return min(candidates, key=lambda domain: domain.bits)

@@ -1,0 +1,207 @@
+"""The adaptive subsampled IBLT: heavy hitters through a table that only the common ones enter.
+
+Each device samples its histogram at threshold t (`sampling.py`) and inserts what is left
+into an IBLT (`sketches/iblt.py`). The sum of the tables lists each sampled item with its
+summed value, an unbiased estimate of its count. A table holds L0 keys
+(`sketches/capacity.py`), so t must be so large that at most about L0 distinct items are
+sampled, and no larger, since an item of count N is estimated with variance up to
+N (E[T] - 1). So t adapts to the data:
+
+    t_1      =  max(1, n m / L0)           at most L0 items expected, whatever devices hold
+    t_(r+1)  =  max(1, t_r / 2 + t_r / 2 * s_r / L0)
+
+where s_r is the number of distinct items in the sum, exact if it decoded, else estimated
+from the stuck core. After a round without a sum t stays.
+
+Source: Algorithm 4 and section 7 of [Gascon23]. Where we differ: the paper divides s_r by
+its budget C in words; since it has 8 words a key, that would aim at 8 times what the table
+holds, so we divide by L0. The paper's fixed rule caps t at threshold / 2, to keep heavy
+hitters in at least one round with odds of 1 - e^-2. We do not: a table that is over-full at
+that t gives no estimate at all, where a larger t gives an unbiased one with a variance that is
+told. Our cap is 2 t_1: honest devices never need more, garbage in the sum could ask for it.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from protocol.domain import Domain
+from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
+from protocol.sampling import Threshold
+from protocol.sketches.capacity import capacity, cells_for
+from protocol.sketches.iblt import LEAST_CELLS, Cell, Iblt
+from secagg.ring import Ring, Vector
+
+WORD_BITS = 16
+LEAST_CAPACITY = 10  # keys; below, a table holds fewer than one key in three cells
+_MOST_CELLS = 2**24
+_MOST_VALUE = 2**31
+
+
+class AdaptiveIbltQuestion(Question):
+    """Which items of `domain` are heavy, told in at most `words` 16-bit words a device."""
+
+    mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
+    domain: Domain
+    words: int = Field(ge=1, le=2**26)
+
+
+class AdaptiveIbltPlan(Plan):
+    """Sample at threshold `t` (the paper's t, not tau), insert into a table of `cells`."""
+
+    mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
+    question: AdaptiveIbltQuestion
+    t: float = Field(ge=1, le=1e15)
+    cells: int = Field(ge=LEAST_CELLS, le=_MOST_CELLS)
+
+    @property
+    def threshold(self) -> Threshold:
+        """Return how devices sample."""
+        return Threshold(self.t, self.question.contribution)
+
+
+class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
+    """See the module's docstring."""
+
+    name = "adaptive-iblt"
+
+    def first_plan(
+        self, question: AdaptiveIbltQuestion, terms: Terms, study: str, rng: Random
+    ) -> AdaptiveIbltPlan:
+        """Return the plan of round 1, with t_1 from the most that devices could hold.
+
+        Raises:
+            ValueError: if `words` do not hold a table of `LEAST_CAPACITY` keys; says how many
+                do. Also if the devices' counts may add up to 2^31 or more.
+        """
+        t = _first_threshold(question, terms)
+        if _most_cells(question, terms, 1.0) < cells_for(LEAST_CAPACITY):
+            raise ValueError(
+                f"{question.words} words are too few for a table of {LEAST_CAPACITY} items "
+                f"of this domain from {terms.devices:,} devices: {_least_words(question, terms)} "
+                f"words are needed"
+            )
+        return AdaptiveIbltPlan(
+            study=study,
+            round=1,
+            terms=terms,
+            seed=rng.randbytes(32).hex(),
+            question=question,
+            t=t,
+            cells=_most_cells(question, terms, t),
+        )
+
+    def ring(self, plan: AdaptiveIbltPlan) -> Ring:
+        """Return the ring of the round's tables."""
+        return _table(plan).ring
+
+    def encode(
+        self, plan: AdaptiveIbltPlan, histogram: Histogram, rng: np.random.Generator
+    ) -> Vector:
+        """Return one device's table; its chance is one uniform number for each item."""
+        return self.encode_sum(plan, [histogram], rng)
+
+    def encode_sum(
+        self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
+    ) -> Vector:
+        """Return the sum of the devices' tables, bit for bit, inserting each item once."""
+        numbers: dict[str, int] = {}
+        which: list[int] = []
+        counts: list[int] = []
+        for histogram in histograms:
+            _check_contribution(histogram, plan.question.contribution)
+            for item in sorted(histogram):
+                which.append(numbers.setdefault(item, len(numbers)))
+                counts.append(histogram[item])
+        keys = plan.question.domain.encode(list(numbers))
+        sampled = plan.threshold.sample(np.array(counts, np.int64), rng.random(len(counts)))
+        values = np.zeros(len(numbers), dtype=np.int64)
+        np.add.at(values, np.array(which, np.int64), sampled)
+        return _table(plan).insert(keys[values > 0], values[values > 0])
+
+    def decode(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> Answer:
+        """Return the estimates in `total`, highest first, or how full the table was.
+
+        A variance is N (E[T] - 1) with the estimate in the place of N: unbiased if each
+        device holds one of an item, else too high. A key that no item has comes from a
+        device that made it up, and is left out.
+        """
+        del participants  # the plan's bound stands for any number of them
+        listing = _table(plan).list_entries(total)
+        if not listing.complete:
+            return Answer(decoded=False, distinct=listing.distinct)
+        unit, spread = plan.threshold.unit, plan.threshold.mean - 1
+        items = plan.question.domain.decode(listing.keys)
+        estimates = [
+            Estimate(item, value * unit, value * unit * spread)
+            for item, value in zip(items, listing.values.tolist(), strict=True)
+            if item is not None
+        ]
+        estimates.sort(key=lambda estimate: (-estimate.count, estimate.item))
+        return Answer(decoded=True, distinct=listing.distinct, estimates=tuple(estimates))
+
+    def next_plan(
+        self, plan: AdaptiveIbltPlan, answer: Answer | None, rng: Random
+    ) -> AdaptiveIbltPlan:
+        """Return the plan of the next round: another seed, and t moved half way to its aim."""
+        t = plan.t
+        if answer is not None:
+            t = t / 2 + t / 2 * answer.distinct / capacity(plan.cells)
+            t = min(max(1.0, t), 2 * _first_threshold(plan.question, plan.terms))
+        return plan.model_copy(
+            update={
+                "round": plan.round + 1,
+                "seed": rng.randbytes(32).hex(),
+                "t": t,
+                "cells": _most_cells(plan.question, plan.terms, t),
+            }
+        )
+
+
+def _check_contribution(histogram: Histogram, most: int) -> None:
+    total = 0
+    for item, count in histogram.items():
+        if count < 1:
+            raise ValueError(f"counts are 1 or more, got {count} of {item!r}")
+        total += count
+    if total > most:
+        raise ValueError(f"a device contributes at most {most} items, got {total}")
+
+
+def _table(plan: AdaptiveIbltPlan) -> Iblt:
+    cell = _cell(plan.question, plan.terms, plan.t)
+    return Iblt(cell, plan.cells, bytes.fromhex(plan.seed))
+
+
+def _cell(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> Cell:
+    """Return what a cell must hold when every device adds all it can to one item.
+
+    Raises:
+        ValueError: if that is 2^31 or more.
+    """
+    most = terms.devices * Threshold(t, question.contribution).bound
+    if most >= _MOST_VALUE:
+        raise ValueError(
+            f"{terms.devices:,} devices with {question.contribution} items each may hold one "
+            f"item {most:,} times; a cell counts to less than {_MOST_VALUE:,}"
+        )
+    return Cell(question.domain.chunks, question.domain.bound, most)
+
+
+def _most_cells(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> int:
+    nbytes = question.words * WORD_BITS // 8
+    return min(_MOST_CELLS, _cell(question, terms, t).most(nbytes))
+
+
+def _first_threshold(question: AdaptiveIbltQuestion, terms: Terms) -> float:
+    """Return t_1, from a table with cells as wide as any threshold needs."""
+    cells = max(LEAST_CELLS, _most_cells(question, terms, 1.0))
+    return max(1.0, terms.devices * question.contribution / capacity(cells))
+
+
+def _least_words(question: AdaptiveIbltQuestion, terms: Terms) -> int:
+    ring = _cell(question, terms, 1.0).ring(cells_for(LEAST_CAPACITY))
+    return -(-ring.nbytes * 8 // WORD_BITS)

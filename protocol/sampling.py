@@ -1,0 +1,79 @@
+"""Sampling of one device's histogram: down to its contribution, and at a threshold.
+
+*Threshold sampling* with threshold t keeps a count h >= t as it is, and makes a smaller one
+t with probability h / t, else 0: unbiased, and of all such rules the one of least total
+variance for the number of items it keeps. What a device adds to a sum must be an integer,
+and t need not be one. There are two cases, for a device that holds at most m:
+
+    t >= m   whatever is kept counts t, so the device adds 1 and the reader multiplies by t
+    t < m    t is rounded at random to T in {floor t, ceil t}. Any T gives an unbiased count;
+             P(T = floor t) = floor t (ceil t - t) / t makes E[1 / T] = 1 / t, so that a
+             single token is kept with probability 1 / t exactly
+
+    Var = h (E[T] - h) for h < t, and 0 above, where T = t in the first case and
+    E[T] = floor t + ceil t - floor t ceil t / t in the second
+
+so a sum over devices that together hold N of an item has variance at most N (E[T] - 1), and
+exactly that if each of them holds one. One uniform number decides T and what is kept.
+
+Source: Algorithm 1 of [Gascon23], after [Duffield05]; integers are ours.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def clip(histogram: Mapping[str, int], most: int, rng: np.random.Generator) -> dict[str, int]:
+    """Return `most` tokens of `histogram`, drawn without replacement, or all if fewer."""
+    if sum(histogram.values()) <= most:
+        return dict(histogram)
+    items = sorted(histogram)  # so that the draw does not hang on the order of insertion
+    counts = [histogram[item] for item in items]
+    kept = rng.multivariate_hypergeometric(counts, most, method="marginals")
+    return {item: int(count) for item, count in zip(items, kept, strict=True) if count}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Sampling at threshold `t` >= 1 of counts up to `most`, the contribution bound m."""
+
+    t: float
+    most: int
+
+    @property
+    def unit(self) -> float:
+        """Return what a sampled 1 stands for."""
+        return self.t if self.t >= self.most else 1.0
+
+    @property
+    def bound(self) -> int:
+        """Return the most that one device adds to one item, in units."""
+        return 1 if self.t >= self.most else self.most
+
+    @property
+    def mean(self) -> float:
+        """Return E[T]: a sampled count of 1 has variance E[T] - 1."""
+        if self.t >= self.most:
+            return self.t
+        return math.floor(self.t) + 1 - self._odds_of_floor
+
+    def sample(self, counts: NDArray[np.int64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return `counts` sampled, in units; `uniform` has a number in [0, 1) for each."""
+        if self.t >= self.most:
+            return (uniform * self.t < counts).astype(np.int64)
+        low, odds = math.floor(self.t), self._odds_of_floor
+        is_low = uniform < odds
+        level = np.where(is_low, low, low + 1)
+        # Given T, what is left of the number is uniform again.
+        again = np.where(is_low, uniform / odds, (uniform - odds) / max(1 - odds, math.ulp(1)))
+        kept = np.where(again * level < counts, level, 0)
+        return np.where(counts >= level, counts, kept)
+
+    @property
+    def _odds_of_floor(self) -> float:
+        low = math.floor(self.t)
+        return low * (low + 1 - self.t) / self.t
