@@ -1,0 +1,202 @@
+"""The analyst's side: ask a question, watch the rounds, read the answer.
+
+    with Analyst("http://127.0.0.1:8000") as analyst:
+        study = analyst.create("domains", question, terms, rounds=5)
+        for view in analyst.watch(study.id):
+            print(view.number, view.state)
+        for row in analyst.heavy_hitters(study.id):
+            print(row.item, row.estimate, row.standard_error)
+
+Every call is one request or a walk over pages, blocks until it is answered, and is repeated
+if the service is out of reach for a moment. `watch` yields a round whenever it has changed.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import stamina
+
+from client.problems import accept, worth_repeating
+from protocol.mechanism import Terms
+from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.messages import (
+    HeavyHitter,
+    HeavyHitterPage,
+    RoundPage,
+    RoundView,
+    StudyPage,
+    StudyRequest,
+    StudyView,
+    Timeouts,
+)
+from secagg.ring import Ring, Vector
+
+OVER: Final = ("finished", "stopped")
+_JSON: Final = {"content-type": "application/json"}
+
+
+class Analyst:
+    """Requests of an analyst to the service at `url`; `patience` in seconds bounds retries."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/v1", timeout=30.0, transport=transport
+        )
+        self._patience = patience
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def create(
+        self,
+        name: str,
+        question: AnyQuestion,
+        terms: Terms,
+        *,
+        rounds: int,
+        timeouts: Timeouts | None = None,
+        start: bool = True,
+    ) -> StudyView:
+        """Create a study of `rounds` rounds, and start it unless told not to.
+
+        Raises:
+            RejectedError: if it cannot be answered under these terms; says what can.
+        """
+        asked = StudyRequest(
+            name=name,
+            question=question,
+            terms=terms,
+            rounds=rounds,
+            timeouts=timeouts or Timeouts(),
+            start=start,
+        )
+        answer = self._send("POST", "/studies", content=asked.model_dump_json())
+        return StudyView.model_validate_json(answer.content)
+
+    def start(self, study: str) -> StudyView:
+        """Start a study; one that runs already is left alone."""
+        return self._study("POST", f"/studies/{study}/start")
+
+    def stop(self, study: str) -> StudyView:
+        """Stop a study for good: no further round is opened."""
+        return self._study("POST", f"/studies/{study}/stop")
+
+    def study(self, study: str) -> StudyView:
+        """Return a study as it stands."""
+        return self._study("GET", f"/studies/{study}")
+
+    def studies(self) -> Iterator[StudyView]:
+        """Yield all studies, newest first."""
+        after: str | None = None
+        while True:
+            page = StudyPage.model_validate_json(self._page("/studies", after))
+            yield from page.studies
+            if (after := page.next) is None:
+                return
+
+    def rounds(self, study: str, after: int | None = None) -> Iterator[RoundView]:
+        """Yield a study's rounds, first to last; `after` skips those up to it."""
+        while True:
+            page = RoundPage.model_validate_json(self._page(f"/studies/{study}/rounds", after))
+            yield from page.rounds
+            if (after := page.next) is None:
+                return
+
+    def round(self, study: str, number: int) -> RoundView:
+        """Return one round as it stands."""
+        answer = self._send("GET", f"/studies/{study}/rounds/{number}")
+        return RoundView.model_validate_json(answer.content)
+
+    def watch(self, study: str, every: float = 0.5) -> Iterator[RoundView]:
+        """Yield each round whenever it has changed, until the study is over.
+
+        `every` is how many seconds lie between two looks.
+        """
+        settled, last = 0, None
+        while True:
+            is_over = self.study(study).state in OVER  # asked first: no round comes after
+            for view in self.rounds(study, settled or None):
+                if view != last:
+                    yield view
+                last = view
+                if view.state != "running":
+                    settled = view.number
+            if is_over:
+                return
+            time.sleep(every)
+
+    def wait(self, study: str, progress: Callable[[RoundView], None] | None = None) -> StudyView:
+        """Return the study once it is over; `progress` hears of every change until then."""
+        for view in self.watch(study):
+            if progress:
+                progress(view)
+        return self.study(study)
+
+    def heavy_hitters(self, study: str) -> list[HeavyHitter]:
+        """Return the items found so far, the most frequent first."""
+        rows: list[HeavyHitter] = []
+        after: str | None = None
+        while True:
+            content = self._page(f"/studies/{study}/heavy-hitters", after)
+            page = HeavyHitterPage.model_validate_json(content)
+            rows.extend(page.heavy_hitters)
+            if (after := page.next) is None:
+                return rows
+
+    def cohort_sum(self, study: str, view: RoundView, cohort: int = 0) -> Vector:
+        """Return the sum of the vectors of one cohort of the round that `view` shows.
+
+        Raises:
+            WrongPhaseError: if it is not summed yet.
+            CohortFailedError: if it never will be.
+        """
+        path = f"/studies/{study}/rounds/{view.number}/cohorts/{cohort}/sum"
+        ring: Ring = MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+        return ring.unpack(self._send("GET", path).content)
+
+    def _study(self, method: str, path: str) -> StudyView:
+        return StudyView.model_validate_json(self._send(method, path).content)
+
+    def _page(self, path: str, after: str | int | None) -> bytes:
+        params = {} if after is None else {"after": after}
+        return self._send("GET", path, params=params).content
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: str | None = None,
+        params: dict[str, str | int] | None = None,
+    ) -> httpx.Response:
+        headers = _JSON if content is not None else {}
+        for attempt in stamina.retry_context(
+            worth_repeating, attempts=None, timeout=self._patience, wait_max=3.0
+        ):
+            with attempt:
+                answer = self._http.request(
+                    method, path, content=content, params=params, headers=headers
+                )
+                return accept(answer)
+        raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,50 @@
+"""From what a device holds to what it gives: first its own items, then its vector.
+
+A device holds records, any number of them, of any text. What it gives is a histogram of at
+most `contribution` records, all inside the question's domain. Records outside the domain
+leave first, so that they take no room under the bound; of the rest a random part stays. The
+histogram that is left is a device's contribution: estimates are of the sum of these, and so
+is the truth that they are measured against.
+
+Source: the contribution bound m of [Gascon23, section 2].
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.mechanism import Histogram
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.sampling import clip
+from secagg.ring import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What a device gives to one study, and how many records it could not give."""
+
+    histogram: Histogram
+    outside: int  # records outside the domain
+    beyond: int  # records beyond the contribution bound
+
+
+def tally(records: Iterable[str]) -> Histogram:
+    """Return how often each item occurs in `records`."""
+    return dict(Counter(records))
+
+
+def contribute(question: AnyQuestion, held: Histogram, rng: np.random.Generator) -> Contribution:
+    """Return what a device that holds `held` gives to `question`."""
+    inside = {item: count for item, count in held.items() if count and item in question.domain}
+    given = clip(inside, question.contribution, rng)
+    total, kept = sum(inside.values()), sum(given.values())
+    return Contribution(given, sum(held.values()) - total, total - kept)
+
+
+def encode(plan: AnyPlan, contribution: Contribution, rng: np.random.Generator) -> Vector:
+    """Return the vector of `plan` that carries `contribution`."""
+    mechanism = MECHANISMS[plan.question.mechanism]
+    vector: Vector = mechanism.encode(plan, contribution.histogram, rng)
+    return vector

@@ -1,0 +1,268 @@
+"""Hundreds of simulated devices in one process, in front of a real service.
+
+Each device holds a histogram of its own and takes part like any other, over HTTP. A round
+selects devices that are in no sum yet; a fixed share of them vanishes, each after one of its
+steps: before it shares, before it masks or before it reveals, one as likely as the other.
+The fleet remembers what each device encoded, which no service ever sees, so that a demo or a
+test can tell whether a sum is exact.
+
+`seed` drives selection, losses, clipping and sampling: two runs choose and lose the same
+devices. Secrets always come from the system's randomness.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import SystemRandom
+from typing import Final
+
+import httpx
+import numpy as np
+
+from client.encoding import Contribution, contribute
+from client.participation import Device, Participation, Step
+from client.policy import Policy
+from client.problems import (
+    CohortFailedError,
+    LeftOutError,
+    NoRoundError,
+    ServiceError,
+    WrongPhaseError,
+    WrongStateError,
+)
+from client.transport import POLL_SECONDS, Traffic, Transport
+from protocol.mechanism import Histogram
+from protocol.messages import CohortView, RoundView, StudyView
+from protocol.round import Phase
+from secagg.errors import ProtocolError
+from secagg.ring import Vector
+
+LOSABLE: Final = (Step.JOINED, Step.SHARED, Step.MASKED)  # steps after which a device vanishes
+LOST_IN: Final = {
+    None: Phase.ENROLLING,
+    Step.JOINED: Phase.SHARING,
+    Step.SHARED: Phase.MASKING,
+    Step.MASKED: Phase.UNMASKING,
+}
+_LOOK_SECONDS = 0.1  # between two looks at a round that is about to be over
+
+
+class End(StrEnum):
+    """How a device's part in a round ended."""
+
+    FINISHED = "finished"
+    VANISHED = "vanished"  # because the fleet let it
+    LATE = "late"  # the cohort went on without it
+    COHORT_FAILED = "cohort failed"
+    REFUSED = "refused"  # it left: the service asked for too much
+    REJECTED = "rejected"  # the service would not have it
+    CUT_OFF = "cut off"  # no connection for too long
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes."""
+
+    devices: int
+    dropout: float = 0.0
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+    patience: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One device's part in one round; `last` is the last step that it took."""
+
+    device: int
+    end: End
+    last: Step | None
+    cohort: int
+    slot: int
+    traffic: Traffic
+    contribution: Contribution = field(repr=False)
+    vector: Vector | None = field(repr=False)  # None if it was lost before it masked
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One round as its devices saw it, and as the service shows it afterwards."""
+
+    view: RoundView
+    entries: tuple[Entry, ...]
+
+    def in_sum(self, cohort: CohortView) -> list[Entry]:
+        """Return the entries whose vectors the service says are in the sum of `cohort`."""
+        kept = set(cohort.survivors)
+        mine = (entry for entry in self.entries if entry.cohort == cohort.number)
+        return [entry for entry in mine if entry.slot in kept]
+
+    def losses(self) -> Mapping[Phase, int]:
+        """Return how many devices were lost in each phase."""
+        lost = (entry for entry in self.entries if entry.end is not End.FINISHED)
+        return Counter(LOST_IN[entry.last] for entry in lost if entry.last in LOST_IN)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a round is: how many of its `devices` have taken each step, or are gone."""
+
+    round: int
+    devices: int
+    done: Mapping[Step, int]
+    gone: int
+
+
+Report = Callable[[Standing], None]
+Heard = Callable[[Step | None], None]  # a device's step, or None for its loss
+
+
+class Fleet:
+    """Devices that hold `holdings`, one histogram each, taking part in `study`."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        study: StudyView,
+        holdings: Sequence[Histogram],
+        crew: Crew,
+        report: Report | None = None,
+    ) -> None:
+        self._client = client
+        self._study = study
+        self._holdings = holdings
+        self._crew = crew
+        self._report = report
+        self._counted: set[int] = set()  # devices that are in a sum
+        self._secrets = SystemRandom()
+
+    async def play(self) -> list[Played]:
+        """Take part in every round until the study, or the fleet, has no more."""
+        played: list[Played] = []
+        after = 0
+        while len(self._counted) < len(self._holdings):
+            view = await self._open_round(after)
+            if view is None:
+                break
+            played.append(await self.play_round(view))
+            after = view.number
+        return played
+
+    async def play_round(self, view: RoundView) -> Played:
+        """Take part in the round that `view` shows; return once it is over."""
+        chosen, leaving = self._select(view.number)
+        steps: Counter[Step] = Counter()
+        gone = 0
+
+        def heard(step: Step | None) -> None:
+            nonlocal gone
+            if step is None:
+                gone += 1
+            else:
+                steps[step] += 1
+            if self._report:
+                self._report(Standing(view.number, len(chosen), dict(steps), gone))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._take_part(view, device, leaving.get(device), heard))
+                for device in chosen
+            ]
+        over = await self._close(view.number)
+        played = Played(over, tuple(task.result() for task in tasks))
+        for cohort in over.cohorts:
+            self._counted.update(entry.device for entry in played.in_sum(cohort))
+        return played
+
+    def _select(self, number: int) -> tuple[list[int], dict[int, Step]]:
+        """Return the devices of round `number`, and the last step of those that vanish."""
+        rng = np.random.default_rng([self._crew.seed, number])
+        free = [index for index in range(len(self._holdings)) if index not in self._counted]
+        size = min(self._crew.devices, len(free))
+        chosen = [free[place] for place in rng.permutation(len(free))[:size]]
+        lost = rng.permutation(size)[: round(self._crew.dropout * size)]
+        last = rng.integers(len(LOSABLE), size=len(lost))
+        pairs = zip(lost, last, strict=True)
+        return chosen, {chosen[place]: LOSABLE[step] for place, step in pairs}
+
+    async def _take_part(
+        self,
+        view: RoundView,
+        index: int,
+        leaving: Step | None,
+        heard: Heard,
+    ) -> Entry:
+        transport = Transport(self._client, self._crew.patience)
+        device = self._device(index)
+        chance = np.random.default_rng([self._crew.seed, index, view.number])
+        part = Participation(
+            transport,
+            view,
+            device,
+            policy=self._crew.policy,
+            secrets=self._secrets,
+            chance=chance,
+        )
+        last, end, error = None, End.FINISHED, ""
+        steps = part.steps(self._study.id)
+        try:
+            async for last in steps:
+                heard(last)
+                if last is leaving:
+                    end = End.VANISHED
+                    break
+        except (ServiceError, ProtocolError, httpx.TransportError) as problem:
+            end, error = _end(problem), f"{type(problem).__name__}: {problem}"
+        finally:
+            await steps.aclose()
+        if end is not End.FINISHED:
+            heard(None)
+        seat = part.seat
+        cohort, slot = (seat.cohort, seat.slot) if seat else (-1, -1)
+        given = device.contribution
+        return Entry(index, end, last, cohort, slot, transport.traffic, given, part.vector, error)
+
+    def _device(self, index: int) -> Device:
+        rng = np.random.default_rng([self._crew.seed, index])
+        given = contribute(self._study.question, self._holdings[index], rng)
+        counted = (self._study.id,) if index in self._counted else ()
+        return Device(f"fleet{self._crew.seed}-{index:08d}", given, counted)
+
+    async def _open_round(self, after: int) -> RoundView | None:
+        """Return the next round that takes devices; None if the study is over."""
+        transport = Transport(self._client, self._crew.patience)
+        path = f"/studies/{self._study.id}/rounds/open"
+        while True:
+            try:
+                answer = await transport.send(
+                    "GET", path, params={"after": after}, wait=POLL_SECONDS
+                )
+            except NoRoundError as problem:
+                await asyncio.sleep(problem.retry_after or 1.0)
+            except WrongStateError:
+                return None
+            else:
+                return RoundView.model_validate_json(answer.content)
+
+    async def _close(self, number: int) -> RoundView:
+        """Return round `number` once it is over."""
+        transport = Transport(self._client, self._crew.patience)
+        while True:
+            answer = await transport.send("GET", f"/studies/{self._study.id}/rounds/{number}")
+            view = RoundView.model_validate_json(answer.content)
+            if view.state != "running":
+                return view
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _end(problem: Exception) -> End:
+    if isinstance(problem, ProtocolError):
+        return End.REFUSED
+    if isinstance(problem, LeftOutError | WrongPhaseError):
+        return End.LATE
+    if isinstance(problem, CohortFailedError):
+        return End.COHORT_FAILED
+    return End.REJECTED if isinstance(problem, ServiceError) else End.CUT_OFF
