@@ -154,13 +154,16 @@ class Joined(_State):
         threshold = cohort.parameters.threshold
         seed_shares = split(seed, holders, threshold, rng)
         key_shares = split(self.mask.secret, holders, threshold, rng)
-        envelopes = {}
-        for other, theirs in keys.items():
-            both = seed_shares[other + 1] + key_shares[other + 1]
-            secret = self.seal.agree(theirs.seal)
-            envelopes[other] = cohort.envelope(slot, other).seal(secret, both, rng)
+        sealing = {other: self.seal.agree(theirs.seal) for other, theirs in keys.items()}
+        envelopes = {
+            other: cohort.envelope(slot, other).seal(
+                secret, seed_shares[other + 1] + key_shares[other + 1], rng
+            )
+            for other, secret in sealing.items()
+        }
+        mask_keys = {other: theirs.mask for other, theirs in keys.items()}
         own = (seed_shares[slot + 1], key_shares[slot + 1])
-        return Shared(self, slot, cohort, dict(keys), seed, own), envelopes
+        return Shared(slot, cohort, self.mask, mask_keys, sealing, seed, own), envelopes
 
 
 def _check_parameters(cohort: Cohort) -> None:
@@ -178,10 +181,11 @@ def _check_parameters(cohort: Cohort) -> None:
 class Shared(_State):
     """My secrets are shared; my neighbours' envelopes are awaited."""
 
-    joined: Joined
     slot: int
     cohort: Cohort
-    keys: dict[int, PublicKeys]
+    pair: KeyPair
+    mask_keys: dict[int, bytes]  # public, by neighbour
+    sealing: dict[int, bytes] = field(repr=False)  # agreed with each neighbour, for envelopes
     seed: bytes = field(repr=False)
     own_shares: tuple[bytes, bytes] = field(repr=False)
 
@@ -200,7 +204,7 @@ class Shared(_State):
                 shared for anybody's secrets to be recovered.
         """
         ring.check(vector)
-        if not envelopes.keys() <= self.keys.keys():
+        if not envelopes.keys() <= self.sealing.keys():
             raise RefusedError("passed on an envelope of somebody who is no neighbour")
         threshold = self.cohort.parameters.threshold
         if len(envelopes) + 1 < threshold:
@@ -210,7 +214,7 @@ class Shared(_State):
         wardrobe = Wardrobe(ring)
         wardrobe.put_on(masked, self.cohort.own(self.slot).stream(self.seed))
         for other in envelopes:
-            secret = self.joined.mask.agree(self.keys[other].mask)
+            secret = self.pair.agree(self.mask_keys[other])
             stream = self.cohort.pairwise(self.slot, other).stream(secret)
             (wardrobe.put_on if self.slot < other else wardrobe.take_off)(masked, stream)
         held = {other: self._open(other, sealed) for other, sealed in envelopes.items()}
@@ -218,8 +222,7 @@ class Shared(_State):
         return Masked(self.slot, self.cohort, held), masked
 
     def _open(self, sender: int, sealed: bytes) -> tuple[bytes, bytes] | None:
-        secret = self.joined.seal.agree(self.keys[sender].seal)
-        both = self.cohort.envelope(sender, self.slot).open(secret, sealed)
+        both = self.cohort.envelope(sender, self.slot).open(self.sealing[sender], sealed)
         if both is None or len(both) != 2 * SHARE_BYTES:
             return None
         return both[:SHARE_BYTES], both[SHARE_BYTES:]

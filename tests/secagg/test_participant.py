@@ -178,6 +178,7 @@ def test_states_show_no_secret(group: Any) -> None:
     reveal = after.reveal(EVERYBODY, set())
     shown = repr(joined) + repr(state) + repr(after) + repr(reveal)
     secrets = [joined.mask.secret, joined.seal.secret, state.seed, *state.own_shares]
+    secrets += state.sealing.values()
     secrets += [share for pair in after.held.values() for share in pair or ()]
     for secret in secrets:
         assert repr(secret) not in shown
