@@ -1,0 +1,80 @@
+"""Terms that cannot be kept are refused, and a plan's digest stands for all of it."""
+
+from random import Random
+
+import pytest
+from pydantic import ValidationError
+
+from protocol.domain import Utf8
+from protocol.mechanism import Terms
+from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+
+TERMS = Terms(cohort_size=100, minimum=50)
+QUESTION = AdaptiveIbltQuestion(threshold=20, contribution=3, domain=Utf8(max_bytes=12), words=2000)
+
+
+@pytest.fixture
+def plan() -> AnyPlan:
+    return AdaptiveIblt().first_plan(QUESTION, TERMS, "study", Random(1))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"cohort_size": 2},
+        {"minimum": 2},
+        {"minimum": 101},
+        {"cohorts": 0},
+        {"corrupt": 1.0},
+        {"corrupt": -0.1},
+        {"dropout": float("nan")},
+        {"corrupt": 0.5, "dropout": 0.5},  # nothing would be left to recover from
+        {"sigma": 0},
+        {"mode": "honest"},
+        {"unknown": 1},
+    ],
+)
+def test_terms_that_cannot_be_kept_are_refused(fault: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Terms.model_validate({"cohort_size": 100, "minimum": 50, **fault})
+
+
+def test_a_round_counts_the_devices_of_all_cohorts() -> None:
+    assert Terms(cohort_size=100, minimum=50, cohorts=7).devices == 700
+
+
+def test_a_plan_comes_back_from_json_with_the_same_digest(plan: AnyPlan) -> None:
+    again = AnyPlan.model_validate_json(plan.model_dump_json())
+    assert again == plan
+    assert again.digest() == plan.digest()
+
+
+def test_each_part_of_a_plan_changes_its_digest(plan: AnyPlan) -> None:
+    others = [
+        plan.model_copy(update=change)
+        for change in (
+            {"study": "other"},
+            {"round": 2},
+            {"seed": "00" * 32},
+            {"t": plan.t + 1},
+            {"cells": plan.cells - 1},
+            {"terms": TERMS.model_copy(update={"dropout": 0.1})},
+            {"question": QUESTION.model_copy(update={"contribution": 2})},
+        )
+    ]
+    assert len({other.digest() for other in [plan, *others]}) == len(others) + 1
+
+
+def test_each_cohort_of_a_plan_has_its_own_session(plan: AnyPlan) -> None:
+    assert len({plan.session(cohort) for cohort in range(100)}) == 100
+
+
+def test_a_plan_cannot_be_changed(plan: AnyPlan) -> None:
+    with pytest.raises(ValidationError):
+        plan.round = 2
+
+
+def test_the_registry_names_each_mechanism_as_it_names_itself() -> None:
+    assert MECHANISMS
+    assert all(name == mechanism.name for name, mechanism in MECHANISMS.items())
