@@ -1,0 +1,62 @@
+# The commands of this project; `make` alone lists them. They need Python 3.11+, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types imports format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/dev ## make .venv with everything that development needs
+
+demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devices 300 --json out.json")
+	@$(BIN)/blindtally demo $(ARGS)
+
+test: lint types imports ## check style, types and import contracts, and run the tests (ARGS="-k graph")
+	$(BIN)/pytest $(ARGS)
+
+check: test ## the same as `make test`
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+imports: $(VENV)/dev
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/dev ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev ## measure time and bytes of a secure sum
+	$(BIN)/python -m benchmarks.secagg $(ARGS)
+
+clean: ## remove .venv and everything made; databases and demo results stay
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is younger than pyproject.toml once its dependencies are installed. Whoever has the
+# tools of development has those of the demo.
+$(VENV)/dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/demo $@
+
+$(VENV)/demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "no $(PYTHON) found: install Python 3.11 or later, or name one: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) --version): 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments: install its venv (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

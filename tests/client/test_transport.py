@@ -1,0 +1,174 @@
+"""What is repeated, what is not, and what an answer's refusal becomes."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+import stamina
+
+from client.problems import (
+    CLASSES,
+    CohortFailedError,
+    ConflictError,
+    LeftOutError,
+    ServiceError,
+    UnavailableError,
+)
+from client.transport import Transport, connect
+from protocol.messages import PROBLEM, Problem, ProblemType
+from protocol.round import Phase
+
+
+def problem(kind: ProblemType, status: int, **more: object) -> httpx.Response:
+    said = Problem.model_validate(
+        {"type": PROBLEM + kind, "title": kind, "status": status, "detail": "so it is", **more}
+    )
+    return httpx.Response(status, content=said.model_dump_json())
+
+
+def transport(*answers: httpx.Response | Exception, patience: float = 5.0) -> Transport:
+    """Return a transport to a service that gives these answers, one after the other."""
+    waiting = iter(answers)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        said = next(waiting)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    return Transport(client(answer), patience)
+
+
+def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url="http://service/v1", transport=httpx.MockTransport(answer))
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a hundredth of the time between attempts."""
+    real = stamina.retry_context
+
+    def quick(on: object, **settings: float) -> object:
+        return real(on, **settings | {"wait_initial": 0.001, "wait_max": 0.01, "wait_jitter": 0})  # type: ignore[call-overload]
+
+    monkeypatch.setattr(stamina, "retry_context", quick)
+    monkeypatch.setattr("client.transport.LEAST_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize(
+    "hitch",
+    [
+        httpx.ConnectError("refused"),  # the service is being started again
+        httpx.ReadError("reset"),  # it was killed while it answered
+        httpx.RemoteProtocolError("closed"),  # a connection that it had kept
+        httpx.ReadTimeout("late"),
+        httpx.Response(502),
+        httpx.Response(504),
+        problem(ProblemType.UNAVAILABLE, 503),
+        httpx.Response(429, headers={"retry-after": "0"}),
+    ],
+)
+async def test_what_may_pass_is_repeated(hitch: httpx.Response | Exception) -> None:
+    way = transport(hitch, hitch, httpx.Response(204))
+    answer = await way.send("PUT", "/participants/p/vector", content=b"x")
+    assert answer.status_code == 204
+
+
+async def test_the_service_says_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("stamina._core._smart_sleep", sleep)
+    busy = problem(ProblemType.UNAVAILABLE, 503)
+    busy.headers["retry-after"] = "3"
+    await transport(busy, httpx.Response(204)).send("GET", "/studies")
+    assert waited == [3.0]
+
+
+async def test_patience_has_an_end() -> None:
+    calls = 0
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        nonlocal calls
+        calls += 1
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(httpx.ConnectError):
+        await Transport(client(refuse), patience=0.1).send("GET", "/studies")
+    assert calls > 1
+
+
+@pytest.mark.parametrize("kind", ProblemType)
+async def test_each_problem_has_its_exception(kind: ProblemType) -> None:
+    way = transport(problem(kind, 409, phase="masking"), patience=0.1)
+    with pytest.raises(CLASSES[kind], match="so it is") as raised:
+        await way.send("GET", "/studies")
+    assert raised.value.phase is Phase.MASKING
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (410, ProblemType.COHORT_FAILED, CohortFailedError),
+        (410, ProblemType.LEFT_OUT, LeftOutError),
+        (409, ProblemType.CONFLICT, ConflictError),
+    ],
+)
+async def test_a_refusal_is_not_repeated(
+    status: int, kind: ProblemType, error: type[ServiceError]
+) -> None:
+    way = transport(problem(kind, status))  # a second request would find no answer
+    with pytest.raises(error):
+        await way.send("PUT", "/participants/p/vector", content=b"x")
+
+
+async def test_an_answer_that_is_no_problem_document_is_still_an_error() -> None:
+    with pytest.raises(ServiceError, match="answered 404"):
+        await transport(httpx.Response(404, text="<html>")).send("GET", "/studies")
+    with pytest.raises(UnavailableError, match="database reachable"):
+        await Transport(client(lambda _: httpx.Response(502)), 0.01).send("GET", "/studies")
+
+
+async def test_the_faults_of_a_rejected_document_are_told() -> None:
+    faults = ({"field": "rounds", "fault": "must be 1 or more"},)
+    with pytest.raises(ServiceError, match="rounds: must be 1 or more"):
+        await transport(problem(ProblemType.MALFORMED, 422, errors=faults)).send("GET", "/x")
+
+
+async def test_a_question_is_repeated_until_there_is_an_answer() -> None:
+    pending = [httpx.Response(202, json={}) for _ in range(3)]
+    way = transport(*pending, httpx.Response(200, content=b"envelopes"))
+    assert (await way.poll("/participants/p/envelopes", "ticket")).content == b"envelopes"
+
+
+async def test_bytes_are_counted_both_ways_and_with_every_repetition() -> None:
+    once = transport(httpx.Response(204))
+    await once.send("PUT", "/participants/p/vector", content=bytes(1000))
+    twice = transport(httpx.Response(503), httpx.Response(204))
+    await twice.send("PUT", "/participants/p/vector", content=bytes(1000))
+    assert 1000 < once.traffic.sent < 1400
+    assert twice.traffic.sent == 2 * once.traffic.sent
+    assert 0 < once.traffic.received < twice.traffic.received
+
+
+async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(204)
+
+    way = Transport(client(answer))
+    await way.send("PUT", "/participants/p/reveal", content=b"x", ticket="t" * 43)
+    await way.send("POST", "/studies", content=b"{}")
+    assert seen[0].headers["authorization"] == "Bearer " + "t" * 43
+    assert seen[0].headers["content-type"] == "application/octet-stream"
+    assert seen[1].headers["content-type"] == "application/json"
+    assert seen[0].url.path == "/v1/participants/p/reveal"
+
+
+async def test_a_service_is_found_under_its_versioned_path() -> None:
+    async with connect("http://127.0.0.1:9/", connections=3) as http:
+        assert str(http.base_url) == "http://127.0.0.1:9/v1/"
