@@ -77,12 +77,13 @@ class KeyPair:
 
     public: bytes
     secret: bytes = field(repr=False)
+    _key: X25519PrivateKey = field(repr=False, compare=False)  # making it costs an agreement
 
     @classmethod
     def of(cls, secret: bytes) -> "KeyPair":
         """Return the pair of a 32-byte `secret`."""
-        public = X25519PrivateKey.from_private_bytes(secret).public_key()
-        return cls(public.public_bytes_raw(), secret)
+        key = X25519PrivateKey.from_private_bytes(secret)
+        return cls(key.public_key().public_bytes_raw(), secret, key)
 
     @classmethod
     def generate(cls, rng: Random) -> "KeyPair":
@@ -95,8 +96,7 @@ class KeyPair:
         Raises:
             ValueError: if `public` is of low order.
         """
-        private = X25519PrivateKey.from_private_bytes(self.secret)
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
+        return self._key.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 @dataclass(frozen=True, slots=True)
