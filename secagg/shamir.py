@@ -14,22 +14,25 @@ from functools import lru_cache
 from math import prod
 from random import Random
 
+import numpy as np
+
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
+MOST_HOLDER = 2**21 - 1  # so that differences of three pairs of holders multiply in 64 bits
 
 
 def split(secret: bytes, holders: Iterable[int], threshold: int, rng: Random) -> dict[int, bytes]:
-    """Return one 33-byte share for each of `holders` (distinct, x >= 1).
+    """Return one 33-byte share for each of `holders`, distinct x from 1 to `MOST_HOLDER`.
 
     Raises:
-        ValueError: if the secret is not 32 bytes, a holder is below 1 or repeated, or there
-            are fewer holders than `threshold`.
+        ValueError: if the secret is not 32 bytes, a holder is out of range or repeated, or
+            there are fewer holders than `threshold`.
     """
     xs = list(holders)
     if len(secret) != 32:
         raise ValueError("only 32-byte secrets are shared")
-    if len(set(xs)) != len(xs) or min(xs, default=0) < 1:
-        raise ValueError("holders are distinct numbers from 1")
+    if len(set(xs)) != len(xs) or min(xs, default=0) < 1 or max(xs) > MOST_HOLDER:
+        raise ValueError(f"holders are distinct numbers from 1 to {MOST_HOLDER:,}")
     if not 1 <= threshold <= len(xs):
         raise ValueError(f"threshold {threshold} with {len(xs)} holders")
     coefficients = [rng.randrange(P) for _ in range(threshold - 1)]
@@ -52,8 +55,8 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
     Raises:
         ValueError: if there are none, or one is not a field element of 33 bytes.
     """
-    if not shares or min(shares) < 1:
-        raise ValueError("shares of holders from 1 are needed")
+    if not shares or min(shares) < 1 or max(shares) > MOST_HOLDER:
+        raise ValueError(f"shares of holders from 1 to {MOST_HOLDER:,} are needed")
     holders = tuple(sorted(shares))
     ys = [_parse(shares[x]) for x in holders]
     weights = _weights_at_zero(holders)
@@ -72,7 +75,13 @@ def _parse(share: bytes) -> int:
 def _weights_at_zero(xs: tuple[int, ...]) -> tuple[int, ...]:
     """Return the Lagrange weights at zero, with one inversion for all (Montgomery's trick)."""
     product = prod(xs)
-    denominators = [x * prod(other - x for other in xs if other != x) % P for x in xs]
+    points = np.array(xs, dtype=np.int64)
+    differences = points[np.newaxis, :] - points[:, np.newaxis]
+    np.fill_diagonal(differences, points)
+    padded = np.ones((len(xs), -(-len(xs) // 3) * 3), dtype=np.int64)
+    padded[:, : len(xs)] = differences
+    thirds = padded.reshape(len(xs), -1, 3).prod(axis=2)  # below 2^63, and a third to multiply
+    denominators = [prod(row) % P for row in thirds.tolist()]
     before = [1]
     for denominator in denominators:
         before.append(before[-1] * denominator % P)
