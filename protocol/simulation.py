@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
+from typing import Generic
 
 import numpy as np
 
@@ -30,10 +31,10 @@ Vanishing = Mapping[int, Phase]  # devices by number, each with the phase it is 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Generic[P]):
     """One round: its plan, whose vectors are in its sum, and what the sum said, if any."""
 
-    plan: Plan
+    plan: P
     counted: tuple[int, ...]
     answer: Answer | None
     truth: Mapping[str, int]  # what the counted devices hold, which no program ever knows
@@ -48,7 +49,7 @@ def run_study(
     *,
     dropout: float = 0.0,
     secure: bool = False,
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome[P]]:
     """Yield the outcome of each of `rounds`, the histograms of its devices.
 
     Each device vanishes with probability `dropout`, in any phase alike.
@@ -76,7 +77,7 @@ def run_round(
     *,
     vanishing: Vanishing | None = None,
     secure: bool = False,
-) -> Outcome:
+) -> Outcome[P]:
     """Return the outcome of one round over devices that hold `histograms`."""
     vanishing = vanishing or {}
     chance = np.random.default_rng(rng.getrandbits(128))

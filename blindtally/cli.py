@@ -1,0 +1,56 @@
+"""`blindtally`: the commands, each imported from its own module when it is called."""
+
+from importlib import import_module, metadata
+from typing import Annotated, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+COMMANDS = {
+    "simulate": "blindtally.simulate:simulate",
+    "params": "blindtally.params:params",
+}
+
+
+class Commands(TyperGroup):
+    """The table above as a group, so that no command waits for another's imports."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        """Return the commands' names, in the table's order."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | None:
+        """Return the command named so, or None."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, function = COMMANDS[cmd_name].split(":")
+        one = typer.Typer(add_completion=False)
+        one.command(cmd_name)(getattr(import_module(module), function))
+        return cast("TyperCommand", typer.main.get_command(one))
+
+
+app = typer.Typer(
+    name="blindtally",
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(metadata.version("blindtally"))
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Learn what is common among many devices, and see what none of them holds."""
+    del version

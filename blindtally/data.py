@@ -1,0 +1,209 @@
+"""Data files: who holds what, in one of three shapes, told apart by what is in them.
+
+    item,count        a CSV file of counts: each device draws its items from them
+    user,item,count   a CSV file of users: each user is a device with what it holds
+    a b c             baskets: each line is a device, its items separated by blanks
+
+A file whose first line has no comma is one of baskets. A CSV file has a header; a column
+before the items names users, and the first numeric column after them is the count. Where
+nobody says which column the items are in, it is the first, or the second if the first is
+called `user` or the second is not a number. Gzip is seen by its magic number. Cells are
+taken as they are, blanks and all.
+"""
+
+import csv
+import gzip
+import io
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.mechanism import Histogram
+
+_GZIP = b"\x1f\x8b"
+_MOST_TOKENS = 2**62  # what numpy draws from
+
+
+class DataError(ValueError):
+    """A data file cannot be used; the message names the file, and the line if it is one's."""
+
+    def __init__(self, path: Path, what: str, line: int | None = None) -> None:
+        super().__init__(f"{path}: {what}" if line is None else f"{path}, line {line}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Items with their counts; devices are independent draws from them."""
+
+    items: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+    def where(self, admits: Callable[[str], bool]) -> "Counts":
+        """Return the same without the items that `admits` does not."""
+        kept = [number for number, item in enumerate(self.items) if admits(item)]
+        return Counts(tuple(self.items[number] for number in kept), self.counts[kept])
+
+    def clients(self, rounds: int, wanted: int) -> int:
+        """Return `wanted`: draws never run out."""
+        del rounds
+        return wanted
+
+    def rounds(
+        self, rounds: int, clients: int, contribution: int, rng: np.random.Generator
+    ) -> Iterator[list[Histogram]]:
+        """Yield `clients` fresh devices a round, each with `contribution` drawn items."""
+        ends = np.cumsum(self.counts)
+        for _ in range(rounds):
+            tokens = rng.integers(ends[-1], size=clients * contribution)
+            drawn = [self.items[number] for number in np.searchsorted(ends, tokens, side="right")]
+            if contribution == 1:
+                yield [{item: 1} for item in drawn]
+            else:
+                starts = range(0, len(drawn), contribution)
+                yield [Counter(drawn[start : start + contribution]) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Devices with what each holds."""
+
+    histograms: tuple[Histogram, ...]
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Return the items that devices hold, each once."""
+        return tuple(dict.fromkeys(item for held in self.histograms for item in held))
+
+    def where(self, admits: Callable[[str], bool]) -> "Devices":
+        """Return the same devices without the items that `admits` does not."""
+        admitted = {item for item in self.items if admits(item)}
+        return Devices(
+            tuple(
+                {item: count for item, count in held.items() if item in admitted}
+                for held in self.histograms
+            )
+        )
+
+    def clients(self, rounds: int, wanted: int) -> int:
+        """Return the clients of each of `rounds`: as `wanted`, or as many as each can have."""
+        return min(wanted, len(self.histograms) // rounds)
+
+    def rounds(
+        self, rounds: int, clients: int, contribution: int, rng: np.random.Generator
+    ) -> Iterator[list[Histogram]]:
+        """Yield `clients` devices a round, in random order, none in two rounds.
+
+        They hold more than `contribution` where they do: whoever asks them clips.
+        """
+        del contribution
+        order = rng.permutation(len(self.histograms))
+        for start in range(0, rounds * clients, clients):
+            yield [self.histograms[device] for device in order[start : start + clients]]
+
+
+Population: TypeAlias = Counts | Devices
+
+
+def read(path: Path, column: str | None = None) -> Population:
+    """Return what the file at `path` holds, its items taken from `column`.
+
+    Raises:
+        DataError: if there is no such file or column, nothing in it, or a line is malformed.
+    """
+    text = _text(path)
+    first = text.split("\n", 1)[0].removesuffix("\r")
+    if "," not in first and first != column:
+        return Devices(tuple(Counter(line.split()) for line in text.splitlines()))
+    return _Table(path, text, column).population()
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        if raw.startswith(_GZIP):
+            raw = gzip.decompress(raw)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(path, "is cut off or is not a gzip file after all") from None
+    except OSError as error:
+        raise DataError(path, (error.strerror or str(error)).lower()) from None
+    if not raw.strip():
+        raise DataError(path, "is empty")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(path, "is not UTF-8 text", line) from None
+
+
+class _Table:
+    """A CSV file with a header, read row by row."""
+
+    def __init__(self, path: Path, text: str, column: str | None) -> None:
+        self._path = path
+        # Lines end as csv wants them: a quoted cell may hold one.
+        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = self._rows()
+        self._header = next(rows)[1]
+        self._body = list(rows)
+        if not self._body:
+            raise DataError(path, "has a header and no rows")
+        self._item = self._item_column(column)
+        self._count = self._count_column()
+
+    def population(self) -> Population:
+        counts = [self._count_of(line, row) for line, row in self._body]
+        items = [row[self._item] for _, row in self._body]
+        if sum(counts) >= _MOST_TOKENS:
+            raise DataError(self._path, f"counts add up to {_MOST_TOKENS} or more")
+        if self._item == 0:
+            return Counts(tuple(items), np.array(counts, dtype=np.int64))
+        users: dict[str, Counter[str]] = {}
+        for (_, row), item, count in zip(self._body, items, counts, strict=True):
+            users.setdefault(row[self._item - 1], Counter())[item] += count
+        return Devices(tuple(users.values()))
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        width = None
+        try:
+            for row in self._reader:
+                if not row:
+                    continue  # an empty line, as at the end of some files
+                width = width or len(row)
+                if len(row) != width:
+                    what = f"has {len(row)} cells where the header has {width}"
+                    raise DataError(self._path, what, self._reader.line_num)
+                yield self._reader.line_num, row
+        except csv.Error as error:
+            raise DataError(self._path, str(error), self._reader.line_num) from None
+
+    def _item_column(self, column: str | None) -> int:
+        if column is not None:
+            if column not in self._header:
+                known = ", ".join(self._header)
+                raise DataError(self._path, f"has no column {column!r}; it has {known}", 1)
+            return self._header.index(column)
+        second = self._body[0][1][1]
+        return int(self._header[0].lower() == "user" or not second.isdecimal())
+
+    def _count_column(self) -> int:
+        line, row = self._body[0]
+        for number in range(self._item + 1, len(row)):
+            if row[number].isdecimal():
+                return number
+        what = f"has no whole number after the item, column {self._header[self._item]!r}"
+        raise DataError(self._path, what, line)
+
+    def _count_of(self, line: int, row: list[str]) -> int:
+        cell = row[self._count]
+        if not (cell.isascii() and cell.isdecimal() and len(cell) < 20 and int(cell)):
+            name = self._header[self._count]
+            raise DataError(
+                self._path, f"a {name} is a whole number from 1 up, got {cell[:40]!r}", line
+            )
+        return int(cell)

@@ -1,0 +1,299 @@
+"""`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from blindtally.data import Population, read
+from protocol.domain import Alphabet, Utf8, cheapest_domain
+from protocol.mechanism import Terms
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.simulation import Outcome, add_up, run_study
+
+_COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A heavy hitter as the study found it, beside how often devices really held it."""
+
+    item: str
+    estimate: float
+    standard_error: float
+    true_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a study found, how that compares with the truth, and what it cost.
+
+    `words` are the 16-bit words that a device sends in a round, the most of any round;
+    `thresholds` the sampling threshold t of each round; `devices` those in any sum.
+    """
+
+    f1: float
+    precision: float
+    recall: float
+    words: int
+    rounds_decoded: int
+    thresholds: list[float]
+    devices: int
+    heavy_hitters: list[Found]
+    missed: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command's options say."""
+
+    mechanism: str
+    data: Path
+    column: str | None
+    rounds: int
+    clients: int
+    threshold: float
+    words: int
+    contribution: int
+    alphabet: str | None
+    length: int | None
+    secagg: bool
+    corrupt: float
+    dropout: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A study that is ready to run."""
+
+    population: Population
+    question: AnyQuestion
+    terms: Terms
+    rounds: int
+    clients: int
+    left_out: int  # items of the file that are outside the domain
+
+
+def simulate(
+    mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
+    data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
+    column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds (R).")] = 30,
+    clients: Annotated[int, typer.Option(min=3, help="Devices in a round (n).")] = 10_000,
+    threshold: Annotated[
+        float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
+    ] = 50,
+    words: Annotated[
+        int, typer.Option(min=1, help="16-bit words that a device may send in a round.")
+    ] = 2000,
+    contribution: Annotated[
+        int, typer.Option(min=1, help="The most items that a device adds (m).")
+    ] = 1,
+    alphabet: Annotated[
+        str | None, typer.Option(help="Items are strings of these characters.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Items are at most this long: bytes, or characters.")
+    ] = None,
+    secagg: Annotated[
+        bool, typer.Option("--secagg", help="Sum securely, with every message of the protocol.")
+    ] = False,
+    corrupt: Annotated[float, typer.Option(help="Fraction of devices that may collude.")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Fraction of devices that vanish.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Simulate a study over a data file and measure what it finds.
+
+    Example: blindtally simulate adaptive-iblt --data words.csv --words 2000 --json -
+    """
+    asked = Asked(**{name: value for name, value in locals().items() if name != "json_path"})
+    try:
+        setup = prepare(asked)
+    except ValidationError as error:
+        faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
+        raise _failed("; ".join(faults)) from None
+    except ValueError as error:
+        raise _failed(str(error)) from None
+    result = run(setup, seed, secure=secagg, dropout=dropout)
+    if json_path is not None:
+        _write(json_path, as_json(asked, setup, result))
+    if json_path != "-":
+        _show(setup, result)
+
+
+def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
+    """Return what the study finds; progress goes to stderr if somebody watches it."""
+    mechanism = MECHANISMS[setup.question.mechanism]
+    people = setup.population.rounds(
+        setup.rounds,
+        setup.clients,
+        setup.question.contribution,
+        np.random.default_rng([seed, 0]),
+    )
+    study = run_study(
+        mechanism,
+        setup.question,
+        setup.terms,
+        people,
+        Random(seed),
+        dropout=dropout,
+        secure=secure,
+    )
+    screen = Console(stderr=True)
+    watched = track(study, "rounds", setup.rounds, console=screen, disable=not screen.is_terminal)
+    return measure(list(watched), setup.question.threshold)
+
+
+def measure(outcomes: Sequence[Outcome[AnyPlan]], threshold: float) -> Result:
+    """Return how what was found compares with what the counted devices held."""
+    truth: Counter[str] = Counter()
+    for outcome in outcomes:
+        truth.update(outcome.truth)
+    heavy = {item for item, count in truth.items() if count >= threshold}
+    found = [
+        Found(e.item, e.count, math.sqrt(e.variance), truth[e.item])
+        for e in add_up(outcome.answer for outcome in outcomes)
+        if e.count >= threshold
+    ]
+    right = sum(hitter.item in heavy for hitter in found)
+    missed = heavy.difference(hitter.item for hitter in found)
+    return Result(
+        f1=2 * right / (len(found) + len(heavy)) if found or heavy else 1.0,
+        precision=right / len(found) if found else 1.0,
+        recall=right / len(heavy) if heavy else 1.0,
+        words=max(_words(outcome.plan) for outcome in outcomes),
+        rounds_decoded=sum(o.answer is not None and o.answer.decoded for o in outcomes),
+        thresholds=[outcome.plan.t for outcome in outcomes],
+        devices=sum(len(outcome.counted) for outcome in outcomes),
+        heavy_hitters=found,
+        missed={item: truth[item] for item in sorted(missed, key=lambda i: (-truth[i], i))},
+    )
+
+
+def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
+    """Return what scripts read: the measures, what was found, and what was asked."""
+    parameters = asdict(asked) | {
+        "data": str(asked.data),
+        "clients": setup.clients,
+        "domain": setup.question.domain.model_dump(),
+        "terms": setup.terms.model_dump(mode="json"),
+        "items_left_out": setup.left_out,
+    }
+    return asdict(result) | {"parameters": parameters}
+
+
+def _words(plan: AnyPlan) -> int:
+    return -(-MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
+
+
+def prepare(asked: Asked) -> Setup:
+    """Return the study that was asked for.
+
+    Raises:
+        ValueError: if there is none; says why, and where in the file.
+    """
+    if asked.mechanism not in MECHANISMS:
+        raise ValueError(f"no mechanism {asked.mechanism!r}; there is {', '.join(MECHANISMS)}")
+    everything = read(asked.data, asked.column)
+    domain = _domain(everything, asked.alphabet, asked.length)
+    population = everything.where(domain.__contains__)
+    if not population.items:
+        raise ValueError(f"{asked.data}: none of its items is in the domain {domain!r}")
+    clients = population.clients(asked.rounds, asked.clients)
+    question = AnyQuestion(
+        threshold=asked.threshold,
+        contribution=asked.contribution,
+        domain=domain,
+        words=asked.words,
+    )
+    terms = _terms(clients, asked.corrupt, asked.dropout)
+    # What cannot be asked is told now, not in the middle of a study.
+    MECHANISMS[asked.mechanism].first_plan(question, terms, "simulation", Random(asked.seed))
+    left_out = len(set(everything.items)) - len(set(population.items))
+    return Setup(population, question, terms, asked.rounds, clients, left_out)
+
+
+def _domain(population: Population, alphabet: str | None, length: int | None) -> Alphabet | Utf8:
+    if alphabet is None:
+        return Utf8(max_bytes=length) if length else cheapest_domain(population.items)
+    fitting = [item for item in population.items if set(item) <= set(alphabet)]
+    longest = length or max(map(len, fitting), default=1)
+    pad = "\0" if any(len(item) < longest for item in fitting) else ""
+    return Alphabet(characters=pad + alphabet, length=longest, pad=pad)
+
+
+def _terms(clients: int, corrupt: float, dropout: float) -> Terms:
+    """Return terms that bear a tenth more devices vanishing than will, and at least 0.2."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a fraction from 0 to below 1, got {dropout}")
+    if clients < 3:
+        raise ValueError(f"{clients} devices a round are too few: ask for fewer rounds")
+    cohorts = -(-clients // _COHORT)
+    size = -(-clients // cohorts)
+    return Terms(
+        cohort_size=size,
+        minimum=max(3, size // 2),
+        cohorts=cohorts,
+        corrupt=corrupt,
+        dropout=max(0.2, dropout + 0.1),
+    )
+
+
+def _failed(why: str) -> typer.Exit:
+    typer.echo(f"error: {why}", err=True)
+    return typer.Exit(2)
+
+
+def _write(path: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _failed(f"cannot write {path}: {error.strerror}") from None
+
+
+def _show(setup: Setup, result: Result) -> None:
+    hitters = Table("item", "estimate", "± s.e.", "true", title="Heavy hitters")
+    for hitter in result.heavy_hitters[:_SHOWN]:
+        hitters.add_row(
+            Text(repr(hitter.item)),
+            f"{hitter.estimate:,.0f}",
+            f"{hitter.standard_error:,.0f}",
+            f"{hitter.true_count:,}",
+        )
+    more = len(result.heavy_hitters) - _SHOWN
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_row("heavy", f"{_SHOWN} shown, {more:,} more found" if more > 0 else "all shown")
+    facts.add_row("missed", f"{len(result.missed):,} of true count {setup.question.threshold:g} up")
+    facts.add_row("rounds", f"{result.rounds_decoded} decoded of {setup.rounds}")
+    facts.add_row("devices", f"{result.devices:,} counted, {setup.clients:,} asked a round")
+    facts.add_row("words", f"{result.words:,} of 16 bits a device and round")
+    facts.add_row("thresholds", " ".join(f"{t:.3g}" for t in result.thresholds))
+    facts.add_row("domain", f"{setup.question.domain.kind}, {setup.left_out:,} items left out")
+    facts.add_row("precision", f"{result.precision:.4f}")
+    facts.add_row("recall", f"{result.recall:.4f}")
+    facts.add_row("F1", f"{result.f1:.4f}")
+    screen = Console()
+    screen.print(hitters, facts, sep="\n\n")
