@@ -1,0 +1,35 @@
+"""Whether the process lives, and whether it can serve."""
+
+from fastapi import APIRouter
+
+from protocol.messages import ProblemType
+from server import migrations
+from server.api.parts import problems
+from server.refusals import Refusal
+from server.service import Served
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/", include_in_schema=False)
+async def root() -> dict[str, str]:
+    """Say where to look."""
+    return {"service": "blindtally", "documentation": "/docs", "description": "/openapi.json"}
+
+
+@router.get("/healthz")
+async def alive() -> dict[str, str]:
+    """Answer as long as the process does."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses=problems())
+async def ready(service: Served) -> dict[str, str]:
+    """Answer ok if the database is within reach and has this program's schema."""
+    async with service.store.database.reading() as session:
+        connection = await session.connection()
+        found = await connection.run_sync(migrations.revision)
+    if found != migrations.head():
+        detail = f"the database has schema {found}; {migrations.head()} is needed"
+        raise Refusal(ProblemType.UNAVAILABLE, detail)
+    return {"status": "ok"}

@@ -1,0 +1,67 @@
+"""Studies: create, list, show, start, stop."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from server.api.parts import StudyId, json_only, problems
+from server.refusals import Refusal
+from server.service import Served
+from server.watch import study_bell
+
+router = APIRouter(prefix="/v1/studies", tags=["studies"])
+
+
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[Depends(json_only)],
+    responses=problems(400, 413, 415, 422),
+)
+async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
+    """Create a study, and start it at once if `start` says so."""
+    try:
+        study = await service.store.studies.create(request, service.settings.max_upload_bytes)
+    except ValueError as error:
+        fault = {"at": "body", "fault": str(error)}
+        raise Refusal(ProblemType.MALFORMED, str(error), errors=[fault]) from None
+    response.headers["Location"] = f"/v1/studies/{study.id}"
+    service.orchestrator.wake()
+    return study
+
+
+@router.get("", responses=problems(404, 422))
+async def page(
+    service: Served,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
+) -> StudyPage:
+    """List studies, newest first."""
+    studies = await service.store.studies.page(limit + 1, after)
+    shown = studies[:limit]
+    return StudyPage(studies=shown, next=shown[-1].id if len(studies) > limit else None)
+
+
+@router.get("/{study}", responses=problems(404))
+async def show(study: StudyId, service: Served) -> StudyView:
+    """Show one study."""
+    return await service.store.studies.show(study)
+
+
+@router.post("/{study}/start", responses=problems(404, 409))
+async def start(study: StudyId, service: Served) -> StudyView:
+    """Start a study: its first round opens. Starting a running one changes nothing."""
+    view = await service.store.studies.start(study)
+    service.orchestrator.wake()
+    service.watch.ring(study_bell(study))
+    return view
+
+
+@router.post("/{study}/stop", responses=problems(404))
+async def stop(study: StudyId, service: Served) -> StudyView:
+    """Stop a study: its running round fails, no other opens. What is over stays as it is."""
+    view = await service.store.studies.stop(study)
+    service.orchestrator.wake()
+    service.watch.ring(study_bell(study))
+    return view

@@ -1,0 +1,45 @@
+"""Joins the parts into one application; `blindtally serve` chooses clock and chance."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from random import Random
+
+from fastapi import FastAPI
+
+from server import problems
+from server.api import answers, health, participants, rounds, studies
+from server.api.openapi import describe
+from server.limits import BodyLimit, SafeHeaders
+from server.service import run_service
+from server.settings import Settings
+
+_DESCRIPTION = (
+    "Which items are common among many devices, and how common, without anybody seeing what "
+    "one device holds. Every error is problem+json (RFC 9457); act on its `type`."
+)
+
+
+def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> FastAPI:
+    """Return the service; its database is opened when its lifespan starts.
+
+    `rng` makes public seeds, identifiers and graphs: pass the system's randomness.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with run_service(settings, now, rng) as service:
+            app.state.service = service
+            yield
+
+    app = FastAPI(title="blindtally", version="1", description=_DESCRIPTION, lifespan=lifespan)
+    problems.install(app)
+    app.add_middleware(
+        BodyLimit, most_octets=settings.max_upload_bytes, most_json=settings.max_json_bytes
+    )
+    app.add_middleware(SafeHeaders)
+    for part in (studies, rounds, answers, participants, health):
+        app.include_router(part.router)
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    return app

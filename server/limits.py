@@ -1,0 +1,105 @@
+"""What is refused before it is read, and what every answer carries.
+
+A body larger than its kind may be is refused by its Content-Length, or, without one, at the
+first chunk that goes too far; nothing is buffered here. Routes that know the exact size of
+what they expect read with `read_body`, which stops as early.
+"""
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from protocol.messages import ProblemType
+from server.problems import respond
+from server.refusals import Refusal
+
+OCTETS = "application/octet-stream"
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def _too_large(most: int) -> str:
+    return f"a body of at most {most} bytes is accepted here"
+
+
+class BodyLimit:
+    """Refuses bodies above `most_octets` (binary) or `most_json` (all others) bytes."""
+
+    def __init__(self, app: ASGIApp, most_octets: int, most_json: int) -> None:
+        self._app = app
+        self._most_octets = most_octets
+        self._most_json = most_json
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, counting what it sends."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        is_binary = headers.get("content-type", "").startswith(OCTETS)
+        most = self._most_octets if is_binary else self._most_json
+        declared = headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > most:
+            answer = respond(Refusal(ProblemType.TOO_LARGE, _too_large(most)))
+            await answer(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > most:  # an HTTPException passes through whoever reads the body
+                raise HTTPException(413, _too_large(most))
+            return message
+
+        await self._app(scope, counted, send)
+
+
+class SafeHeaders:
+    """Adds to every answer the headers that keep browsers from guessing and keeping."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and the answer back with its headers."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _SAFE.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+async def read_body(request: Request, least: int, most: int) -> bytes:
+    """Return a binary body of `least` to `most` bytes, reading no more than that.
+
+    Raises:
+        Refusal: if it is of another media type or size.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != OCTETS:
+        detail = f"{OCTETS} expected, got {media_type or 'no content-type'}"
+        raise Refusal(ProblemType.WRONG_MEDIA_TYPE, detail)
+    wanted = f"{most}" if least == most else f"{least} to {most}"
+    declared = request.headers.get("content-length")
+    if declared is not None and not least <= int(declared) <= most:
+        raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got {declared}")
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > most:
+            raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got more")
+    if size < least:
+        raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got {size}")
+    return b"".join(chunks)

@@ -1,0 +1,270 @@
+"""The ticker: looks at every cohort that waits, and moves those that are due.
+
+    look -> settle each (protocol/round.py) -> move, fail, sum -> close rounds that are over
+
+It keeps nothing of its own: each look reads rows, each move names the phase it saw, so it
+may be killed at any line and started anywhere, also twice. A message accepted here wakes it
+at once, a deadline when it comes, and every `poll` seconds it looks in any case, for what
+other processes did. Sums and answers take long and run beside it, one task each; until
+one is done its cohort is left alone. An error in one cohort fails that cohort; a database
+that is locked or away fails nobody, and is tried again.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+
+import structlog
+
+from protocol.mechanisms import AnyPlan
+from protocol.round import AFTER, Phase, settle
+from secagg.aggregator import digest
+from secagg.errors import InfeasibleError, RecoveryError
+from secagg.graph import parameters
+from server.database import UNAVAILABLE
+from server.decoding import decode_round, plan_next, unmask_cohort
+from server.store import Store
+from server.store.cohorts import Due, Enrolment
+from server.store.rounds import Outcome
+from server.watch import Watch, cohort_bell, study_bell
+
+_log = structlog.get_logger(__name__)
+_INTERNAL = "a fault of the service; it was logged"
+_WHAT = {
+    Phase.ENROLLING: "enrolled",
+    Phase.SHARING: "shared their secrets",
+    Phase.MASKING: "sent their vectors",
+    Phase.UNMASKING: "gave their shares",
+}
+_HEAVY = 2  # sums and answers made at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two looks: at least `rest`, at most `poll`."""
+
+    poll: float = 1.0
+    rest: float = 0.05
+
+
+@dataclass
+class Orchestrator:
+    """One ticker over one store."""
+
+    store: Store
+    watch: Watch
+    now: Callable[[], datetime]
+    rng: Random
+    pace: Pace = Pace()
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _busy: dict[object, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _seen: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY), init=False)
+
+    def wake(self) -> None:
+        """Look again soon: something was said."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tick until cancelled; what runs beside is cancelled too, and done again from rows."""
+        try:
+            await self._start()
+            while True:
+                await self._rest(await self._try_tick())
+        finally:
+            tasks = list(self._busy.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _start(self) -> None:
+        """Give running cohorts back the time that passed without a server."""
+        while True:
+            try:
+                resumed = await self.store.cohorts.resume()
+                for cohort in await self.store.cohorts.over():
+                    await self.store.cohorts.forget(cohort)
+            except UNAVAILABLE as error:
+                _log.warning("database unavailable", error=type(error).__name__)
+                await asyncio.sleep(self.pace.poll)
+            else:
+                _log.info("orchestrator started", resumed=resumed)
+                return
+
+    async def _try_tick(self) -> datetime | None:
+        try:
+            return await self.tick()
+        except UNAVAILABLE as error:
+            _log.warning("database unavailable", error=type(error).__name__)
+        except Exception:
+            _log.exception("tick failed")
+        return None
+
+    async def _rest(self, deadline: datetime | None) -> None:
+        """Sleep until woken, `deadline`, or the poll; never shorter than the pace allows."""
+        await asyncio.sleep(self.pace.rest)
+        left = self.pace.poll
+        if deadline is not None:
+            left = min(left, max((deadline - self.now()).total_seconds(), 0.0))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), left)
+        self._woken.clear()
+
+    async def tick(self) -> datetime | None:
+        """Move what is due; return the next deadline of those that wait on."""
+        waiting = await self.store.cohorts.waiting()
+        self._notice(waiting)
+        deadlines = []
+        for due in waiting:
+            if due.id not in self._busy:
+                await self._settle_safely(due)
+                deadlines.append(due.waiting.deadline)
+        for study, number in await self.store.rounds.complete():
+            self._beside((study, number), self._close_round(study, number))
+        return min(deadlines, default=None)
+
+    def _notice(self, waiting: tuple[Due, ...]) -> None:
+        """Ring for every cohort that is not where it was seen last, whoever moved it."""
+        now = {due.id: (due.study, due.waiting.phase) for due in waiting}
+        for cohort in self._seen.keys() | now.keys():
+            before, after = self._seen.get(cohort), now.get(cohort)
+            if before != after:
+                study, _ = before or after or ("", None)
+                self.watch.ring(cohort_bell(cohort), study_bell(study))
+        self._seen = now
+
+    def _beside(self, key: object, work: Coroutine[object, object, None]) -> None:
+        if key in self._busy:
+            work.close()
+            return
+        task = asyncio.create_task(self._guarded(key, work))
+        self._busy[key] = task
+
+    async def _guarded(self, key: object, work: Coroutine[object, object, None]) -> None:
+        try:
+            async with self._room:
+                await work
+            self.wake()
+        except UNAVAILABLE as error:
+            _log.warning("database unavailable", error=type(error).__name__)
+        except Exception:
+            _log.exception("work failed", work=str(key))
+        finally:
+            work.close()
+            del self._busy[key]
+
+    async def _settle_safely(self, due: Due) -> None:
+        try:
+            await self._settle(due)
+        except UNAVAILABLE:
+            raise
+        except Exception:
+            _log.exception("cohort failed", **_names(due))
+            await self._fail(due, _INTERNAL)
+
+    async def _settle(self, due: Due) -> None:
+        """Do with one cohort what the table of phases says."""
+        phase = due.waiting.phase
+        verdict = settle(due.waiting, due.heard, self.now())
+        if verdict.phase is phase:
+            if verdict.deadline < due.waiting.deadline:
+                await self.store.cohorts.hurry(due.id, phase, verdict.deadline)
+                self.wake()  # the next look sees the nearer deadline
+        elif verdict.phase is Phase.FAILED:
+            reason = (
+                f"{due.heard} of {due.waiting.expected} {_WHAT[phase]} in time, "
+                f"where {due.waiting.quorum} are needed"
+            )
+            await self._fail(due, reason, due.heard)
+        elif phase is Phase.ENROLLING:
+            await self._close_enrolling(due)
+        elif phase is Phase.UNMASKING:
+            self._beside(due.id, self._sum(due))
+        else:
+            moved = await self.store.cohorts.move(
+                due.id, phase, verdict.phase, self._deadline(due, verdict.phase)
+            )
+            self._moved(due, verdict.phase, moved)
+
+    def _deadline(self, due: Due, phase: Phase) -> datetime:
+        return self.now() + timedelta(seconds=getattr(due.timeouts, phase.value))
+
+    def _moved(self, due: Due, phase: Phase, moved: bool) -> None:
+        if moved:
+            _log.info("cohort moved", phase=phase.value, **_names(due))
+            self.watch.ring(cohort_bell(due.id))
+        self.wake()  # perhaps nobody is awaited in the next phase
+
+    async def _close_enrolling(self, due: Due) -> None:
+        """Fix roster and graph; whoever joins meanwhile is seen by the next look."""
+        keys = await self.store.messages.keys(due.id)
+        try:
+            graph = await asyncio.to_thread(parameters, len(keys), due.assumptions)
+        except InfeasibleError as error:
+            await self._fail(due, str(error), due.heard)
+            return
+        roster = Enrolment(
+            enrolled=len(keys),
+            degree=graph.degree,
+            threshold=graph.threshold,
+            seed=self.rng.randbytes(32),
+            digest=digest(keys),
+        )
+        deadline = self._deadline(due, Phase.SHARING)
+        moved = await self.store.cohorts.close_enrolling(due.id, roster, deadline)
+        self._moved(due, AFTER[Phase.ENROLLING], moved)
+
+    async def _fail(self, due: Due, reason: str, heard: int | None = None) -> None:
+        if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard):
+            _log.warning("cohort failed", reason=reason, **_names(due))
+            self.watch.ring(cohort_bell(due.id), study_bell(due.study))
+            await self.store.cohorts.forget(due.id)
+        self.wake()
+
+    async def _sum(self, due: Due) -> None:
+        """Take the masks off a cohort's sum and keep it."""
+        try:
+            total = await unmask_cohort(self.store.messages, due.id)
+        except UNAVAILABLE:
+            raise
+        except RecoveryError as error:
+            await self._fail(due, str(error))
+        except Exception:
+            _log.exception("cohort not summed", **_names(due))
+            await self._fail(due, _INTERNAL)
+        else:
+            self._moved(due, Phase.SUMMED, await self.store.cohorts.finish(due.id, total))
+            await self.store.cohorts.forget(due.id)
+
+    async def _close_round(self, study: str, number: int) -> None:
+        """Decode the sum of a round's cohorts, keep the answer, open the next round."""
+        view = await self.store.studies.show(study)
+        plan: AnyPlan = (await self.store.rounds.show(study, number)).plan
+        try:
+            outcome = await decode_round(self.store.messages, study, plan)
+        except UNAVAILABLE:
+            raise
+        except Exception:
+            _log.exception("round not decoded", study=study, round=number)
+            outcome = Outcome("failed")
+        following = None
+        if number < view.rounds:
+            following = await self._plan_next(plan, outcome)
+        closed = await self.store.rounds.close(study, number, outcome, following)
+        if closed is not None:
+            _log.info("round closed", study=study, round=number, state=outcome.state)
+        self.watch.ring(study_bell(study))
+
+    async def _plan_next(self, plan: AnyPlan, outcome: Outcome) -> AnyPlan | None:
+        try:
+            return await plan_next(plan, outcome.answer, self.rng)
+        except Exception:
+            _log.exception("no next plan: the study stops", study=plan.study, round=plan.round)
+            return None
+
+
+def _names(due: Due) -> dict[str, object]:
+    return {"study": due.study, "round": due.round, "cohort": due.number}

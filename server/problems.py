@@ -1,0 +1,137 @@
+"""Every refusal as problem+json (RFC 9457), with a status and a type to act on.
+
+The parts below the API raise `Refusal`, which knows no HTTP; here each type gets its status
+and title. What frameworks refuse on their own (paths, methods, documents) and what breaks
+(a locked database, a fault of ours) is put in the same words. Details name what was wrong
+with the request and never what is inside the service.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DataError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from protocol.messages import PROBLEM, Problem, ProblemType
+from server.database import UNAVAILABLE
+from server.refusals import Refusal
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = 1
+_log = structlog.get_logger(__name__)
+
+STATUS = {
+    ProblemType.NOT_FOUND: (404, "Not found"),
+    ProblemType.NOT_AUTHORISED: (401, "Not authorised"),
+    ProblemType.MALFORMED: (422, "Malformed"),
+    ProblemType.WRONG_MEDIA_TYPE: (415, "Wrong media type"),
+    ProblemType.METHOD_NOT_ALLOWED: (405, "Method not allowed"),
+    ProblemType.TOO_LARGE: (413, "Too large"),
+    ProblemType.WRONG_PHASE: (409, "Wrong phase"),
+    ProblemType.CONFLICT: (409, "Conflict"),
+    ProblemType.WRONG_STATE: (409, "Wrong state"),
+    ProblemType.NO_ROUND: (409, "No round takes devices"),
+    ProblemType.ALREADY_COUNTED: (409, "Already counted"),
+    ProblemType.COHORT_FAILED: (410, "The cohort failed"),
+    ProblemType.LEFT_OUT: (410, "Left out"),
+    ProblemType.UNAVAILABLE: (503, "Unavailable"),
+    ProblemType.INTERNAL: (500, "Internal error"),
+}
+_OF_STATUS = {
+    400: ProblemType.MALFORMED,
+    404: ProblemType.NOT_FOUND,
+    405: ProblemType.METHOD_NOT_ALLOWED,
+    413: ProblemType.TOO_LARGE,
+    415: ProblemType.WRONG_MEDIA_TYPE,
+}
+
+
+def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:
+    """Return `refusal` as a response."""
+    status, title = STATUS[refusal.kind]
+    status = refusal.status or status
+    problem = Problem(
+        type=PROBLEM + refusal.kind,
+        title=title,
+        status=status,
+        detail=refusal.detail,
+        phase=refusal.phase,
+        errors=None if refusal.errors is None else tuple(dict(e) for e in refusal.errors),
+    )
+    all_headers = dict(headers or {})
+    if refusal.kind is ProblemType.NOT_AUTHORISED:
+        all_headers["WWW-Authenticate"] = "Bearer"
+    if refusal.kind in (ProblemType.UNAVAILABLE, ProblemType.NO_ROUND):
+        all_headers["Retry-After"] = str(RETRY_SECONDS)
+    body = problem.model_dump_json(exclude_none=True)
+    return Response(body, status, all_headers, MEDIA_TYPE)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    return respond(cast("Refusal", error))
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    """Answer a document or parameter of the wrong form: every fault with its place."""
+    faults = cast("RequestValidationError", error).errors()
+    errors = [_fault(fault) for fault in faults]
+    is_json = all(fault["type"] != "json_invalid" for fault in faults)
+    detail = "; ".join(f"{e['at']}: {e['fault']}" for e in errors[:3])
+    if len(errors) > 3:
+        detail += f"; and {len(errors) - 3} more"
+    refusal = Refusal(ProblemType.MALFORMED, detail, errors=errors, status=422 if is_json else 400)
+    return respond(refusal)
+
+
+def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
+    place = ".".join(str(part) for part in fault["loc"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "json_invalid":
+        message = f"not JSON: {fault['ctx']['error']}"
+    return {"at": place, "fault": message}
+
+
+async def _http(_request: Request, error: Exception) -> Response:
+    """Answer what the framework refused: an unknown path, a method, an unreadable body."""
+    known = cast("HTTPException", error)
+    kind = _OF_STATUS.get(known.status_code, ProblemType.INTERNAL)
+    return respond(Refusal(kind, known.detail, status=known.status_code), known.headers)
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    """Answer when the database is locked or away: nothing was changed, and it will pass."""
+    _log.warning("database unavailable", error=type(error).__name__)
+    detail = "the database is busy or away: nothing was changed, try again"
+    return respond(Refusal(ProblemType.UNAVAILABLE, detail))
+
+
+async def _unstorable(_request: Request, _error: Exception) -> Response:
+    return respond(Refusal(ProblemType.MALFORMED, "the database cannot keep such a value"))
+
+
+async def _vanished(_request: Request, _error: Exception) -> Response:
+    return respond(Refusal(ProblemType.MALFORMED, "the body ended too early", status=400))
+
+
+async def _broken(_request: Request, error: Exception) -> Response:
+    _log.error("unexpected", error=type(error).__name__)
+    return respond(Refusal(ProblemType.INTERNAL, "a fault of the service; it was logged"))
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error in this form."""
+    handlers = {
+        Refusal: _refused,
+        RequestValidationError: _invalid,
+        HTTPException: _http,
+        ClientDisconnect: _vanished,
+        DataError: _unstorable,
+        Exception: _broken,
+        **dict.fromkeys(UNAVAILABLE, _unavailable),
+    }
+    for error, handler in handlers.items():
+        app.add_exception_handler(error, handler)

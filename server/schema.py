@@ -1,0 +1,201 @@
+"""The tables: what was said, by whom, and how far each cohort is.
+
+    studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
+    studies 1---* estimates (one a round and item; heavy hitters are their sums)
+
+The rows are all there is: a server that starts over continues from them alone. Bodies of
+messages are kept while their cohort runs and forgotten once it is over; that they came, and
+their SHA-256, stays. Drawn with its reasons in `docs/data-model.md`.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from protocol.round import Phase
+
+PHASE = Enum(
+    Phase, native_enum=False, length=16, values_callable=lambda phases: [p.value for p in phases]
+)
+
+
+class Utc(TypeDecorator[datetime]):
+    """An instant: aware in Python, UTC in the database, whose SQLite form knows no zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the instant in UTC."""
+        del dialect
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the instant with its zone."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Utf8(TypeDecorator[str]):
+    """Text kept as its UTF-8 bytes.
+
+    PostgreSQL's text refuses NUL and is ordered by somebody's locale; bytes take any
+    character, and have one order in every database.
+    """
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        """Return the bytes to keep."""
+        del dialect
+        return None if value is None else value.encode("utf-8", "surrogatepass")
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+        """Return the text that was kept."""
+        del dialect
+        return None if value is None else bytes(value).decode("utf-8", "surrogatepass")
+
+
+class Table(DeclarativeBase):
+    """What all tables share: how Python's types are kept."""
+
+    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy's own way to say it)
+        datetime: Utc(),
+        bytes: LargeBinary(),
+        dict[str, Any]: JSON(),
+        list[dict[str, Any]]: JSON(),
+        Phase: PHASE,
+    }
+
+
+class Study(Table):
+    """An analyst's question; `round` is the number of its latest round, 0 before the first."""
+
+    __tablename__ = "studies"
+    __table_args__ = (Index("studies_by_age", "created", "id"),)
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(Utf8())
+    state: Mapped[str] = mapped_column(String(16))
+    question: Mapped[dict[str, Any]]
+    terms: Mapped[dict[str, Any]]
+    timeouts: Mapped[dict[str, Any]]
+    rounds: Mapped[int]
+    round: Mapped[int]
+    created: Mapped[datetime]
+
+
+class Round(Table):
+    """One round of a study: what it asked, and what its sum said."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (Index("rounds_by_state", "state"),)
+
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[str] = mapped_column(String(16))
+    plan: Mapped[dict[str, Any]]
+    distinct: Mapped[float | None]
+    participants: Mapped[int | None]
+    opened: Mapped[datetime]
+    closed: Mapped[datetime | None]
+
+
+class Cohort(Table):
+    """One secure sum of a round. `phase` only moves forward, so it is its own version.
+
+    `history` is a list of phase records, the last of them open. From the end of enrolling
+    on, `enrolled` is the graph's n, and `degree`, `threshold`, `seed` and `digest` are set.
+    """
+
+    __tablename__ = "cohorts"
+    __table_args__ = (
+        UniqueConstraint("study", "round", "number"),
+        ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
+        Index("cohorts_by_phase", "phase"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study: Mapped[str] = mapped_column(String(64))
+    round: Mapped[int]
+    number: Mapped[int]
+    phase: Mapped[Phase]
+    deadline: Mapped[datetime]
+    enrolled: Mapped[int]
+    degree: Mapped[int]
+    threshold: Mapped[int]
+    seed: Mapped[bytes | None]
+    digest: Mapped[bytes | None]
+    failure: Mapped[str | None] = mapped_column(Text)
+    history: Mapped[list[dict[str, Any]]]
+    sum: Mapped[bytes | None] = mapped_column(deferred=True)
+
+
+class Participant(Table):
+    """One device in one cohort; `ticket` is the SHA-256 of what only the device knows."""
+
+    __tablename__ = "participants"
+    __table_args__ = (
+        UniqueConstraint("cohort", "slot"),
+        UniqueConstraint("cohort", "mask_key"),
+        UniqueConstraint("cohort", "seal_key"),
+        UniqueConstraint("study", "device", "round"),
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"))
+    slot: Mapped[int]
+    study: Mapped[str] = mapped_column(String(64))
+    round: Mapped[int]
+    device: Mapped[str] = mapped_column(String(64))
+    ticket: Mapped[bytes]
+    mask_key: Mapped[bytes]
+    seal_key: Mapped[bytes]
+    joined: Mapped[datetime]
+
+
+class Message(Table):
+    """What one participant said in one phase: once, whole, and for good."""
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        ForeignKeyConstraint(["cohort", "slot"], ["participants.cohort", "participants.slot"]),
+    )
+
+    cohort: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    received: Mapped[datetime]
+    digest: Mapped[bytes]
+    body: Mapped[bytes | None] = mapped_column(deferred=True)
+
+
+class Estimate(Table):
+    """What one round's sum said of one item; the key's order serves sums by item."""
+
+    __tablename__ = "estimates"
+    __table_args__ = (ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),)
+
+    study: Mapped[str] = mapped_column(String(64), primary_key=True)
+    item: Mapped[str] = mapped_column(Utf8(), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    count: Mapped[float]
+    variance: Mapped[float]

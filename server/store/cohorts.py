@@ -1,0 +1,201 @@
+"""Cohorts: how far each is, moved on by whoever sees first that it is due."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import case, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from protocol.mechanism import Terms
+from protocol.messages import Timeouts
+from protocol.round import Phase, Waiting
+from secagg.graph import Assumptions
+from server.database import Database
+from server.schema import Cohort, Message, Study
+from server.store.opening import entry
+from server.store.views import KIND
+
+_OVER = (Phase.SUMMED, Phase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A cohort that waits, with all that its next move depends on."""
+
+    id: int
+    study: str
+    round: int
+    number: int
+    waiting: Waiting
+    heard: int
+    enrolled: int
+    assumptions: Assumptions
+    timeouts: Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the end of enrolling decides: the graph of `enrolled` participants and its roster."""
+
+    enrolled: int
+    degree: int
+    threshold: int
+    seed: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cohorts:
+    """The book of cohorts."""
+
+    database: Database
+    now: Callable[[], datetime]
+
+    async def waiting(self) -> tuple[Due, ...]:
+        """Return every cohort that waits for somebody."""
+        kind = case({phase.value: kind for phase, kind in KIND.items()}, value=Cohort.phase)
+        said = (
+            select(func.count())
+            .where(Message.cohort == Cohort.id, Message.kind == kind)
+            .scalar_subquery()
+        )
+        query = (
+            select(Cohort, Study.terms, Study.timeouts, said)
+            .join(Study, Study.id == Cohort.study)
+            .where(Cohort.phase.not_in(_OVER))
+        )
+        async with self.database.reading() as session:
+            return tuple(_due(*row) for row in (await session.execute(query)))
+
+    async def hurry(self, cohort: int, phase: Phase, deadline: datetime) -> None:
+        """Bring the deadline of a cohort still in `phase` forward; it never goes back here."""
+        later = (Cohort.id == cohort, Cohort.phase == phase, Cohort.deadline > deadline)
+        async with self.database.writing() as session:
+            await session.execute(update(Cohort).where(*later).values(deadline=deadline))
+
+    async def close_enrolling(self, cohort: int, roster: Enrolment, deadline: datetime) -> bool:
+        """Move on to sharing with `roster`; False if somebody else did, or joined since."""
+        async with self.database.writing() as session:
+            row = await _lock(session, cohort, Phase.ENROLLING)
+            if row is None or row.enrolled != roster.enrolled:
+                return False
+            row.degree, row.threshold = roster.degree, roster.threshold
+            row.seed, row.digest = roster.seed, roster.digest
+            self._enter(row, Phase.SHARING, row.enrolled, deadline)
+            return True
+
+    async def move(self, cohort: int, seen: Phase, to: Phase, deadline: datetime) -> bool:
+        """Move on from `seen`, freezing what was heard in it; False if somebody else did.
+
+        Phases only move forward, so the phase is its own version number.
+        """
+        async with self.database.writing() as session:
+            row = await _lock(session, cohort, seen)
+            if row is None:
+                return False
+            self._enter(row, to, await _heard(session, row), deadline)
+            return True
+
+    async def fail(self, cohort: int, seen: Phase, reason: str, heard: int | None = None) -> bool:
+        """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since."""
+        async with self.database.writing() as session:
+            row = await _lock(session, cohort, seen)
+            if row is None:
+                return False
+            frozen = await _heard(session, row)
+            if heard not in (None, frozen):
+                return False
+            row.failure = reason
+            self._enter(row, Phase.FAILED, frozen, row.deadline)
+            return True
+
+    async def finish(self, cohort: int, total: bytes) -> bool:
+        """Keep the packed sum; False if the cohort is no longer unmasking."""
+        async with self.database.writing() as session:
+            row = await _lock(session, cohort, Phase.UNMASKING)
+            if row is None:
+                return False
+            row.sum = total
+            self._enter(row, Phase.SUMMED, await _heard(session, row), row.deadline)
+            return True
+
+    def _enter(self, row: Cohort, phase: Phase, heard: int, deadline: datetime) -> None:
+        closed = row.history[-1] | {"heard": heard}
+        row.history = [*row.history[:-1], closed, entry(phase, self.now())]
+        row.phase, row.deadline = phase, deadline
+
+    async def resume(self) -> int:
+        """Give what waited while no server ran its time back; return how many cohorts.
+
+        A deadline that passed is set anew, and none is nearer than the study's patience.
+        """
+        now, count = self.now(), 0
+        for due in await self.waiting():
+            seconds = getattr(due.timeouts, due.waiting.phase.value)
+            if due.waiting.deadline > now:
+                seconds = min(seconds, due.timeouts.patience)
+            fresh = now + timedelta(seconds=seconds)
+            earlier = (
+                Cohort.id == due.id,
+                Cohort.phase == due.waiting.phase,
+                Cohort.deadline < fresh,
+            )
+            async with self.database.writing() as session:
+                query = update(Cohort).where(*earlier).values(deadline=fresh).returning(Cohort.id)
+                count += await session.scalar(query) is not None
+        return count
+
+    async def over(self) -> Sequence[int]:
+        """Return the cohorts that are over but whose messages have bodies still."""
+        query = (
+            select(Message.cohort)
+            .join(Cohort, Cohort.id == Message.cohort)
+            .where(Cohort.phase.in_(_OVER), Message.body.is_not(None))
+            .distinct()
+        )
+        async with self.database.reading() as session:
+            return (await session.scalars(query)).all()
+
+    async def forget(self, cohort: int) -> None:
+        """Drop the bodies of what a cohort that is over was told."""
+        async with self.database.writing() as session:
+            mine = (Message.cohort == cohort, Message.body.is_not(None))
+            await session.execute(update(Message).where(*mine).values(body=None))
+
+
+def _due(row: Cohort, terms: dict[str, object], timeouts: dict[str, object], said: int) -> Due:
+    """Return the cohort with its waiting rule: see `protocol/round.py`."""
+    rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
+    heard, expected, quorum = said, row.enrolled, rules.assumptions.quorum(row.enrolled)
+    patience = limits.patience
+    if row.phase is Phase.ENROLLING:
+        heard, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
+        patience = limits.enrolling
+    elif row.phase is not Phase.SHARING:
+        expected = row.history[-2]["heard"]  # those who were heard in the phase before
+    return Due(
+        id=row.id,
+        study=row.study,
+        round=row.round,
+        number=row.number,
+        waiting=Waiting(row.phase, expected, quorum, row.deadline, timedelta(seconds=patience)),
+        heard=heard,
+        enrolled=row.enrolled,
+        assumptions=rules.assumptions,
+        timeouts=limits,
+    )
+
+
+async def _lock(session: AsyncSession, cohort: int, seen: Phase) -> Cohort | None:
+    """Return the cohort, locked, if it is in phase `seen` still."""
+    query = select(Cohort).where(Cohort.id == cohort, Cohort.phase == seen)
+    return await session.scalar(query.with_for_update())
+
+
+async def _heard(session: AsyncSession, row: Cohort) -> int:
+    """Return how many were heard in the present phase of a locked cohort: nobody else will."""
+    if row.phase is Phase.ENROLLING:
+        return row.enrolled
+    mine = (Message.cohort == row.id, Message.kind == KIND[row.phase])
+    return await session.scalar(select(func.count()).select_from(Message).where(*mine)) or 0

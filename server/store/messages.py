@@ -1,0 +1,131 @@
+"""What a cohort's rows say, read back: rosters, bodies and sums."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import undefer
+
+from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.messages import ProblemType
+from protocol.round import Phase
+from secagg.graph import Parameters
+from secagg.keys import PublicKeys
+from secagg.participant import Cohort as Sum
+from secagg.ring import Ring
+from server.database import Database
+from server.refusals import Refusal, cohort_failed, not_found
+from server.schema import Cohort, Message, Participant, Round
+from server.store.views import parse_plan
+
+_BATCH = 16  # vectors read at a time: 6 MB of the usual 400 kB
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is settled once a cohort has enrolled: the sum's public facts, its ring, all keys."""
+
+    plan: AnyPlan
+    ring: Ring
+    sum: Sum
+    keys: dict[int, PublicKeys] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The book of what was said."""
+
+    database: Database
+
+    async def plan(self, cohort: int) -> AnyPlan:
+        """Return the plan of the cohort's round."""
+        of_cohort = (Round.study == Cohort.study, Round.number == Cohort.round)
+        query = select(Round.plan).join(Cohort, of_cohort[0] & of_cohort[1])
+        async with self.database.reading() as session:
+            document = await session.scalar(query.where(Cohort.id == cohort))
+        assert document is not None  # a foreign key says so
+        return parse_plan(document)
+
+    async def keys(self, cohort: int) -> dict[int, PublicKeys]:
+        """Return the roster: everybody's public keys, by slot."""
+        columns = (Participant.slot, Participant.mask_key, Participant.seal_key)
+        query = select(*columns).where(Participant.cohort == cohort).order_by(Participant.slot)
+        async with self.database.reading() as session:
+            rows = await session.execute(query)
+            return {slot: PublicKeys(mask, seal) for slot, mask, seal in rows}
+
+    async def facts(self, cohort: int) -> Facts:
+        """Return the facts of a cohort that has enrolled.
+
+        Raises:
+            Refusal: if it has not, or failed before it had.
+        """
+        plan, keys = await self.plan(cohort), await self.keys(cohort)
+        async with self.database.reading() as session:
+            row = await session.get_one(Cohort, cohort)
+        if row.seed is None or row.digest is None:
+            raise _not_enrolled(row)
+        ring = MECHANISMS[plan.mechanism].ring(plan)
+        public = Sum(
+            session=plan.session(row.number),
+            parameters=Parameters(row.enrolled, row.degree, row.threshold, slack=0),
+            assumptions=plan.terms.assumptions,
+            seed=row.seed,
+            digest=row.digest,
+        )
+        return Facts(plan, ring, public, keys)
+
+    async def said(self, cohort: int, kind: str) -> frozenset[int]:
+        """Return the slots that sent a message of `kind`."""
+        query = select(Message.slot).where(Message.cohort == cohort, Message.kind == kind)
+        async with self.database.reading() as session:
+            return frozenset(await session.scalars(query))
+
+    async def bodies(self, cohort: int, kind: str) -> AsyncIterator[list[tuple[int, bytes]]]:
+        """Yield slots and bodies of a closed phase, some at a time, holding no connection."""
+        last = -1
+        query = select(Message.slot, Message.body).where(
+            Message.cohort == cohort, Message.kind == kind, Message.body.is_not(None)
+        )
+        while True:
+            page = query.where(Message.slot > last).order_by(Message.slot).limit(_BATCH)
+            async with self.database.reading() as session:
+                rows = (await session.execute(page)).all()
+            if not rows:
+                return
+            yield [(slot, body) for slot, body in rows if body is not None]
+            last = rows[-1][0]
+
+    async def sums(self, study: str, number: int) -> tuple[list[bytes], int]:
+        """Return the packed sums of a round's cohorts, and how many vectors are in them."""
+        summed = (Cohort.study == study, Cohort.round == number, Cohort.phase == Phase.SUMMED)
+        vectors = (Message.cohort == Cohort.id, Message.kind == "vector")
+        count = select(func.count()).where(*vectors).scalar_subquery()
+        async with self.database.reading() as session:
+            rows = (await session.execute(select(Cohort.sum, count).where(*summed))).all()
+        return [packed for packed, _ in rows if packed is not None], sum(n for _, n in rows)
+
+    async def sum(self, study: str, number: int, cohort: int) -> bytes:
+        """Return the packed sum of one cohort.
+
+        Raises:
+            Refusal: if there is no such cohort, or it has no sum yet, or never will.
+        """
+        of_round = (Cohort.study == study, Cohort.round == number, Cohort.number == cohort)
+        query = select(Cohort).where(*of_round).options(undefer(Cohort.sum))
+        async with self.database.reading() as session:
+            row = await session.scalar(query)
+        if row is None:
+            raise not_found("cohort")
+        if row.phase is Phase.FAILED:
+            raise cohort_failed(row.failure)
+        if row.sum is None:
+            detail = f"the cohort is {row.phase}: there is no sum yet"
+            raise Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)
+        return row.sum
+
+
+def _not_enrolled(row: Cohort) -> Refusal:
+    if row.phase is Phase.FAILED:
+        return cohort_failed(row.failure)
+    return Refusal(ProblemType.WRONG_PHASE, "the cohort is still enrolling", phase=row.phase)

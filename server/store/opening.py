@@ -1,0 +1,43 @@
+"""Opening a round, inside whichever transaction decides to: a start, or the last one's end."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from protocol.mechanism import Plan
+from protocol.messages import StudyView
+from protocol.round import Phase
+from server.schema import Cohort, Round
+
+
+def entry(phase: Phase, entered: datetime) -> dict[str, Any]:
+    """Return the record of a phase that begins, as a cohort's history keeps it."""
+    return {"phase": phase.value, "entered": entered.isoformat(), "heard": 0}
+
+
+async def insert_round(session: AsyncSession, study: StudyView, plan: Plan, now: datetime) -> None:
+    """Insert the round that `plan` asks for, its cohorts enrolling from `now` on."""
+    session.add(
+        Round(
+            study=study.id,
+            number=plan.round,
+            state="running",
+            plan=plan.model_dump(mode="json"),
+            opened=now,
+        )
+    )
+    await session.flush()
+    cohort = {
+        "study": study.id,
+        "round": plan.round,
+        "phase": Phase.ENROLLING,
+        "deadline": now + timedelta(seconds=study.timeouts.enrolling),
+        "enrolled": 0,
+        "degree": 0,
+        "threshold": 0,
+        "history": [entry(Phase.ENROLLING, now)],
+    }
+    cohorts = [cohort | {"number": number} for number in range(study.terms.cohorts)]
+    await session.execute(insert(Cohort), cohorts)

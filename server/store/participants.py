@@ -1,0 +1,255 @@
+"""Participants: devices that join, and what each says in each phase."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from random import Random
+
+from sqlalchemy import and_, exists, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from protocol.messages import ProblemType, Seat
+from protocol.round import Phase
+from secagg.keys import PublicKeys
+from server.database import Database
+from server.refusals import Refusal, cohort_failed, left_out, not_found, out_of_phase
+from server.schema import Cohort, Message, Participant, Round
+from server.store.studies import find_study
+from server.store.views import KIND
+
+_BEFORE = {"vector": "envelopes", "reveal": "vector"}  # who did not say that was left out
+_PHASE = {kind: phase for phase, kind in KIND.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A device's wish to take part: its pseudonym, its ticket's SHA-256, its public keys."""
+
+    device: str
+    ticket: bytes = field(repr=False)
+    keys: PublicKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a participant sits; it never changes."""
+
+    participant: str
+    cohort: int
+    slot: int
+    ticket: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a cohort is."""
+
+    phase: Phase
+    deadline: datetime
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A cohort's standing, whether a participant spoke in the phase before, and in this one."""
+
+    standing: Standing
+    was_heard: bool
+    said: bytes | None  # the digest
+
+
+@dataclass(frozen=True, slots=True)
+class Participants:
+    """The book of participants and their messages."""
+
+    database: Database
+    now: Callable[[], datetime]
+    rng: Random
+
+    async def join(self, study: str, number: int, wish: Application) -> tuple[Seat, bool]:
+        """Give a device its seat in round `number`; True if it is new.
+
+        Raises:
+            Refusal: if no cohort of the round takes devices, the device said something else
+                before or was counted in an earlier round, or a key is somebody else's.
+        """
+        try:
+            return await self._join(study, number, wish)
+        except IntegrityError:  # the same device was let in this very moment
+            return await self._join(study, number, wish)
+
+    async def _join(self, study: str, number: int, wish: Application) -> tuple[Seat, bool]:
+        async with self.database.writing() as session:
+            known = await _known(session, study, wish.device, number)
+            if known is not None:
+                return _same_seat(*known, wish), False
+            cohort = await self._cohort_with_room(session, study, number)
+            await _refuse_borrowed_keys(session, cohort.id, wish.keys)
+            row = Participant(
+                id=self.rng.randbytes(16).hex(),
+                cohort=cohort.id,
+                slot=cohort.enrolled,
+                study=study,
+                round=number,
+                device=wish.device,
+                ticket=wish.ticket,
+                mask_key=wish.keys.mask,
+                seal_key=wish.keys.seal,
+                joined=self.now(),
+            )
+            session.add(row)
+            cohort.enrolled += 1
+            await session.flush()
+            return _seat(row, cohort), True
+
+    async def _cohort_with_room(self, session: AsyncSession, study: str, number: int) -> Cohort:
+        """Return the first enrolling cohort that is not full, locked."""
+        row = await find_study(session, study)
+        if row.state != "running":
+            raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
+        if await session.get(Round, (study, number)) is None:
+            raise not_found("round")
+        room = (
+            Cohort.study == study,
+            Cohort.round == number,
+            Cohort.phase == Phase.ENROLLING,
+            Cohort.deadline > self.now(),
+            Cohort.enrolled < row.terms["cohort_size"],
+        )
+        query = select(Cohort).where(*room).order_by(Cohort.number).limit(1)
+        # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
+        # no row although the next cohort has room: then look again.
+        for _ in range(int(row.terms["cohorts"])):
+            cohort = await session.scalar(query.with_for_update())
+            if cohort is not None:
+                return cohort
+            if await session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
+                break
+        raise Refusal(ProblemType.NO_ROUND, f"round {number} takes no more devices")
+
+    async def place(self, participant: str) -> Place:
+        """Return where `participant` sits."""
+        columns = (Participant.cohort, Participant.slot, Participant.ticket)
+        async with self.database.reading() as session:
+            query = select(*columns).where(Participant.id == participant)
+            row = (await session.execute(query)).one_or_none()
+        if row is None:
+            raise not_found("participant")
+        return Place(participant, *row)
+
+    async def standing(self, cohort: int) -> Standing:
+        """Return how far `cohort` is."""
+        columns = (Cohort.phase, Cohort.deadline, Cohort.failure)
+        async with self.database.reading() as session:
+            row = await session.execute(select(*columns).where(Cohort.id == cohort))
+            return Standing(*row.one())
+
+    async def accept(self, place: Place, kind: str, body: bytes) -> None:
+        """Keep what a participant says, if its cohort is in the phase for it.
+
+        Raises:
+            Refusal: if it said something else before, the phase is another or its deadline
+                passed, or the cohort failed or went on without the participant.
+        """
+        try:
+            await self._accept(place, kind, body)
+        except IntegrityError:  # the same message was kept this very moment
+            await self._accept(place, kind, body)
+
+    async def _accept(self, place: Place, kind: str, body: bytes) -> None:
+        digest = sha256(body).digest()
+        async with self.database.writing() as session:
+            record = await _look(session, place, kind)
+            if record.said == digest:
+                return
+            self._check(record, kind)
+            session.add(
+                Message(
+                    cohort=place.cohort,
+                    kind=kind,
+                    slot=place.slot,
+                    received=self.now(),
+                    digest=digest,
+                    body=body,
+                )
+            )
+
+    def _check(self, record: _Record, kind: str) -> None:
+        phase, deadline = record.standing.phase, record.standing.deadline
+        if record.said is not None:
+            detail = f"{kind} of other content was sent before"
+            raise Refusal(ProblemType.CONFLICT, detail, phase=phase)
+        if phase is Phase.FAILED:
+            raise cohort_failed(record.standing.failure)
+        if phase is not _PHASE[kind]:
+            raise out_of_phase(kind, _PHASE[kind], phase)
+        if not record.was_heard:
+            raise left_out(phase)
+        if self.now() >= deadline:
+            detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
+            raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+
+async def _look(session: AsyncSession, place: Place, kind: str) -> _Record:
+    """Return what the cohort and the participant have come to; no phase moves meanwhile."""
+    mine = (Message.cohort == place.cohort, Message.slot == place.slot)
+    said = select(Message.digest).where(*mine, Message.kind == kind).scalar_subquery()
+    before = exists().where(*mine, Message.kind == _BEFORE.get(kind, ""))
+    query = (
+        select(Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
+        .where(Cohort.id == place.cohort)
+        .with_for_update(read=True, of=Cohort)
+    )
+    phase, deadline, failure, was_heard, digest = (await session.execute(query)).one()
+    return _Record(Standing(phase, deadline, failure), was_heard or kind not in _BEFORE, digest)
+
+
+async def _known(
+    session: AsyncSession, study: str, device: str, number: int
+) -> tuple[Participant, Cohort] | None:
+    """Return the device's row in round `number`, None if it has none.
+
+    Raises:
+        Refusal: if it was counted in an earlier round.
+    """
+    vector = exists().where(
+        Message.cohort == Participant.cohort,
+        Message.slot == Participant.slot,
+        Message.kind == "vector",
+    )
+    query = (
+        select(Participant, Cohort, vector)
+        .join(Cohort, Cohort.id == Participant.cohort)
+        .where(Participant.study == study, Participant.device == device)
+    )
+    rows = (await session.execute(query)).all()
+    for participant, cohort, _ in rows:
+        if participant.round == number:
+            return participant, cohort
+    for participant, cohort, has_vector in rows:
+        if has_vector and cohort.phase is not Phase.FAILED:
+            detail = f"this device was counted in round {participant.round}"
+            raise Refusal(ProblemType.ALREADY_COUNTED, detail)
+    return None
+
+
+def _same_seat(row: Participant, cohort: Cohort, wish: Application) -> Seat:
+    keys = PublicKeys(row.mask_key, row.seal_key)
+    if (keys, row.ticket) != (wish.keys, wish.ticket):
+        detail = "this device joined the round with other keys or another ticket"
+        raise Refusal(ProblemType.CONFLICT, detail, phase=cohort.phase)
+    return _seat(row, cohort)
+
+
+def _seat(row: Participant, cohort: Cohort) -> Seat:
+    return Seat(participant=row.id, cohort=cohort.number, slot=row.slot, deadline=cohort.deadline)
+
+
+async def _refuse_borrowed_keys(session: AsyncSession, cohort: int, keys: PublicKeys) -> None:
+    """Refuse keys of another participant: its neighbours would refuse the whole roster."""
+    both = (keys.mask, keys.seal)
+    same = or_(Participant.mask_key.in_(both), Participant.seal_key.in_(both))
+    if await session.scalar(select(exists().where(and_(Participant.cohort == cohort, same)))):
+        raise Refusal(ProblemType.CONFLICT, "a key of another participant was advertised")

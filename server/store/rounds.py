@@ -1,0 +1,172 @@
+"""Rounds: shown, opened to devices, and closed with what their sums said."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from protocol.mechanism import Answer, Plan
+from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
+from protocol.round import Phase
+from server.database import Database
+from server.refusals import Refusal, not_found
+from server.schema import Cohort, Estimate, Message, Round
+from server.store.opening import insert_round
+from server.store.studies import find_study
+from server.store.views import KIND, cohort_view, round_view, study_view
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round came to: its state and, if it has a sum, what that said."""
+
+    state: RoundState
+    participants: int = 0
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The book of rounds."""
+
+    database: Database
+    now: Callable[[], datetime]
+
+    async def show(self, study: str, number: int) -> RoundView:
+        """Return one round of `study`."""
+        async with self.database.reading() as session:
+            await find_study(session, study)
+            row = await session.get(Round, (study, number))
+            if row is None:
+                raise not_found("round")
+            return (await _views(session, [row]))[0]
+
+    async def page(self, study: str, limit: int, after: int) -> tuple[RoundView, ...]:
+        """Return up to `limit` rounds of `study` from the one after number `after`."""
+        query = select(Round).where(Round.study == study, Round.number > after)
+        async with self.database.reading() as session:
+            await find_study(session, study)
+            rows = await session.scalars(query.order_by(Round.number).limit(limit))
+            return await _views(session, rows.all())
+
+    async def open(self, study: str, after: int) -> RoundView | None:
+        """Return the round after number `after` that takes devices now, None if none does.
+
+        Raises:
+            Refusal: if the study is over and no round will take devices again.
+        """
+        async with self.database.reading() as session:
+            row = await find_study(session, study)
+            if row.state in ("finished", "stopped"):
+                raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
+            room = exists().where(
+                Cohort.study == study,
+                Cohort.round == Round.number,
+                Cohort.phase == Phase.ENROLLING,
+                Cohort.deadline > self.now(),
+                Cohort.enrolled < row.terms["cohort_size"],
+            )
+            mine = (Round.study == study, Round.number > after, Round.state == "running")
+            found = await session.scalar(select(Round).where(*mine, room))
+            return None if found is None else (await _views(session, [found]))[0]
+
+    async def complete(self) -> Sequence[tuple[str, int]]:
+        """Return study and number of each running round whose cohorts are all over."""
+        waiting = exists().where(
+            Cohort.study == Round.study,
+            Cohort.round == Round.number,
+            Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED)),
+        )
+        query = select(Round.study, Round.number).where(Round.state == "running", ~waiting)
+        async with self.database.reading() as session:
+            return [(study, number) for study, number in await session.execute(query)]
+
+    async def close(
+        self, study: str, number: int, outcome: Outcome, plan: Plan | None
+    ) -> StudyView | None:
+        """Keep what round `number` came to and open the round that `plan` asks for.
+
+        Without a plan the study stops, or is finished if this was its last round. Returns
+        the study, or None if somebody else closed the round before.
+        """
+        async with self.database.writing() as session:
+            row = await find_study(session, study, lock=True)
+            if not await self._close(session, study, number, outcome):
+                return None
+            if number >= row.rounds:
+                row.state = "finished"
+            elif plan is None:
+                row.state = "stopped"
+            else:
+                row.round = plan.round
+                await insert_round(session, study_view(row), plan, self.now())
+            return study_view(row)
+
+    async def _close(
+        self, session: AsyncSession, study: str, number: int, outcome: Outcome
+    ) -> bool:
+        answer = outcome.answer
+        values = {
+            "state": outcome.state,
+            "participants": outcome.participants,
+            "distinct": None if answer is None else answer.distinct,
+            "closed": self.now(),
+        }
+        running = (Round.study == study, Round.number == number, Round.state == "running")
+        query = update(Round).where(*running).values(values).returning(Round.number)
+        if await session.scalar(query) is None:
+            return False
+        if answer is not None and answer.estimates:
+            rows = [
+                {
+                    "study": study,
+                    "round": number,
+                    "item": estimate.item,
+                    "count": estimate.count,
+                    "variance": estimate.variance,
+                }
+                for estimate in answer.estimates
+            ]
+            await session.execute(insert(Estimate), rows)
+        return True
+
+
+async def _views(session: AsyncSession, rows: Sequence[Round]) -> tuple[RoundView, ...]:
+    if not rows:
+        return ()
+    numbers = [row.number for row in rows]
+    of_rounds = (Cohort.study == rows[0].study, Cohort.round.in_(numbers))
+    cohorts = (
+        await session.scalars(select(Cohort).where(*of_rounds).order_by(Cohort.number))
+    ).all()
+    heard, survivors = await _messages(session, cohorts)
+    views: dict[int, list[CohortView]] = defaultdict(list)
+    for cohort in cohorts:
+        said = heard[cohort.id, KIND.get(cohort.phase, "")]
+        count = cohort.enrolled if cohort.phase is Phase.ENROLLING else said
+        views[cohort.round].append(cohort_view(cohort, count, survivors[cohort.id]))
+    return tuple(round_view(row, views[row.number]) for row in rows)
+
+
+async def _messages(
+    session: AsyncSession, cohorts: Sequence[Cohort]
+) -> tuple[Counter[tuple[int, str]], dict[int, list[int]]]:
+    """Return how many messages of each kind running cohorts have; survivors of summed ones."""
+    running = [cohort.id for cohort in cohorts if not cohort.phase.is_over]
+    summed = [cohort.id for cohort in cohorts if cohort.phase is Phase.SUMMED]
+    counts = select(Message.cohort, Message.kind, func.count()).where(Message.cohort.in_(running))
+    heard: Counter[tuple[int, str]] = Counter()
+    if running:
+        grouped = counts.group_by(Message.cohort, Message.kind)
+        for cohort, kind, count in await session.execute(grouped):
+            heard[cohort, kind] = count
+    survivors: dict[int, list[int]] = defaultdict(list)
+    if summed:
+        vectors = (Message.cohort.in_(summed), Message.kind == "vector")
+        slots = select(Message.cohort, Message.slot).where(*vectors).order_by(Message.slot)
+        for cohort, slot in await session.execute(slots):
+            survivors[cohort].append(slot)
+    return heard, survivors

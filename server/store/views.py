@@ -1,0 +1,77 @@
+"""Rows as the service shows them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from protocol.mechanisms import AnyPlan
+from protocol.messages import (
+    CohortView,
+    PhaseRecord,
+    RoundView,
+    StudyView,
+)
+from protocol.round import Phase
+from server.schema import Cohort, Round, Study
+
+_PLAN: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
+
+KIND = {  # what a cohort hears in each phase; in enrolling, the participants themselves
+    Phase.SHARING: "envelopes",
+    Phase.MASKING: "vector",
+    Phase.UNMASKING: "reveal",
+}
+
+
+def parse_plan(document: dict[str, Any]) -> AnyPlan:
+    """Return the plan that a round's row keeps."""
+    return _PLAN.validate_python(document)
+
+
+def study_view(row: Study) -> StudyView:
+    """Return `row` as the service shows it."""
+    names = StudyView.model_fields
+    return StudyView.model_validate({name: getattr(row, name) for name in names})
+
+
+def round_view(row: Round, cohorts: Sequence[CohortView]) -> RoundView:
+    """Return `row` and its cohorts as the service shows them."""
+    return RoundView.model_validate(
+        {
+            "number": row.number,
+            "state": row.state,
+            "plan": parse_plan(row.plan),
+            "cohorts": tuple(cohorts),
+            "participants": row.participants,
+            "distinct": row.distinct,
+            "opened": row.opened,
+            "closed": row.closed,
+        }
+    )
+
+
+def cohort_view(row: Cohort, heard: int, survivors: Sequence[int]) -> CohortView:
+    """Return `row`, with so many `heard` in its present phase, as the service shows it."""
+    records = [
+        PhaseRecord(
+            phase=Phase(record["phase"]),
+            entered=datetime.fromisoformat(record["entered"]),
+            heard=record["heard"],
+        )
+        for record in row.history
+    ]
+    if not row.phase.is_over:
+        records[-1] = records[-1].model_copy(update={"heard": heard})
+    return CohortView(
+        number=row.number,
+        phase=row.phase,
+        deadline=row.deadline,
+        enrolled=row.enrolled,
+        degree=row.degree,
+        threshold=row.threshold,
+        history=tuple(records),
+        survivors=tuple(survivors),
+        failure=row.failure,
+    )

@@ -1,0 +1,61 @@
+"""Long polls: wakes whoever waits for a cohort or a study, without polling for each.
+
+A question that may be answered later takes the bell of what it waits for *before* it reads
+the database, so a change between reading and waiting is heard. Whoever changes something
+rings its bell, once; the bell is then gone and all who held it ask again. The orchestrator
+rings for changes that other processes made, as soon as it sees them. No connection to the
+database is held while waiting.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def cohort_bell(cohort: int) -> str:
+    """Return the name of the bell for a cohort's moves."""
+    return f"cohort {cohort}"
+
+
+def study_bell(study: str) -> str:
+    """Return the name of the bell for a study's rounds."""
+    return f"study {study}"
+
+
+class Watch:
+    """The bells of one process, by name of what they ring for."""
+
+    def __init__(self) -> None:
+        self._bells: dict[str, asyncio.Event] = {}
+        self._released = False
+
+    def ring(self, *names: str) -> None:
+        """Wake everybody who waits for one of `names`."""
+        for name in names:
+            bell = self._bells.pop(name, None)
+            if bell is not None:
+                bell.set()
+
+    def release(self) -> None:
+        """Let everybody go, now and from now on: the server is about to stop."""
+        self._released = True
+        self.ring(*tuple(self._bells))
+
+    async def until(
+        self, name: str, ask: Callable[[], Awaitable[T | None]], seconds: float
+    ) -> T | None:
+        """Return what `ask` answers as soon as it is not None; None after `seconds`."""
+        last = monotonic() + seconds
+        while True:
+            bell = self._bells.setdefault(name, asyncio.Event())
+            answer = await ask()
+            left = last - monotonic()
+            if answer is not None or left <= 0 or self._released:
+                return answer
+            try:
+                await asyncio.wait_for(bell.wait(), left)
+            except TimeoutError:
+                return await ask()  # one last look: nobody leaves with a stale answer
