@@ -154,11 +154,13 @@ class Iblt:
             wide[:] = narrow.reshape(wide.shape)
         keys, values = [np.zeros((0, self.cell.chunks), np.uint64)], [np.zeros(0, np.uint64)]
         inspect, budget = np.arange(self.cells), self.cells
-        while inspect.size and budget >= 0:
+        while inspect.size:
             peeled, counts, places = self._pure(lanes, inspect)
+            budget -= len(counts)
+            if budget < 0:
+                break
             keys.append(peeled)
             values.append(counts)
-            budget -= len(counts)
             self._add(lanes, places, self._negative(self._terms(peeled, counts)))
             inspect = np.unique(places)
             self._reduce(lanes, inspect)
@@ -174,7 +176,7 @@ class Iblt:
             values=values.astype(np.int64),
             stuck=stuck,
             complete=stuck == 0 and unique,
-            distinct=estimate_keys(self.cells, min(len(keys), self.cells), stuck),
+            distinct=estimate_keys(self.cells, len(keys), stuck),
         )
 
     def _pure(

@@ -1,0 +1,82 @@
+"""What a device leaves out: never biased, with the variance that is claimed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.sampling import Threshold, clip
+
+histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8)
+
+
+@given(histograms, st.integers(1, 60), st.integers(0, 2**32))
+def test_a_clipped_histogram_is_a_part_of_the_whole(
+    histogram: dict[str, int], most: int, seed: int
+) -> None:
+    kept = clip(histogram, most, np.random.default_rng(seed))
+    assert sum(kept.values()) == min(most, sum(histogram.values()))
+    assert all(0 < count <= histogram[item] for item, count in kept.items())
+
+
+@given(histograms, st.integers(1, 60), st.integers(0, 2**32))
+def test_clipping_does_not_hang_on_the_order_of_items(
+    histogram: dict[str, int], most: int, seed: int
+) -> None:
+    backwards = dict(reversed(histogram.items()))
+    one, other = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
+    assert one == other
+
+
+def test_clipping_keeps_each_token_with_equal_odds() -> None:
+    rng = np.random.default_rng(1)
+    total: Counter[str] = Counter()
+    for _ in range(4000):
+        total.update(clip({"a": 6, "b": 3, "c": 1}, 2, rng))
+    # 8,000 tokens: five standard errors are below 0.03.
+    assert abs(total["a"] / 8000 - 0.6) < 0.03
+    assert abs(total["b"] / 8000 - 0.3) < 0.03
+
+
+CASES = [(1.0, 1), (1.0, 9), (1.5, 1), (2.0, 9), (2.5, 9), (2.5, 2), (7.9, 9), (9.0, 9), (40.3, 9)]
+
+
+@pytest.mark.parametrize(("t", "most"), CASES)
+def test_a_sampled_count_is_unbiased_with_the_variance_claimed(t: float, most: int) -> None:
+    threshold = Threshold(t, most)
+    # Not drawn but spread evenly over [0, 1), so that means are exact to 1 in 100,000.
+    uniform = (np.arange(200_000) + 0.5) / 200_000
+    for count in range(1, most + 1):
+        sampled = threshold.sample(np.full(len(uniform), count), uniform) * threshold.unit
+        claimed = count * max(0.0, threshold.mean - count)
+        assert sampled.mean() == pytest.approx(count, rel=1e-3)
+        assert sampled.var() == pytest.approx(claimed, rel=1e-3, abs=1e-3)
+        assert claimed <= count * (threshold.mean - 1) + 1e-9
+
+
+@pytest.mark.parametrize(("t", "most"), CASES)
+def test_a_single_token_is_kept_with_probability_one_in_t(t: float, most: int) -> None:
+    uniform = (np.arange(200_000) + 0.5) / 200_000
+    kept = Threshold(t, most).sample(np.ones(len(uniform), dtype=np.int64), uniform) > 0
+    assert kept.mean() == pytest.approx(1 / t, rel=1e-3)
+
+
+@given(st.floats(1, 1e6), st.integers(1, 1000), st.data())
+def test_a_sampled_count_is_an_integer_within_its_bound(
+    t: float, most: int, data: st.DataObject
+) -> None:
+    threshold = Threshold(t, most)
+    count = data.draw(st.integers(1, most))
+    u = data.draw(st.floats(0, 1, exclude_max=True))
+    sampled = int(threshold.sample(np.array([count]), np.array([u]))[0])
+    assert 0 <= sampled <= threshold.bound
+    if count > t:
+        assert sampled == count
+
+
+@given(st.lists(st.integers(1, 9), max_size=9))
+def test_nothing_is_lost_at_threshold_one(counts: list[int]) -> None:
+    uniform = np.random.default_rng(0).random(len(counts))
+    assert Threshold(1.0, 9).sample(np.array(counts, dtype=np.int64), uniform).tolist() == counts
