@@ -12,7 +12,7 @@ devices. Secrets always come from the system's randomness.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import SystemRandom
@@ -110,7 +110,7 @@ class Played:
 class Standing:
     """How far a round is: how many of its `devices` have taken each step, or are gone."""
 
-    round: int
+    view: RoundView
     devices: int
     done: Mapping[Step, int]
     gone: int
@@ -139,17 +139,18 @@ class Fleet:
         self._counted: set[int] = set()  # devices that are in a sum
         self._secrets = SystemRandom()
 
-    async def play(self) -> list[Played]:
-        """Take part in every round until the study, or the fleet, has no more."""
-        played: list[Played] = []
+    async def play(self) -> AsyncIterator[Played]:
+        """Take part in round after round; yield each once it is over.
+
+        It ends with the study, or when every device is in a sum.
+        """
         after = 0
         while len(self._counted) < len(self._holdings):
             view = await self._open_round(after)
             if view is None:
-                break
-            played.append(await self.play_round(view))
+                return
+            yield await self.play_round(view)
             after = view.number
-        return played
 
     async def play_round(self, view: RoundView) -> Played:
         """Take part in the round that `view` shows; return once it is over."""
@@ -164,7 +165,7 @@ class Fleet:
             else:
                 steps[step] += 1
             if self._report:
-                self._report(Standing(view.number, len(chosen), dict(steps), gone))
+                self._report(Standing(view, len(chosen), dict(steps), gone))
 
         async with asyncio.TaskGroup() as group:
             tasks = [

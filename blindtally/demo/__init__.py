@@ -1,0 +1,13 @@
+"""`blindtally demo`: the whole thing, once, on one machine, over real HTTP.
+
+command.py    the options, and the order of events
+service.py    the server, as a process of its own
+play.py       creates the study, drives the fleet, checks every sum
+results.py    what was found beside the truth, and what it cost
+screen.py     progress and tables
+picture.py    the same as a figure
+"""
+
+from blindtally.demo.command import demo
+
+__all__ = ["demo"]

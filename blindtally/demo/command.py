@@ -1,0 +1,153 @@
+"""The command `blindtally demo`: options, files, and the order of events."""
+
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import stamina.instrumentation
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from blindtally.demo.picture import draw
+from blindtally.demo.play import Setup, Watchers, run
+from blindtally.demo.results import InexactError, Results
+from blindtally.demo.screen import Screen, show
+from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.setup import choose
+from client.problems import ServiceError
+
+WIDTH = 100  # of the tables, where no terminal says how wide it is
+
+
+def demo(
+    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = 160,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 8,
+    dropout: Annotated[
+        float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
+    ] = 0.1,
+    data: Annotated[
+        Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses devices, losses and samples.")] = 1,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=1, help="An item is heavy from this count on.", show_default="by size"),
+    ] = None,
+    contribution: Annotated[
+        int, typer.Option(min=1, help="The most items that a device gives.")
+    ] = 3,
+    words: Annotated[
+        int | None,
+        typer.Option(min=1, help="16-bit words that a device may send.", show_default="by size"),
+    ] = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Also write JSON; - is stdout.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write to.", show_default="by the clock")
+    ] = None,
+) -> None:
+    """Find what is common among simulated devices, over a real server on this machine.
+
+    Starts a server, creates a study over REST and lets a fleet of devices, each with its own
+    items, take part over HTTP; some vanish on the way. Every sum is compared with the
+    vectors in it.
+    """
+    asked = locals().items()
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in asked}
+    console = Console(stderr=json_path == "-")
+    if not console.is_terminal:
+        console.width = WIDTH
+    try:
+        setup = choose(
+            data,
+            devices=devices,
+            rounds=rounds,
+            dropout=dropout,
+            seed=seed,
+            threshold=threshold,
+            contribution=contribution,
+            words=words,
+        )
+        folder = _folder(out)
+    except (ValueError, OSError) as error:
+        raise _failed(_told(error)) from None
+    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
+    results = _run(console, folder, setup, settings)
+    _write(console, folder, results, json_path)
+
+
+def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any]) -> Results:
+    """Return the results; say what went wrong and what is kept if there are none."""
+    service = Service(folder)
+    try:
+        console.print(f"[dim]starting a server; everything is kept in[/] {folder}/")
+        with service, Screen(console, setup.rounds) as screen:
+            watchers = Watchers(screen.step, screen.round, service.check)
+            return run(service.url, setup, watchers, settings)
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
+        raise typer.Exit(130) from None
+    except InexactError as error:
+        raise _failed(f"A SUM IS WRONG: {error}; please report this, with {folder}/") from None
+    except (ServiceDownError, ServiceError, httpx.TransportError) as error:
+        raise _failed(str(error)) from None
+
+
+def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:
+    """Write the files, print the tables, and end with F1."""
+    text = json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n"
+    (folder / "results.json").write_text(text)
+    if json_path == "-":
+        sys.stdout.write(text)
+    elif json_path is not None:
+        try:
+            Path(json_path).write_text(text)
+        except OSError as error:
+            raise _failed(f"cannot write {json_path}: {error.strerror}") from None
+    show(console, results)
+    try:
+        draw(results, folder)
+    except ImportError:
+        console.print("no picture: matplotlib is missing (pip install 'blindtally\\[demo]')")
+    names = ", ".join(sorted(path.name for path in folder.iterdir()))
+    console.print(f"\nin {folder}/: {names}", soft_wrap=True)
+    console.print(f"serve it again: {_serve_again(folder)}", soft_wrap=True, highlight=False)
+    score = results.score
+    console.print(
+        f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",
+        highlight=False,
+    )
+
+
+def _serve_again(folder: Path) -> str:
+    program = Path(sys.argv[0])
+    named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
+    return f"{named} serve --database-url sqlite:///{folder / 'blindtally.db'}"
+
+
+def _folder(out: Path | None) -> Path:
+    """Return a new folder, `out` or one named by the clock."""
+    now = datetime.now().astimezone()
+    folder = out or Path(f"blindtally-demo-{now:%Y%m%d-%H%M%S}")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        faults = error.errors()
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
+    return str(error)
+
+
+def _failed(why: str) -> typer.Exit:
+    typer.echo(f"error: {why}", err=True)
+    return typer.Exit(1)

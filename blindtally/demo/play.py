@@ -1,0 +1,110 @@
+"""One study from its creation to its answer: an analyst, a fleet, and a look at every sum.
+
+The server is never asked whether its sums are right: the fleet knows the vectors that its
+devices encoded, so each sum is compared with theirs, bit for bit, as soon as it is there.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from blindtally.demo.results import (
+    Results,
+    RoundResult,
+    measure,
+    round_result,
+    verify,
+)
+from client.analyst import Analyst
+from client.fleet import Crew, Fleet, Played, Report
+from client.transport import connect
+from protocol.mechanism import Histogram, Terms
+from protocol.mechanisms import AnyQuestion
+from protocol.messages import StudyView, Timeouts
+from protocol.round import Phase
+
+_LOOK_SECONDS: Final = 0.5  # between two looks at whether the server is alive
+_SPARE: Final = 16  # connections beyond one a device
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is asked, of whom, and how they behave."""
+
+    question: AnyQuestion
+    terms: Terms
+    rounds: int
+    timeouts: Timeouts
+    crew: Crew
+    holdings: Sequence[Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Whom to tell what happens: of each step, of each round, and whether to go on."""
+
+    step: Report
+    round: Callable[[RoundResult], None]
+    check: Callable[[], None]  # raises if the server is gone
+
+
+def run(url: str, setup: Setup, watchers: Watchers, settings: dict[str, Any]) -> Results:
+    """Return the results of a new study on the service at `url`.
+
+    Raises:
+        InexactError: if a sum is not the sum of its survivors' vectors.
+    """
+    began = time.monotonic()
+    with Analyst(url) as analyst:
+        study = create(analyst, setup)
+        played, rounds = asyncio.run(_play(url, study, setup, watchers, analyst))
+        rows = analyst.heavy_hitters(study.id)
+        seconds = time.monotonic() - began
+    return measure(study, rows, played, rounds=rounds, seconds=seconds, settings=settings)
+
+
+def create(analyst: Analyst, setup: Setup) -> StudyView:
+    """Create and start the study."""
+    return analyst.create(
+        "demo",
+        setup.question,
+        setup.terms,
+        rounds=setup.rounds,
+        timeouts=setup.timeouts,
+    )
+
+
+async def _play(
+    url: str, study: StudyView, setup: Setup, watchers: Watchers, analyst: Analyst
+) -> tuple[list[Played], list[RoundResult]]:
+    async def play() -> None:
+        async with connect(url, connections=setup.crew.devices + _SPARE) as http:
+            fleet = Fleet(http, study, setup.holdings, setup.crew, watchers.step)
+            async for one in fleet.play():
+                played.append(one)
+                exact = await asyncio.to_thread(_verified, analyst, study, one)
+                rounds.append(round_result(one, exact))
+                watchers.round(rounds[-1])
+
+    played: list[Played] = []
+    rounds: list[RoundResult] = []
+    task = asyncio.create_task(play())
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+            watchers.check()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return played, rounds
+
+
+def _verified(analyst: Analyst, study: StudyView, played: Played) -> bool:
+    """Verify every sum of a round; return whether there was one."""
+    summed = [one for one in played.view.cohorts if one.phase is Phase.SUMMED]
+    for cohort in summed:
+        verify(played, cohort, analyst.cohort_sum(study.id, played.view, cohort.number))
+    return bool(summed)

@@ -1,0 +1,123 @@
+"""The server as a process of its own, as `blindtally serve` starts it, with its log in a file."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+
+PROGRAM: Final = (sys.executable, "-m", "blindtally")
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS = 0.05
+_TAIL = 15  # lines
+
+
+class ServiceDownError(RuntimeError):
+    """The server did not come up, or ended by itself; the message ends with its log's."""
+
+
+class Service:
+    """A server on a port of this machine, with its database and log in `folder`."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.database = folder / "blindtally.db"
+        self.log = folder / "server.log"
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        """Start it; return once it is ready."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `blindtally` that serve this database."""
+        return ["serve", "--port", str(self.port), "--database-url", f"sqlite:///{self.database}"]
+
+    def start(self) -> None:
+        """Start the server; return once it is ready.
+
+        Raises:
+            ServiceDownError: if it ends, or is not ready in `START_SECONDS`.
+        """
+        command = [*PROGRAM, *self.arguments()]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us: we stop it in good order
+            )
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while not self._is_ready():
+                self.check(deadline)
+                time.sleep(_LOOK_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self, ready_by: float | None = None) -> None:
+        """Raise ServiceDownError if the server has ended, or the time `ready_by` is past."""
+        code = self._process.poll() if self._process else None
+        if code is not None:
+            raise self._down(f"ended with code {code}")
+        if ready_by is not None and time.monotonic() > ready_by:
+            raise self._down(f"was not ready within {START_SECONDS:.0f} s")
+
+    def stop(self) -> None:
+        """Stop the server in good order, or in any if that takes too long."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """Kill the server on the spot: it has no time to write anything down."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2.0).is_success
+        except httpx.TransportError:
+            return False
+
+    def _down(self, what: str) -> ServiceDownError:
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL:]
+        tail = "\n".join(f"    {line}" for line in lines)
+        return ServiceDownError(f"the server {what}; the end of {self.log}:\n{tail}")
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listened on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,111 @@
+"""From options to a study that can be run: who holds what, what is asked, on which terms.
+
+Threshold and room grow with the fleet unless they are given, so that any size shows the same
+picture: a table with room for about half as many items as devices bring, so that t has to
+rise above 1 and finds its place from round to round; and a threshold that a sixtieth of all
+devices reaches.
+"""
+
+import math
+from importlib.resources import as_file, files
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import numpy as np
+
+from blindtally.data import Devices, Population, read
+from blindtally.demo.play import Setup
+from client.fleet import Crew
+from client.policy import Policy
+from protocol.domain import Alphabet, cheapest_domain
+from protocol.mechanism import Histogram, Terms
+from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.messages import Timeouts
+from protocol.sketches.capacity import cells_for
+
+DATA_SET: Final = "link_user_domains.csv.gz"
+# Chosen before anybody's items are seen, as for a real study: domain names, in lower case.
+DOMAIN_NAMES: Final = Alphabet(
+    characters="\0abcdefghijklmnopqrstuvwxyz0123456789-._", length=40, pad="\0"
+)
+HEAVY_SHARE: Final = 1 / 60  # of all devices, where no threshold is given
+ROOM: Final = 0.55  # items in the first round's table for each device, where no words are given
+LEAST_ROOM: Final = 12
+PLENTY: Final = 2**20  # words, to see what a cell takes
+TIMEOUTS: Final = Timeouts(enrolling=120, sharing=60, masking=60, unmasking=60, patience=1.0)
+MARGIN: Final = 0.1  # by which losses may exceed those that we cause
+
+
+def choose(
+    data: Path | None,
+    *,
+    devices: int,
+    rounds: int,
+    dropout: float,
+    seed: int,
+    threshold: float | None,
+    contribution: int,
+    words: int | None,
+) -> Setup:
+    """Return the study that was asked for.
+
+    Raises:
+        ValueError: if the data cannot be read, holds too few devices, or there is no such
+            study; says why.
+    """
+    population = load(data)
+    domain = DOMAIN_NAMES if data is None else cheapest_domain(population.items)
+    terms = Terms(
+        cohort_size=devices,
+        minimum=max(3, devices // 2),
+        corrupt=0.1,
+        dropout=max(0.2, dropout + MARGIN),
+    )
+    question = AnyQuestion(
+        threshold=threshold or max(2.0, round(devices * rounds * HEAVY_SHARE)),
+        contribution=contribution,
+        domain=domain,
+        words=words or PLENTY,
+    )
+    if words is None:
+        question = question.model_copy(update={"words": _words(question, terms)})
+    # What cannot be asked is told before a server is started.
+    MECHANISMS[question.mechanism].first_plan(question, terms, "demo", Random(seed))
+    holdings = _holdings(population, rounds, devices, contribution, seed)
+    policy = Policy(max_contribution=contribution, min_cohort=min(50, devices // 4))
+    crew = Crew(devices=devices, dropout=dropout, seed=seed, policy=policy)
+    return Setup(question, terms, rounds, TIMEOUTS, crew, holdings)
+
+
+def _words(question: AnyQuestion, terms: Terms) -> int:
+    """Return the words of a table with room for `ROOM` items a device."""
+    mechanism = MECHANISMS[question.mechanism]
+    plan = mechanism.first_plan(question, terms, "demo", Random(0))
+    a_cell = mechanism.ring(plan).nbytes / plan.cells / 2
+    return math.ceil(cells_for(max(LEAST_ROOM, round(ROOM * terms.devices))) * a_cell)
+
+
+def load(data: Path | None) -> Population:
+    """Return what the file `data` holds, or else the data set that comes with us."""
+    if data is not None:
+        return read(data)
+    with as_file(files("blindtally") / "data_sets" / DATA_SET) as path:
+        return read(path)
+
+
+def _holdings(
+    population: Population, rounds: int, devices: int, contribution: int, seed: int
+) -> list[Histogram]:
+    """Return a histogram for each device of a fleet that has enough of them."""
+    if isinstance(population, Devices):
+        held = list(population.histograms)
+        if len(held) < rounds * devices:
+            raise ValueError(
+                f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "
+                f"the data has {len(held):,}: ask for fewer rounds or devices"
+            )
+        return held
+    rng = np.random.default_rng([seed, 0])
+    return list(chain.from_iterable(population.rounds(rounds, devices, contribution, rng)))
