@@ -80,10 +80,10 @@ def run_round(
 ) -> Outcome[P]:
     """Return the outcome of one round over devices that hold `histograms`."""
     vanishing = vanishing or {}
-    chance = np.random.default_rng(rng.getrandbits(128))
+    chance, secrets = np.random.default_rng(rng.getrandbits(128)), Random(rng.getrandbits(128))
     if secure:
         vectors = [mechanism.encode(plan, histogram, chance) for histogram in histograms]
-        total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, rng)
+        total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)
     else:
         arrived = (None, Phase.UNMASKING)  # whoever vanishes last is in the sum
         counted = [slot for slot in range(len(histograms)) if vanishing.get(slot) in arrived]

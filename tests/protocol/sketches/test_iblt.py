@@ -82,7 +82,7 @@ def false_keys(check_bits: int, load: float, rounds: int) -> tuple[int, int, flo
     for _ in range(rounds):
         table = Iblt(Cell(1, 97_336, 7, check_bits), 150, rng.bytes(32))
         inserted, values = random_rows(table, int(150 * load), rng)
-        held = {(key,): value for [key], value in zip(inserted.tolist(), values, strict=True)}
+        held = dict(zip(map(tuple, inserted.tolist()), values.tolist(), strict=True))
         found = table.list_entries(table.insert(inserted, values))
         wrong = sum(held.get(key) != value for key, value in listed(found).items())
         false += wrong > 0

@@ -1,0 +1,45 @@
+"""The command line lists its commands, and imports one only when it is called."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import COMMANDS, app
+
+
+def test_help_names_every_command() -> None:
+    told = CliRunner().invoke(app, ["--help"])
+    assert told.exit_code == 0
+    assert all(command in told.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    told = CliRunner().invoke(app, [command, "--help"])
+    assert told.exit_code == 0
+    assert "Usage:" in told.stdout
+
+
+def test_an_unknown_command_is_told() -> None:
+    told = CliRunner().invoke(app, ["tally"])
+    assert told.exit_code == 2
+    assert "tally" in told.stderr
+
+
+def test_one_command_does_not_wait_for_anothers_imports() -> None:
+    program = (
+        "import sys; from blindtally.cli import app\n"
+        "try: app(['params', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(any(name.split('.')[0] in ('server', 'client') for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+def test_the_version_is_shown() -> None:
+    told = CliRunner().invoke(app, ["--version"])
+    assert told.exit_code == 0
+    assert told.stdout.strip()[0].isdigit()

@@ -1,0 +1,144 @@
+"""Data files of three shapes are told apart, and a fault is told with its place."""
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindtally.data import Counts, DataError, Devices, read
+
+HERE = Path(__file__).parents[2]
+SHIPPED = HERE / "blindtally" / "data_sets" / "link_user_domains.csv.gz"
+
+
+def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def counted(path: Path, column: str | None = None) -> dict[str, int]:
+    found = read(path, column)
+    assert isinstance(found, Counts)
+    return dict(zip(found.items, found.counts.tolist(), strict=True))
+
+
+def held(path: Path, column: str | None = None) -> list[dict[str, int]]:
+    found = read(path, column)
+    assert isinstance(found, Devices)
+    return [dict(histogram) for histogram in found.histograms]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_counts_are_read_gzip_or_not(tmp_path: Path, *, packed: bool) -> None:
+    content = b"word,count\nthe,3\nof,2\n"
+    path = written(tmp_path, gzip.compress(content) if packed else content)
+    assert counted(path) == {"the": 3, "of": 2}
+
+
+def test_users_are_devices(tmp_path: Path) -> None:
+    path = written(tmp_path, "user,word,count\n0,a,2\n1,a,1\n0,b,3\n0,a,1\n")
+    assert held(path) == [{"a": 3, "b": 3}, {"a": 1}]
+    assert held(path, "word") == held(path)
+
+
+def test_users_need_not_be_called_so(tmp_path: Path) -> None:
+    assert held(written(tmp_path, "who,what,times\nx,a,2\ny,b,1\n")) == [{"a": 2}, {"b": 1}]
+
+
+def test_baskets_are_devices(tmp_path: Path) -> None:
+    path = written(tmp_path, "1 2 3\n1\n\n7 7\n")
+    assert held(path) == [{"1": 1, "2": 1, "3": 1}, {"1": 1}, {}, {"7": 2}]
+
+
+def test_the_count_is_the_first_number_after_the_item(tmp_path: Path) -> None:
+    path = written(tmp_path, "domain,ref_subnets,ref_ips\na.org,5,50\nb.org,4,60\n")
+    assert counted(path) == {"a.org": 5, "b.org": 4}
+
+
+def test_cells_keep_their_blanks_commas_and_quotes(tmp_path: Path) -> None:
+    content = '\ufeffcity,n\n"Paris, FR",2\n a  ,3\n"say ""hi""",1\nof ,1\n'
+    expected = {"Paris, FR": 2, " a  ": 3, 'say "hi"': 1, "of ": 1}
+    assert counted(written(tmp_path, content)) == expected
+    assert counted(written(tmp_path, content.replace("\n", "\r\n"))) == expected
+
+
+def test_the_shipped_data_is_what_its_note_says() -> None:
+    found = read(SHIPPED)
+    assert isinstance(found, Devices)
+    assert len(found.histograms) == 8_812
+    assert len(found.items) == 6_934
+    assert sum(sum(histogram.values()) for histogram in found.histograms) == 28_448
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("", "data.csv: is empty"),
+        (" \n\n", "data.csv: is empty"),
+        ("item,count\n", "data.csv: has a header and no rows"),
+        ("item,count\na,1\nb,x\n", "line 3: a count is a whole number from 1 up, got 'x'"),
+        ("item,count\na,1\nb,\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,0\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,-2\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,1.5\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,١\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb," + "9" * 30 + "\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,2,3\n", "line 3: has 3 cells where the header has 2"),
+        ('item,count\na,1\n"b,2\n', "line 3: unexpected end of data"),
+        ("item,count\na,1\nb\n", "line 3: has 1 cells"),
+        ("item,count\na,b\n", "line 2: has no whole number after the item"),
+        ("item,n\na,4611686018427387904\n", "counts add up to"),
+        (b"item,count\na,1\n\xff,2\n", "line 3: is not UTF-8 text"),
+        (b"\x1f\x8bgarbage", "is cut off or is not a gzip file"),
+        (gzip.compress(b"item,count\na,1\n" * 99)[:-9], "is cut off or is not a gzip file"),
+    ],
+)
+def test_faults_are_told_with_their_place(tmp_path: Path, content: str | bytes, fault: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read(written(tmp_path, content))
+    assert str(raised.value).startswith(str(tmp_path / "data.csv"))
+    assert fault in str(raised.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="is a directory"):
+        read(tmp_path)
+
+
+def test_an_unknown_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    path = written(tmp_path, "word,count\na,1\n")
+    with pytest.raises(DataError, match="no column 'wrod'; it has word, count"):
+        read(path, "wrod")
+
+
+def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:
+    population = read(written(tmp_path, "w,n\na,6\nb,3\nc,1\n"))
+    rng = np.random.default_rng(1)
+    rounds = list(population.rounds(3, population.clients(3, 2000), 1, rng))
+    assert [len(devices) for devices in rounds] == [2000, 2000, 2000]
+    drawn = Counter(item for devices in rounds for histogram in devices for item in histogram)
+    assert abs(drawn["a"] / 6000 - 0.6) < 0.03  # five standard errors
+    [[device]] = list(population.rounds(1, 1, 5, rng))
+    assert sum(device.values()) == 5
+
+
+def test_no_device_is_in_two_rounds() -> None:
+    people = Devices(tuple({str(number): 1} for number in range(100)))
+    assert people.clients(3, 1000) == 33
+    assert people.clients(3, 20) == 20
+    rounds = list(people.rounds(3, 33, 1, np.random.default_rng(1)))
+    seen = [item for devices in rounds for histogram in devices for item in histogram]
+    assert [len(devices) for devices in rounds] == [33, 33, 33]
+    assert len(seen) == len(set(seen)) == 99
+
+
+def test_items_can_be_left_out() -> None:
+    counts = Counts(("a", "bb"), np.array([1, 2])).where(lambda item: len(item) == 1)
+    assert (counts.items, counts.counts.tolist()) == (("a",), [1])
+    people = Devices(({"a": 1, "bb": 2}, {"bb": 1})).where(lambda item: len(item) == 1)
+    assert people.histograms == ({"a": 1}, {})

@@ -1,0 +1,166 @@
+"""The table is as large as the words allow, and the threshold settles where it is full."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocol.domain import Alphabet, Utf8
+from protocol.mechanism import Answer, Terms
+from protocol.mechanisms.adaptive_iblt import (
+    LEAST_CAPACITY,
+    WORD_BITS,
+    AdaptiveIblt,
+    AdaptiveIbltPlan,
+    AdaptiveIbltQuestion,
+)
+from protocol.sketches.capacity import capacity
+from protocol.sketches.iblt import Cell, Iblt
+
+MECHANISM = AdaptiveIblt()
+ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
+TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
+
+
+def question(**changes: Any) -> AdaptiveIbltQuestion:
+    asked: dict[str, Any] = {"threshold": 50, "contribution": 1, "domain": ROOT, "words": 2000}
+    return AdaptiveIbltQuestion(**(asked | changes))
+
+
+def first_plan(terms: Terms = TERMS, **changes: Any) -> AdaptiveIbltPlan:
+    return MECHANISM.first_plan(question(**changes), terms, "study", random.Random(1))
+
+
+@pytest.mark.parametrize("words", [200, 1_000, 2_000, 5_500])
+@pytest.mark.parametrize("contribution", [1, 20])
+@pytest.mark.parametrize("domain", [ROOT, Utf8(max_bytes=4)])
+def test_the_table_is_the_largest_that_the_words_hold(
+    words: int, contribution: int, domain: Alphabet | Utf8
+) -> None:
+    plan = first_plan(words=words, contribution=contribution, domain=domain)
+    wider = plan.model_copy(update={"cells": plan.cells + 1})
+    assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
+    assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
+
+
+def test_the_first_threshold_is_for_the_most_that_devices_could_hold() -> None:
+    plan = first_plan()
+    assert plan.t == pytest.approx(10_000 / capacity(plan.cells))
+    assert first_plan(Terms(cohort_size=20, minimum=10)).t == 1
+
+
+def test_the_lanes_are_as_narrow_as_the_bounds_allow() -> None:
+    lanes = MECHANISM.ring(first_plan()).lanes
+    assert [lane.bits for lane in lanes] == [14, 24, 17]  # 10,000 devices, 97,336 keys
+
+
+def test_below_m_the_counts_take_more_bits() -> None:
+    plan = first_plan(contribution=20)
+    assert plan.t > 20
+    assert MECHANISM.ring(plan).lanes[0].bits == 14
+    lower = MECHANISM.next_plan(plan, Answer(True, 0.0), random.Random(1))
+    while lower.t > 19:
+        lower = MECHANISM.next_plan(lower, Answer(True, 0.0), random.Random(1))
+    assert MECHANISM.ring(lower).lanes[0].bits == 18
+    assert lower.cells < plan.cells
+
+
+def test_too_few_words_are_refused_with_the_number_needed() -> None:
+    with pytest.raises(ValueError, match="118 words are needed"):
+        first_plan(words=20)
+    assert capacity(first_plan(words=118).cells) >= LEAST_CAPACITY
+    with pytest.raises(ValueError, match="are needed"):
+        first_plan(words=117)
+
+
+def test_counts_beyond_31_bits_are_refused() -> None:
+    vast = Terms(cohort_size=100_000, minimum=1000, cohorts=10_000)
+    with pytest.raises(ValueError, match="counts to less than"):
+        first_plan(vast, contribution=10)
+
+
+def test_a_million_devices_a_round_have_a_plan() -> None:
+    plan = first_plan(Terms(cohort_size=1000, minimum=500, cohorts=1000))
+    assert MECHANISM.ring(plan).lanes[0].bits == 20
+
+
+@pytest.mark.parametrize(
+    ("distinct", "factor"),
+    [
+        (0.0, 0.5),  # nothing but halving
+        (1.0, 1.0),  # just full
+        (2.0, 1.5),
+    ],
+)
+def test_the_threshold_moves_half_way_to_where_the_table_is_full(
+    distinct: float, factor: float
+) -> None:
+    plan = first_plan()
+    answer = Answer(decoded=distinct <= 1, distinct=distinct * capacity(plan.cells))
+    assert MECHANISM.next_plan(plan, answer, random.Random(2)).t == pytest.approx(factor * plan.t)
+
+
+def test_a_round_without_a_sum_leaves_the_threshold() -> None:
+    plan = first_plan()
+    assert MECHANISM.next_plan(plan, None, random.Random(2)).t == plan.t
+
+
+def test_the_threshold_stays_within_one_and_twice_the_first() -> None:
+    plan = start = first_plan()
+    for _ in range(10):
+        plan = MECHANISM.next_plan(plan, Answer(False, 1e9), random.Random(2))
+    assert plan.t == 2 * start.t
+    for _ in range(20):
+        plan = MECHANISM.next_plan(plan, Answer(True, 1.0), random.Random(2))
+    assert plan.t == 1
+
+
+def test_the_threshold_settles_where_the_items_just_fit() -> None:
+    rng = np.random.default_rng(4)
+    items = [a + b + c for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
+    plan, answers = first_plan(words=1000), []
+    for _ in range(30):
+        devices = [{items[number]: 1} for number in rng.geometric(0.005, 10_000) % 1000]
+        total = MECHANISM.encode_sum(plan, devices, rng)
+        answers.append(MECHANISM.decode(plan, total, 10_000))
+        plan = MECHANISM.next_plan(plan, answers[-1], random.Random(5))
+    load = np.mean([answer.distinct for answer in answers[10:]]) / capacity(plan.cells)
+    assert load == pytest.approx(1, abs=0.05)
+    assert sum(answer.decoded for answer in answers) >= 24
+
+
+def test_an_over_full_table_says_how_full_and_nothing_else() -> None:
+    plan = first_plan(words=300).model_copy(update={"t": 1.0})
+    items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
+    total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], np.random.default_rng(1))
+    answer = MECHANISM.decode(plan, total, len(items))
+    assert not answer.decoded
+    assert answer.estimates == ()
+    assert answer.distinct == pytest.approx(200, rel=0.25)
+
+
+def test_a_key_that_no_item_has_is_left_out() -> None:
+    text = first_plan(domain=Utf8(max_bytes=3)).model_copy(update={"t": 1.0})
+    cell = Cell(1, 2**24, TERMS.devices)
+    table = Iblt(cell, text.cells, bytes.fromhex(text.seed))
+    made_up = np.array([[0xFFFFFF], [0x616263]], dtype=np.uint64)
+    total = table.insert(made_up, np.array([3, 5]))
+    answer = MECHANISM.decode(text, total, 8)
+    assert answer.decoded
+    assert [(estimate.item, estimate.count) for estimate in answer.estimates] == [("abc", 5.0)]
+
+
+def test_estimates_come_highest_first() -> None:
+    plan = first_plan().model_copy(update={"t": 1.0})
+    devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
+    total = MECHANISM.encode_sum(plan, devices, np.random.default_rng(1))
+    answer = MECHANISM.decode(plan, total, len(devices))
+    assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
+    assert {estimate.variance for estimate in answer.estimates} == {0.0}
+
+
+def test_an_empty_sum_decodes_to_nothing() -> None:
+    plan = first_plan()
+    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10)
+    assert (answer.decoded, answer.distinct, answer.estimates) == (True, 0.0, ())

@@ -1,0 +1,273 @@
+"""The laws that every mechanism keeps. A new one adds an example here, and is done.
+
+shape       a vector is one of the plan's ring, also of a device with nothing to say
+chance      comes from the generator that was passed, and from nothing else
+order       of devices and of items is irrelevant
+sum         decoding the secure sum is decoding the plain sum
+plan        comes back from JSON, with the same digest; each round's seed is fresh
+influence   one device changes an answer by no more than its bound
+width       no sum wraps, not even with everybody saying the most
+claims      estimates are unbiased, with the variance that is told
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.domain import Alphabet, Utf8
+from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, Terms
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.round import Phase
+from protocol.simulation import run_round, secure_sum
+
+TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question, a plan update that makes sampling bite, and what one device may change."""
+
+    question: Question
+    terms: Terms
+    update: dict[str, Any]
+    influence: Callable[[Any], float]  # of a plan: the most one device changes one estimate
+
+    @property
+    def mechanism(self) -> Mechanism[Any, Any]:
+        """Return the mechanism that the question asks for."""
+        return MECHANISMS[self.question.mechanism]
+
+    def plan(self, seed: int = 0) -> Any:
+        """Return a first plan with the update."""
+        first = self.mechanism.first_plan(self.question, self.terms, "laws", random.Random(seed))
+        return first.model_copy(update=self.update)
+
+
+def iblt(contribution: int, t: float, domain: Alphabet | Utf8) -> Example:
+    question = AdaptiveIbltQuestion(
+        threshold=5, contribution=contribution, domain=domain, words=3000
+    )
+    return Example(
+        question, TERMS, {"t": t, "cells": 200}, lambda plan: max(plan.t + 1, contribution)
+    )
+
+
+LETTERS = Alphabet(characters="abcdefgh", length=2)
+EXAMPLES = {
+    "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
+    "adaptive-iblt, sampled": iblt(6, 2.5, LETTERS),
+    "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
+    "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
+    "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
+}
+every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
+
+
+def device(most: int) -> st.SearchStrategy[dict[str, int]]:
+    tokens = st.lists(st.text("abcdefgh", min_size=2, max_size=2), max_size=most)
+    return tokens.map(lambda held: dict(Counter(held)))
+
+
+def encode(example: Example, plan: Plan, histogram: Histogram, seed: int = 0) -> Any:
+    return example.mechanism.encode(plan, histogram, np.random.default_rng(seed))
+
+
+def same(one: Any, other: Any) -> bool:
+    return all((a == b).all() for a, b in zip(one, other, strict=True))
+
+
+def read(answer: Answer) -> dict[str, float]:
+    return {estimate.item: estimate.count for estimate in answer.estimates}
+
+
+def test_every_mechanism_has_an_example() -> None:
+    assert {example.question.mechanism for example in EXAMPLES.values()} == set(MECHANISMS)
+
+
+@every
+@given(data=st.data())
+def test_a_vector_is_one_of_the_plans_ring(example: Example, data: st.DataObject) -> None:
+    plan = example.plan()
+    ring = example.mechanism.ring(plan)
+    for histogram in ({}, data.draw(device(example.question.contribution))):
+        ring.check(encode(example, plan, histogram))
+
+
+@every
+@given(data=st.data())
+def test_chance_comes_from_the_generator_only(example: Example, data: st.DataObject) -> None:
+    plan, histogram = example.plan(), data.draw(device(example.question.contribution))
+    outside = random.getstate(), np.random.get_state()[1].tolist()
+    one, other = (encode(example, plan, histogram, seed=7) for _ in range(2))
+    assert same(one, other)
+    assert outside == (random.getstate(), np.random.get_state()[1].tolist())
+
+
+@every
+@given(data=st.data())
+def test_the_order_of_items_is_irrelevant(example: Example, data: st.DataObject) -> None:
+    plan, histogram = example.plan(), data.draw(device(example.question.contribution))
+    backwards = dict(reversed(histogram.items()))
+    assert same(encode(example, plan, histogram), encode(example, plan, backwards))
+
+
+@every
+@given(data=st.data())
+def test_devices_at_once_add_up_as_one_by_one(example: Example, data: st.DataObject) -> None:
+    plan, mechanism = example.plan(), example.mechanism
+    histograms = data.draw(st.lists(device(example.question.contribution), max_size=8))
+    at_once = mechanism.encode_sum(plan, histograms, np.random.default_rng(3))
+    rng, one_by_one = np.random.default_rng(3), mechanism.ring(plan).zero()
+    for histogram in histograms:
+        mechanism.ring(plan).add(one_by_one, mechanism.encode(plan, histogram, rng))
+    assert same(at_once, one_by_one)
+
+
+@every
+@given(data=st.data())
+def test_the_order_of_devices_is_irrelevant(example: Example, data: st.DataObject) -> None:
+    plan, ring = example.plan(), example.mechanism.ring(example.plan())
+    histograms = data.draw(st.lists(device(example.question.contribution), max_size=6))
+    vectors = [encode(example, plan, held, seed) for seed, held in enumerate(histograms)]
+    forwards, backwards = ring.zero(), ring.zero()
+    for vector in vectors:
+        ring.add(forwards, vector)
+    for vector in reversed(vectors):
+        ring.add(backwards, vector)
+    assert same(forwards, backwards)
+
+
+@every
+@settings(max_examples=8)
+@given(data=st.data())
+def test_the_secure_sum_decodes_as_the_plain_sum(example: Example, data: st.DataObject) -> None:
+    plan, mechanism = example.plan(), example.mechanism
+    held = data.draw(st.lists(device(example.question.contribution), min_size=10, max_size=12))
+    phases = st.sampled_from([Phase.SHARING, Phase.MASKING, Phase.UNMASKING])
+    vanishing = data.draw(st.dictionaries(st.integers(0, 9), phases, max_size=2))
+    ring, vectors = mechanism.ring(plan), [encode(example, plan, h, i) for i, h in enumerate(held)]
+    found = secure_sum(
+        plan.session(0), plan.terms.assumptions, ring, vectors, vanishing, random.Random(1)
+    )
+    assert found is not None  # two of ten is a fifth, which the terms bear
+    total, survivors = found
+    plain = ring.zero()
+    for slot in survivors:
+        ring.add(plain, vectors[slot])
+    assert same(total, plain)
+    assert mechanism.decode(plan, total, len(survivors)) == mechanism.decode(
+        plan, plain, len(survivors)
+    )
+
+
+@every
+def test_a_question_and_its_plans_come_back_from_json(example: Example) -> None:
+    questions: TypeAdapter[Any] = TypeAdapter(AnyQuestion)
+    plans: TypeAdapter[Any] = TypeAdapter(AnyPlan)
+    assert questions.validate_json(example.question.model_dump_json()) == example.question
+    plan = example.plan()
+    for _ in range(3):
+        again = plans.validate_json(plan.model_dump_json())
+        assert again == plan
+        assert again.digest() == plan.digest()
+        plan = example.mechanism.next_plan(plan, Answer(True, 1e6), random.Random(5))
+
+
+@every
+def test_a_plan_has_no_field_that_nobody_knows(example: Example) -> None:
+    plans: TypeAdapter[Any] = TypeAdapter(AnyPlan)
+    with pytest.raises(ValidationError):
+        plans.validate_python({**example.plan().model_dump(), "more": 1})
+
+
+@every
+@pytest.mark.parametrize("answer", [None, Answer(False, 300.0), Answer(True, 20.0)])
+def test_the_next_plan_asks_the_same_with_a_fresh_seed(
+    example: Example, answer: Answer | None
+) -> None:
+    plan = example.plan()
+    later = example.mechanism.next_plan(plan, answer, random.Random(1))
+    assert later.round == plan.round + 1
+    assert later.seed != plan.seed
+    assert (later.question, later.terms, later.study) == (plan.question, plan.terms, plan.study)
+    example.mechanism.ring(later).check(encode(example, later, {}))
+
+
+@every
+@given(data=st.data())
+def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject) -> None:
+    plan, mechanism = example.plan(), example.mechanism
+    ring = mechanism.ring(plan)
+    others, one = (data.draw(device(example.question.contribution)) for _ in range(2))
+    without = encode(example, plan, others, 1)
+    total = encode(example, plan, one, 2)
+    ring.add(total, without)
+    before, after = (mechanism.decode(plan, vector, 2) for vector in (without, total))
+    assert before.decoded
+    assert after.decoded
+    old, new = read(before), read(after)
+    bound = example.influence(plan)
+    assert all(abs(new.get(item, 0) - old.get(item, 0)) <= bound for item in old | new)
+    changed = [item for item in old | new if new.get(item, 0) != old.get(item, 0)]
+    assert len(changed) <= example.question.contribution
+
+
+@every
+@pytest.mark.parametrize("histogram", [{"ab": 7}, {"ab": 4, "cd": 3}, {"ab": 0}, {"ab": -1}])
+def test_more_than_the_contribution_or_less_than_one_is_refused(
+    example: Example, histogram: Histogram
+) -> None:
+    with pytest.raises(ValueError, match=r"contributes at most|counts are 1 or more"):
+        encode(example, example.plan(), histogram)
+
+
+@every
+def test_items_outside_the_domain_are_refused(example: Example) -> None:
+    with pytest.raises(ValueError, match="outside the domain"):
+        encode(example, example.plan(), {"a" * 99: 1})
+
+
+@every
+def test_no_sum_wraps_when_everybody_says_the_most(example: Example) -> None:
+    most, devices = example.question.contribution, example.terms.devices
+    plan = example.plan().model_copy(update={"t": 1.0})
+    outcome = run_round(example.mechanism, plan, [{"ab": most}] * devices, random.Random(1))
+    assert outcome.answer is not None
+    assert read(outcome.answer) == {"ab": devices * most}
+
+
+@every
+def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None:
+    """Over 600 rounds, means stay within 4.5 standard errors: odds of 1e-5 an item."""
+    plan, most = example.plan(), example.question.contribution
+    spread = {"aa": most - most // 2, "bb": most // 2} if most > 1 else {"aa": 1}
+    histograms = [{"aa": 1}] * 20 + [{"bb": most}] * 5 + [spread] * 5
+    truth: Counter[str] = Counter()
+    for histogram in histograms:
+        truth.update(histogram)
+    rng, runs = np.random.default_rng(8), 600
+    counts = {item: np.zeros(runs) for item in truth}
+    told = {item: np.zeros(runs) for item in truth}
+    for run in range(runs):
+        total = example.mechanism.encode_sum(plan, histograms, rng)
+        answer = example.mechanism.decode(plan, total, len(histograms))
+        assert answer.decoded
+        for estimate in answer.estimates:
+            counts[estimate.item][run] = estimate.count
+            told[estimate.item][run] = estimate.variance
+    for item, count in truth.items():
+        error = counts[item].std() / runs**0.5
+        assert abs(counts[item].mean() - count) <= 4.5 * error + 1e-9
+        # The sample variance of 600 has a relative error of some 6%.
+        assert counts[item].var() <= 1.3 * told[item].mean() + 1e-9
+        if most == 1:
+            assert counts[item].var() == pytest.approx(told[item].mean(), rel=0.3)

@@ -1,0 +1,163 @@
+"""A study in memory: exact where it can be, honest where it cannot."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.domain import Alphabet
+from protocol.mechanism import Answer, Estimate, Terms
+from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.round import Phase
+from protocol.simulation import SPEAKING, add_up, run_round, run_study, secure_sum
+from secagg.graph import Assumptions
+from secagg.ring import Lane, Ring
+
+MECHANISM = AdaptiveIblt()
+TERMS = Terms(cohort_size=12, minimum=6, cohorts=2, corrupt=0.1, dropout=0.25)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=2, domain=Alphabet(characters="abcdef", length=2), words=1000
+)
+RING = Ring((Lane(2**20, 3), Lane(97, 5)))
+
+
+def devices(count: int, seed: int = 1) -> list[dict[str, int]]:
+    rng = random.Random(seed)
+    return [{rng.choice("abc") + rng.choice("abc"): 2} for _ in range(count)]
+
+
+def plan(**changes: Any) -> Any:
+    first = MECHANISM.first_plan(QUESTION, TERMS, "test", random.Random(1))
+    return first.model_copy(update=changes)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
+    held = devices(24)
+    outcome = run_round(MECHANISM, plan(), held, random.Random(1), secure=secure)
+    truth: Counter[str] = Counter()
+    for histogram in held:
+        truth.update(histogram)
+    assert outcome.answer is not None
+    assert {e.item: e.count for e in outcome.answer.estimates} == truth == outcome.truth
+    assert sorted(outcome.counted) == list(range(24))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_whoever_vanishes_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
+    vanishing = dict(enumerate(SPEAKING))
+    outcome = run_round(
+        MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=secure
+    )
+    assert sorted(outcome.counted) == list(range(3, 24))
+    assert outcome.answer is not None
+    assert {e.item: e.count for e in outcome.answer.estimates} == outcome.truth
+
+
+def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None:
+    vanishing = dict.fromkeys(range(6), Phase.MASKING)
+    outcome = run_round(
+        MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=True
+    )
+    assert outcome.counted == tuple(range(12, 24))
+    assert sum(outcome.truth.values()) == 24
+
+
+def test_a_cohort_below_the_minimum_is_not_run() -> None:
+    outcome = run_round(MECHANISM, plan(), devices(17), random.Random(1), secure=True)
+    assert outcome.counted == tuple(range(12))
+
+
+def test_a_round_in_which_everybody_vanishes_has_no_answer() -> None:
+    vanishing = dict.fromkeys(range(24), Phase.ENROLLING)
+    for secure in (False, True):
+        outcome = run_round(
+            MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=secure
+        )
+        assert (outcome.answer, outcome.counted) == (None, ())
+
+
+phases = st.sampled_from([Phase.SHARING, Phase.MASKING, Phase.UNMASKING])
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(3, 16).flatmap(
+        lambda n: st.tuples(st.just(n), st.dictionaries(st.integers(0, n - 1), phases))
+    ),
+    st.integers(0, 2**32),
+)
+def test_a_secure_sum_is_exact_or_there_is_none(
+    cohort: tuple[int, Mapping[int, Phase]], seed: int
+) -> None:
+    n, vanishing = cohort
+    assumptions, rng = Assumptions(0.0, 0.34), np.random.default_rng(seed)
+    vectors = [
+        tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in RING.lanes)
+        for _ in range(n)
+    ]
+    found = secure_sum(bytes(32), assumptions, RING, vectors, vanishing, random.Random(seed))
+    if n - len(vanishing) < assumptions.quorum(n):
+        assert found is None
+        return
+    assert found is not None
+    survivors = [slot for slot in range(n) if vanishing.get(slot) in (None, Phase.UNMASKING)]
+    total = RING.zero()
+    for slot in survivors:
+        RING.add(total, vectors[slot])
+    assert found[1] == survivors
+    assert all((a == b).all() for a, b in zip(found[0], total, strict=True))
+
+
+def study(seed: int, **options: Any) -> list[Any]:
+    rounds = [devices(24, number) for number in range(4)]
+    return list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(seed), **options))
+
+
+def test_a_study_is_the_same_for_the_same_seed_and_no_other() -> None:
+    assert study(1, dropout=0.1) == study(1, dropout=0.1)
+    assert [o.plan.seed for o in study(1)] != [o.plan.seed for o in study(2)]
+
+
+def test_the_rounds_of_a_study_have_plans_of_their_own() -> None:
+    outcomes = study(1)
+    assert [outcome.plan.round for outcome in outcomes] == [1, 2, 3, 4]
+    assert len({outcome.plan.seed for outcome in outcomes}) == 4
+    assert {outcome.plan.study for outcome in outcomes} == {"simulation"}
+
+
+def test_devices_that_hold_more_are_clipped() -> None:
+    rounds = [[{"aa": 5, "bb": 4}] * 10]
+    [outcome] = run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1))
+    assert sum(outcome.truth.values()) == 20
+
+
+def test_devices_vanish_at_the_rate_asked_for() -> None:
+    terms = Terms(cohort_size=4000, minimum=100)
+    [outcome] = run_study(
+        MECHANISM, QUESTION, terms, [devices(4000)], random.Random(1), dropout=0.4
+    )
+    # Three in four of those who vanish are not counted: 30% of 4,000, sd 29.
+    assert 2650 < len(outcome.counted) < 2950
+
+
+def test_a_failed_round_does_not_end_a_study() -> None:
+    rounds = [devices(24), devices(3), devices(24)]
+    outcomes = list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1), secure=True))
+    assert [outcome.answer is None for outcome in outcomes] == [False, True, False]
+    assert outcomes[2].plan.t == outcomes[1].plan.t
+
+
+def test_estimates_and_variances_add_up_over_rounds() -> None:
+    answers = [
+        Answer(True, 2, (Estimate("a", 5, 1), Estimate("b", 3, 2))),
+        None,
+        Answer(False, 100),
+        Answer(True, 1, (Estimate("b", 4, 3),)),
+    ]
+    assert add_up(answers) == [Estimate("b", 7, 5), Estimate("a", 5, 1)]
