@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_result(words: Path) -> None:
 
 
 def test_a_secure_sum_gives_the_same_result(words: Path) -> None:
-    options = ["--data", words, "--rounds", 3, "--clients", 60, "--words", 90, "--json", "-"]
+    options = ["--data", words, "--rounds", 3, "--clients", 60, "--words", 100, "--json", "-"]
     plain, secure = documented(simulate(*options)), documented(simulate(*options, "--secagg"))
     assert min(plain["thresholds"]) > 1
     secure["parameters"]["secagg"] = False
