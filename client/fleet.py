@@ -13,6 +13,7 @@ devices. Secrets always come from the system's randomness.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import SystemRandom
@@ -116,6 +117,7 @@ class Standing:
     gone: int
 
 
+Connect = Callable[[], httpx.AsyncClient]  # one client a device, as in life
 Report = Callable[[Standing], None]
 Heard = Callable[[Step | None], None]  # a device's step, or None for its loss
 
@@ -125,13 +127,13 @@ class Fleet:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        connect: Connect,
         study: StudyView,
         holdings: Sequence[Histogram],
         crew: Crew,
         report: Report | None = None,
     ) -> None:
-        self._client = client
+        self._connect = connect
         self._study = study
         self._holdings = holdings
         self._crew = crew
@@ -190,13 +192,24 @@ class Fleet:
         return chosen, {chosen[place]: LOSABLE[step] for place, step in pairs}
 
     async def _take_part(
+        self, view: RoundView, index: int, leaving: Step | None, heard: Heard
+    ) -> Entry:
+        async with self._transport() as transport:
+            return await self._steps(transport, view, index, leaving, heard)
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Transport]:
+        async with self._connect() as http:
+            yield Transport(http, self._crew.patience)
+
+    async def _steps(
         self,
+        transport: Transport,
         view: RoundView,
         index: int,
         leaving: Step | None,
         heard: Heard,
     ) -> Entry:
-        transport = Transport(self._client, self._crew.patience)
         device = self._device(index)
         chance = np.random.default_rng([self._crew.seed, index, view.number])
         part = Participation(
@@ -234,13 +247,10 @@ class Fleet:
 
     async def _open_round(self, after: int) -> RoundView | None:
         """Return the next round that takes devices; None if the study is over."""
-        transport = Transport(self._client, self._crew.patience)
         path = f"/studies/{self._study.id}/rounds/open"
         while True:
             try:
-                answer = await transport.send(
-                    "GET", path, params={"after": after}, wait=POLL_SECONDS
-                )
+                answer = await self._get(path, params={"after": after}, wait=POLL_SECONDS)
             except NoRoundError as problem:
                 await asyncio.sleep(problem.retry_after or 1.0)
             except WrongStateError:
@@ -250,13 +260,18 @@ class Fleet:
 
     async def _close(self, number: int) -> RoundView:
         """Return round `number` once it is over."""
-        transport = Transport(self._client, self._crew.patience)
         while True:
-            answer = await transport.send("GET", f"/studies/{self._study.id}/rounds/{number}")
+            answer = await self._get(f"/studies/{self._study.id}/rounds/{number}")
             view = RoundView.model_validate_json(answer.content)
             if view.state != "running":
                 return view
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _get(
+        self, path: str, params: dict[str, int] | None = None, wait: float = 0.0
+    ) -> httpx.Response:
+        async with self._transport() as transport:
+            return await transport.send("GET", path, params=params, wait=wait)
 
 
 def _end(problem: Exception) -> End:

@@ -128,7 +128,7 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
 def _serve_again(folder: Path) -> str:
     program = Path(sys.argv[0])
     named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
-    return f"{named} serve --database-url sqlite:///{folder / 'blindtally.db'}"
+    return f"{named} serve --database sqlite:///{folder / 'blindtally.db'}"
 
 
 def _folder(out: Path | None) -> Path:

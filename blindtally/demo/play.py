@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from blindtally.demo.results import (
@@ -26,7 +27,6 @@ from protocol.messages import StudyView, Timeouts
 from protocol.round import Phase
 
 _LOOK_SECONDS: Final = 0.5  # between two looks at whether the server is alive
-_SPARE: Final = 16  # connections beyond one a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,12 @@ async def _play(
     url: str, study: StudyView, setup: Setup, watchers: Watchers, analyst: Analyst
 ) -> tuple[list[Played], list[RoundResult]]:
     async def play() -> None:
-        async with connect(url, connections=setup.crew.devices + _SPARE) as http:
-            fleet = Fleet(http, study, setup.holdings, setup.crew, watchers.step)
-            async for one in fleet.play():
-                played.append(one)
-                exact = await asyncio.to_thread(_verified, analyst, study, one)
-                rounds.append(round_result(one, exact))
-                watchers.round(rounds[-1])
+        fleet = Fleet(partial(connect, url), study, setup.holdings, setup.crew, watchers.step)
+        async for one in fleet.play():
+            played.append(one)
+            exact = await asyncio.to_thread(_verified, analyst, study, one)
+            rounds.append(round_result(one, exact))
+            watchers.round(rounds[-1])
 
     played: list[Played] = []
     rounds: list[RoundResult] = []

@@ -51,7 +51,7 @@ class Service:
 
     def arguments(self) -> list[str]:
         """Return the arguments of `blindtally` that serve this database."""
-        return ["serve", "--port", str(self.port), "--database-url", f"sqlite:///{self.database}"]
+        return ["serve", "--port", str(self.port), "--database", f"sqlite:///{self.database}"]
 
     def start(self) -> None:
         """Start the server; return once it is ready.

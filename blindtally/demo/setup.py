@@ -83,7 +83,7 @@ def _words(question: AnyQuestion, terms: Terms) -> int:
     """Return the words of a table with room for `ROOM` items a device."""
     mechanism = MECHANISMS[question.mechanism]
     plan = mechanism.first_plan(question, terms, "demo", Random(0))
-    a_cell = mechanism.ring(plan).nbytes / plan.cells / 2
+    a_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
     return math.ceil(cells_for(max(LEAST_ROOM, round(ROOM * terms.devices))) * a_cell)
 
 

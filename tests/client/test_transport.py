@@ -30,7 +30,7 @@ def transport(*answers: httpx.Response | Exception, patience: float = 5.0) -> Tr
     """Return a transport to a service that gives these answers, one after the other."""
     waiting = iter(answers)
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(_: httpx.Request) -> httpx.Response:
         said = next(waiting)
         if isinstance(said, Exception):
             raise said
@@ -170,5 +170,5 @@ async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
 
 
 async def test_a_service_is_found_under_its_versioned_path() -> None:
-    async with connect("http://127.0.0.1:9/", connections=3) as http:
+    async with connect("http://127.0.0.1:9/") as http:
         assert str(http.base_url) == "http://127.0.0.1:9/v1/"
