@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 COMMANDS = {
+    "demo": "blindtally.demo.command:demo",
+    "serve": "blindtally.serve:serve",
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
 }
