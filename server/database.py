@@ -104,7 +104,8 @@ class Database:
             yield
             return
         try:
-            await asyncio.wait_for(self._queue.acquire(), 2 * self._busy_timeout)
+            async with asyncio.timeout(2 * self._busy_timeout):
+                await self._queue.acquire()
         except TimeoutError:
             raise BusyError("the database is busy with other writers") from None
         try:

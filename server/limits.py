@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.messages import ProblemType
 from server.problems import respond
-from server.refusals import Refusal
+from server.refusals import Refusal, malformed
 
 OCTETS = "application/octet-stream"
 _SAFE = {
@@ -93,13 +93,13 @@ async def read_body(request: Request, least: int, most: int) -> bytes:
     wanted = f"{most}" if least == most else f"{least} to {most}"
     declared = request.headers.get("content-length")
     if declared is not None and not least <= int(declared) <= most:
-        raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got {declared}")
+        raise malformed(f"{wanted} bytes expected, got {declared}")
     chunks, size = [], 0
     async for chunk in request.stream():
         chunks.append(chunk)
         size += len(chunk)
         if size > most:
-            raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got more")
+            raise malformed(f"{wanted} bytes expected, got more")
     if size < least:
-        raise Refusal(ProblemType.MALFORMED, f"{wanted} bytes expected, got {size}")
+        raise malformed(f"{wanted} bytes expected, got {size}")
     return b"".join(chunks)

@@ -68,10 +68,16 @@ class Orchestrator:
         """Look again soon: something was said."""
         self._woken.set()
 
+    async def resume(self) -> None:
+        """Give running cohorts back the time that passed without a server: do this first."""
+        resumed = await self.store.cohorts.resume()
+        for cohort in await self.store.cohorts.over():
+            await self.store.cohorts.forget(cohort)
+        _log.info("orchestrator starts", resumed=resumed)
+
     async def run(self) -> None:
         """Tick until cancelled; what runs beside is cancelled too, and done again from rows."""
         try:
-            await self._start()
             while True:
                 await self._rest(await self._try_tick())
         finally:
@@ -79,20 +85,6 @@ class Orchestrator:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _start(self) -> None:
-        """Give running cohorts back the time that passed without a server."""
-        while True:
-            try:
-                resumed = await self.store.cohorts.resume()
-                for cohort in await self.store.cohorts.over():
-                    await self.store.cohorts.forget(cohort)
-            except UNAVAILABLE as error:
-                _log.warning("database unavailable", error=type(error).__name__)
-                await asyncio.sleep(self.pace.poll)
-            else:
-                _log.info("orchestrator started", resumed=resumed)
-                return
 
     async def _try_tick(self) -> datetime | None:
         try:
@@ -109,8 +101,9 @@ class Orchestrator:
         left = self.pace.poll
         if deadline is not None:
             left = min(left, max((deadline - self.now()).total_seconds(), 0.0))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), left)
+        with suppress(TimeoutError):  # Python 3.11's wait_for may lose a cancellation
+            async with asyncio.timeout(left):
+                await self._woken.wait()
         self._woken.clear()
 
     async def tick(self) -> datetime | None:

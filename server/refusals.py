@@ -51,3 +51,8 @@ def out_of_phase(what: str, its: Phase, phase: Phase) -> Refusal:
     """Return the refusal of `what`, which belongs in phase `its`, now that it is `phase`."""
     detail = f"the cohort is {phase}: {what} belongs in {its}"
     return Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+
+def malformed(fault: str, at: str = "body") -> Refusal:
+    """Return the refusal of a request with one fault, found at one place."""
+    return Refusal(ProblemType.MALFORMED, fault, errors=[{"at": at, "fault": fault}])

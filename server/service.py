@@ -46,6 +46,7 @@ async def run_service(
         watch = Watch()
         pace = Pace(poll=settings.poll_seconds, rest=settings.pace_seconds)
         orchestrator = Orchestrator(store, watch, now, rng, pace)
+        await orchestrator.resume()  # before a device hears that a deadline has passed
         ticker = asyncio.create_task(orchestrator.run())
         try:
             yield Service(settings, store, Frozen(store), watch, orchestrator)

@@ -56,6 +56,7 @@ class Watch:
             if answer is not None or left <= 0 or self._released:
                 return answer
             try:
-                await asyncio.wait_for(bell.wait(), left)
+                async with asyncio.timeout(left):
+                    await bell.wait()
             except TimeoutError:
                 return await ask()  # one last look: nobody leaves with a stale answer

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from protocol.messages import HeavyHitter, HeavyHitterPage, ProblemType
+from protocol.messages import HeavyHitter, HeavyHitterPage
 from server.api.parts import StudyId, problems
-from server.refusals import Refusal
+from server.refusals import malformed
 from server.service import Served
 
 router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"])
@@ -61,9 +61,7 @@ def _parse(cursor: str) -> HeavyHitter:
         estimate, item = json.loads(urlsafe_b64decode(cursor.encode("ascii")))
         return HeavyHitter(item=item, estimate=estimate, standard_error=0)
     except (ValueError, TypeError, RecursionError):
-        detail = "not the `next` of a page"
-        fault = {"at": "query.after", "fault": detail}
-        raise Refusal(ProblemType.MALFORMED, detail, errors=[fault]) from None
+        raise malformed("not the `next` of a page", at="query.after") from None
 
 
 def _table(rows: Iterable[HeavyHitter]) -> str:

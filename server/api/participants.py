@@ -49,7 +49,7 @@ from server.api.parts import (
 )
 from server.frozen import Once
 from server.limits import OCTETS, read_body
-from server.refusals import Refusal, cohort_failed, left_out, out_of_phase
+from server.refusals import Refusal, cohort_failed, left_out, malformed, out_of_phase
 from server.service import Served, Service
 from server.store.participants import Application, Place, Standing
 from server.watch import cohort_bell
@@ -106,8 +106,7 @@ async def join(
     try:
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))
     except ValueError as error:
-        fault = {"at": "body", "fault": str(error)}
-        raise Refusal(ProblemType.MALFORMED, str(error), errors=[fault]) from None
+        raise malformed(str(error)) from None
     application = Application(wish.device, ticket, keys)
     seat, is_new = await service.store.participants.join(study, number, application)
     if not is_new:
@@ -122,8 +121,7 @@ def _blame() -> Iterator[None]:
     try:
         yield
     except (ValueError, FaultyParticipantError) as error:
-        fault = {"at": "body", "fault": str(error)}
-        raise Refusal(ProblemType.MALFORMED, str(error), errors=[fault]) from None
+        raise malformed(str(error)) from None
 
 
 async def _past(

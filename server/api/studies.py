@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from protocol.messages import StudyPage, StudyRequest, StudyView
 from server.api.parts import StudyId, json_only, problems
-from server.refusals import Refusal
+from server.refusals import malformed
 from server.service import Served
 from server.watch import study_bell
 
@@ -24,8 +24,7 @@ async def create(request: StudyRequest, response: Response, service: Served) -> 
     try:
         study = await service.store.studies.create(request, service.settings.max_upload_bytes)
     except ValueError as error:
-        fault = {"at": "body", "fault": str(error)}
-        raise Refusal(ProblemType.MALFORMED, str(error), errors=[fault]) from None
+        raise malformed(str(error)) from None
     response.headers["Location"] = f"/v1/studies/{study.id}"
     service.orchestrator.wake()
     return study
