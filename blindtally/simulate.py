@@ -1,10 +1,7 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
 import json
-import math
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -19,42 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from blindtally.data import Population, read
+from blindtally.measures import Result, measure
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
-from protocol.simulation import Outcome, add_up, run_study
+from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.simulation import run_study
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A heavy hitter as the study found it, beside how often devices really held it."""
-
-    item: str
-    estimate: float
-    standard_error: float
-    true_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a study found, how that compares with the truth, and what it cost.
-
-    `words` are the 16-bit words that a device sends in a round, the most of any round;
-    `thresholds` the sampling threshold t of each round; `devices` those in any sum.
-    """
-
-    f1: float
-    precision: float
-    recall: float
-    words: int
-    rounds_decoded: int
-    thresholds: list[float]
-    devices: int
-    heavy_hitters: list[Found]
-    missed: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,32 +131,6 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
     return measure(list(watched), setup.question.threshold)
 
 
-def measure(outcomes: Sequence[Outcome[AnyPlan]], threshold: float) -> Result:
-    """Return how what was found compares with what the counted devices held."""
-    truth: Counter[str] = Counter()
-    for outcome in outcomes:
-        truth.update(outcome.truth)
-    heavy = {item for item, count in truth.items() if count >= threshold}
-    found = [
-        Found(e.item, e.count, math.sqrt(e.variance), truth[e.item])
-        for e in add_up(outcome.answer for outcome in outcomes)
-        if e.count >= threshold
-    ]
-    right = sum(hitter.item in heavy for hitter in found)
-    missed = heavy.difference(hitter.item for hitter in found)
-    return Result(
-        f1=2 * right / (len(found) + len(heavy)) if found or heavy else 1.0,
-        precision=right / len(found) if found else 1.0,
-        recall=right / len(heavy) if heavy else 1.0,
-        words=max(_words(outcome.plan) for outcome in outcomes),
-        rounds_decoded=sum(o.answer is not None and o.answer.decoded for o in outcomes),
-        thresholds=[outcome.plan.t for outcome in outcomes],
-        devices=sum(len(outcome.counted) for outcome in outcomes),
-        heavy_hitters=found,
-        missed={item: truth[item] for item in sorted(missed, key=lambda i: (-truth[i], i))},
-    )
-
-
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
     """Return what scripts read: the measures, what was found, and what was asked."""
     parameters = asdict(asked) | {
@@ -198,10 +141,6 @@ def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
         "items_left_out": setup.left_out,
     }
     return asdict(result) | {"parameters": parameters}
-
-
-def _words(plan: AnyPlan) -> int:
-    return -(-MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
 
 
 def prepare(asked: Asked) -> Setup:

@@ -147,10 +147,10 @@ def secure_sum(
     """
     n = len(vectors)
     slots = range(n)
-    heard = {phase: {s for s in slots if vanishing.get(s) is not phase} for phase in SPEAKING}
-    shared = heard[Phase.SHARING]
-    survivors = shared & heard[Phase.MASKING]
-    revealing = survivors & heard[Phase.UNMASKING]
+    gone = {phase: {s for s in slots if vanishing.get(s) is phase} for phase in SPEAKING}
+    shared = set(slots) - gone[Phase.SHARING]
+    survivors = shared - gone[Phase.MASKING]
+    revealing = survivors - gone[Phase.UNMASKING]
     if len(revealing) < assumptions.quorum(n):
         return None
 
@@ -158,17 +158,17 @@ def secure_sum(
     keys = {slot: device.public for slot, device in enumerate(joined)}
     seed = rng.randbytes(32)
     cohort = Cohort(session, parameters(n, assumptions), assumptions, seed, digest(keys))
-    neighbours = [cohort.graph.neighbours(slot) for slot in slots]
 
     sharing, envelopes = {}, {}
     for slot in sorted(shared):
-        theirs = {other: keys[other] for other in neighbours[slot]}
+        theirs = {other: keys[other] for other in cohort.graph.neighbours(slot)}
         sharing[slot], envelopes[slot] = joined[slot].share(slot, cohort, theirs, rng)
         check_envelopes(cohort, slot, envelopes[slot])
 
     masking, masked_sum = {}, ring.zero()
     for slot in sorted(survivors):
-        mine = {other: envelopes[other][slot] for other in neighbours[slot] if other in shared}
+        senders = shared.intersection(cohort.graph.neighbours(slot))
+        mine = {sender: envelopes[sender][slot] for sender in senders}
         masking[slot], masked = sharing[slot].mask(mine, ring, vectors[slot])
         ring.add(masked_sum, masked)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.simulate import measure
+from blindtally.measures import measure
 from protocol.mechanism import Answer, Estimate
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltPlan
 from protocol.simulation import Outcome

@@ -172,6 +172,37 @@ def test_a_ring_of_keys_that_refill_one_another_ends() -> None:
     assert len(found.keys) <= table.cells
 
 
+def chain(table: Iblt, length: int) -> Vector:
+    """Return a made-up table of which only a key at either end can be taken out at a time."""
+    pool = np.arange(20 * table.cells, dtype=np.uint64).reshape(-1, 1)
+    through: dict[int, list[int]] = {}
+    places = table.places(pool).tolist()
+    for key, cells in enumerate(places):
+        for cell in cells:
+            through.setdefault(cell, []).append(key)
+    total, entry, used = table.ring.zero(), places[0][0], set[int]()
+    for _ in range(length):
+        used.add(entry)
+        key = next(k for k in through[entry] if not used & (set(places[k]) - {entry}))
+        used.update(places[key])
+        leave = next(cell for cell in places[key] if cell != entry)
+        one = table.insert(pool[key : key + 1], np.array([1]))
+        for lane, into, part in zip(table.ring.lanes, total, one, strict=True):
+            kept = np.zeros_like(part)
+            kept[[entry, leave]] = part[[entry, leave]]
+            lane.add(into, kept)
+        entry = leave
+    return total
+
+
+def test_a_chain_that_peels_key_by_key_is_given_up() -> None:
+    table = Iblt(Cell(1, 2**20, 7), 6_000, SEED)
+    assert len(table.list_entries(chain(table, 600)).keys) == 600
+    found = table.list_entries(chain(table, 1_000))
+    assert len(found.keys) == 2 * (100 + 4 * 77)
+    assert not found.complete
+
+
 def test_vectors_of_another_ring_are_refused() -> None:
     other = Iblt(SMALL.cell, 61, SEED)
     with pytest.raises(ValueError, match="lane 0"):
