@@ -64,6 +64,8 @@ def _title(results: Results) -> str:
 
 
 def _draw_found(axes: "Axes", results: Results) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
+
     shown = results.found[:SHOWN]
     places = range(len(shown))
     axes.errorbar(
@@ -90,7 +92,9 @@ def _draw_found(axes: "Axes", results: Results) -> None:
     )
     axes.axvline(results.threshold, color=_ROOM, linestyle=":", label="threshold")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(places, [one.item for one in shown], fontsize=10)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="x", color=_FAINT, linewidth=0.6)

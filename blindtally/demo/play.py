@@ -6,7 +6,7 @@ devices encoded, so each sum is compared with theirs, bit for bit, as soon as it
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -59,9 +59,9 @@ def run(url: str, setup: Setup, watchers: Watchers, settings: dict[str, Any]) ->
     began = time.monotonic()
     with Analyst(url) as analyst:
         study = create(analyst, setup)
-        played, rounds = asyncio.run(_play(url, study, setup, watchers, analyst))
+        played, rounds = follow(url, analyst, study, setup, watchers)
         rows = analyst.heavy_hitters(study.id)
-        seconds = time.monotonic() - began
+    seconds = time.monotonic() - began
     return measure(study, rows, played, rounds=rounds, seconds=seconds, settings=settings)
 
 
@@ -76,29 +76,40 @@ def create(analyst: Analyst, setup: Setup) -> StudyView:
     )
 
 
-async def _play(
-    url: str, study: StudyView, setup: Setup, watchers: Watchers, analyst: Analyst
+def follow(
+    url: str, analyst: Analyst, study: StudyView, setup: Setup, watchers: Watchers
 ) -> tuple[list[Played], list[RoundResult]]:
+    """Take part in a study until it is over; return its rounds, with every sum verified.
+
+    Raises:
+        InexactError: if a sum is not the sum of its survivors' vectors.
+    """
+    fleet = Fleet(partial(connect, url), study, setup.holdings, setup.crew, watchers.step)
+    played: list[Played] = []
+    rounds: list[RoundResult] = []
+
     async def play() -> None:
-        fleet = Fleet(partial(connect, url), study, setup.holdings, setup.crew, watchers.step)
         async for one in fleet.play():
             played.append(one)
             exact = await asyncio.to_thread(_verified, analyst, study, one)
             rounds.append(round_result(one, exact))
             watchers.round(rounds[-1])
 
-    played: list[Played] = []
-    rounds: list[RoundResult] = []
-    task = asyncio.create_task(play())
+    asyncio.run(_guarded(play(), watchers.check))
+    return played, rounds
+
+
+async def _guarded(work: Coroutine[None, None, None], check: Callable[[], None]) -> None:
+    """Finish `work`, or give it up once `check` raises."""
+    task = asyncio.create_task(work)
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=_LOOK_SECONDS)
-            watchers.check()
+            check()
         await task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    return played, rounds
 
 
 def _verified(analyst: Analyst, study: StudyView, played: Played) -> bool:

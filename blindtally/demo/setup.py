@@ -73,7 +73,7 @@ def choose(
         question = question.model_copy(update={"words": _words(question, terms)})
     # What cannot be asked is told before a server is started.
     MECHANISMS[question.mechanism].first_plan(question, terms, "demo", Random(seed))
-    holdings = _holdings(population, rounds, devices, contribution, seed)
+    holdings = hold(population, rounds, devices, contribution, seed)
     policy = Policy(max_contribution=contribution, min_cohort=min(50, devices // 4))
     crew = Crew(devices=devices, dropout=dropout, seed=seed, policy=policy)
     return Setup(question, terms, rounds, TIMEOUTS, crew, holdings)
@@ -95,10 +95,14 @@ def load(data: Path | None) -> Population:
         return read(path)
 
 
-def _holdings(
+def hold(
     population: Population, rounds: int, devices: int, contribution: int, seed: int
 ) -> list[Histogram]:
-    """Return a histogram for each device of a fleet that has enough of them."""
+    """Return a histogram for each device of a fleet that has enough of them.
+
+    Raises:
+        ValueError: if the data has too few devices; says how many.
+    """
     if isinstance(population, Devices):
         held = list(population.histograms)
         if len(held) < rounds * devices:

@@ -1,0 +1,117 @@
+"""`blindtally fleet`: simulated devices that take part in a study of a running service."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import stamina.instrumentation
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from blindtally.demo.play import Setup, Watchers, create, follow
+from blindtally.demo.results import InexactError
+from blindtally.demo.screen import Screen
+from blindtally.demo.setup import choose, hold, load
+from client.analyst import Analyst
+from client.fleet import Crew
+from client.policy import Policy
+from client.problems import ServiceError
+from protocol.messages import HeavyHitter, StudyView
+
+SHOWN = 20  # heavy hitters
+
+
+def fleet(
+    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    study: Annotated[str | None, typer.Option(help="The study to take part in.")] = None,
+    new: Annotated[
+        bool, typer.Option("--create", help="Create a study first, as the demo does.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = 8,
+    dropout: Annotated[
+        float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Chooses devices, losses and samples.")] = 1,
+    max_contribution: Annotated[
+        int, typer.Option(min=1, help="Devices refuse to give more items than this.")
+    ] = 100,
+    min_cohort: Annotated[
+        int, typer.Option(min=2, help="Devices refuse to be summed with fewer than this.")
+    ] = 20,
+) -> None:
+    """Let simulated devices take part in a study, round after round, until it is over.
+
+    Each sum is compared with the vectors in it, so no other devices may take part.
+
+    Example: blindtally fleet --url http://127.0.0.1:8000 --study 3f2a... --data words.csv
+    """
+    if (study is None) is not new:
+        raise _failed("name a study with --study, or make one with --create")
+    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
+    policy = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
+    crew = Crew(devices or 160, dropout, seed, policy)
+    try:
+        with Analyst(url) as analyst:
+            if study is None:
+                setup = _new(data, crew, rounds)
+                asked = create(analyst, setup)
+            else:
+                asked = analyst.study(study)
+                setup = _joining(data, crew, asked, devices)
+            typer.echo(f"study {asked.id} of {asked.rounds} rounds at {url}")
+            with Screen(Console(), asked.rounds) as screen:
+                watchers = Watchers(screen.step, screen.round, check=lambda: None)
+                follow(url, analyst, asked, setup, watchers)
+            _show(asked, analyst.heavy_hitters(asked.id))
+    except KeyboardInterrupt:
+        typer.echo("stopped; the study goes on without these devices", err=True)
+        raise typer.Exit(130) from None
+    except httpx.TransportError as error:
+        raise _failed(f"{url} is out of reach: {error}") from None
+    except (InexactError, ServiceError, ValueError) as error:
+        raise _failed(str(error)) from None
+
+
+def _new(data: Path | None, crew: Crew, rounds: int) -> Setup:
+    chosen = choose(
+        data,
+        devices=crew.devices,
+        rounds=rounds,
+        dropout=crew.dropout,
+        seed=crew.seed,
+        threshold=None,
+        contribution=3,
+        words=None,
+    )
+    return replace(chosen, crew=crew)
+
+
+def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | None) -> Setup:
+    """Return a setup for a study that somebody else has created."""
+    crew = replace(crew, devices=devices or asked.terms.devices)
+    holdings = hold(load(data), asked.rounds, crew.devices, asked.question.contribution, crew.seed)
+    return Setup(asked.question, asked.terms, asked.rounds, asked.timeouts, crew, holdings)
+
+
+def _show(study: StudyView, found: list[HeavyHitter]) -> None:
+    table = Table(title=f"Held {study.question.threshold:g} times or more", title_justify="left")
+    table.add_column("item")
+    table.add_column("estimate", justify="right")
+    table.add_column("± s.e.", justify="right")
+    for one in found[:SHOWN]:
+        table.add_row(Text(one.item), f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}")
+    Console().print(table)
+
+
+def _failed(why: str) -> typer.Exit:
+    typer.echo(f"error: {why}", err=True)
+    return typer.Exit(1)
