@@ -1,6 +1,8 @@
 """`blindtally`: the commands, each imported from its own module when it is called."""
 
+import sys
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from typing import Annotated, cast
 
 import typer
@@ -56,3 +58,6 @@ def main(
 ) -> None:
     """Learn what is common among many devices, and see what none of them holds."""
     del version
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # an item must not fail for a narrow terminal
+            stream.reconfigure(errors="backslashreplace")

@@ -202,7 +202,7 @@ def _failed(why: str) -> typer.Exit:
 
 
 def _write(path: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=2) + "\n"
     if path == "-":
         sys.stdout.write(text)
         return
@@ -213,7 +213,7 @@ def _write(path: str, document: dict[str, Any]) -> None:
 
 
 def _show(setup: Setup, result: Result) -> None:
-    hitters = Table("item", "estimate", "± s.e.", "true", title="Heavy hitters")
+    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
     for hitter in result.heavy_hitters[:_SHOWN]:
         hitters.add_row(
             Text(repr(hitter.item)),

@@ -1,7 +1,9 @@
 """The command line lists its commands, and imports one only when it is called."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -37,6 +39,21 @@ def test_one_command_does_not_wait_for_anothers_imports() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 0
+
+
+def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
+    baskets = tmp_path / "baskets.txt"
+    baskets.write_text("świat 世界\n" * 60, encoding="utf-8")
+    program = "from blindtally.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "simulate", "adaptive-iblt", "--data", str(baskets)]
+        + ["--rounds", "2", "--threshold", "9"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert b"\\u4e16" in done.stdout
 
 
 def test_the_version_is_shown() -> None:
