@@ -45,9 +45,9 @@ def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("świat 世界\n" * 60, encoding="utf-8")
     program = "from blindtally.cli import app; app()"
+    command = ["simulate", "adaptive-iblt", "--data", str(baskets), "--rounds", "2"]
     done = subprocess.run(
-        [sys.executable, "-c", program, "simulate", "adaptive-iblt", "--data", str(baskets)]
-        + ["--rounds", "2", "--threshold", "9"],
+        [sys.executable, "-c", program, *command],
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
