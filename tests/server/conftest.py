@@ -83,6 +83,6 @@ def serve(clock: Clock) -> Serve:
 
 @pytest.fixture
 async def served(serve: Serve, sqlite_url: str) -> AsyncIterator[Served]:
-    """A service on SQLite."""
+    """Yield a service on SQLite."""
     async with serve(sqlite_url) as running:
         yield running

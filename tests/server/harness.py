@@ -39,9 +39,11 @@ class Clock:
         self.time = NOON
 
     def __call__(self) -> datetime:
+        """Return the time."""
         return self.time
 
     def advance(self, seconds: float) -> None:
+        """Let time pass."""
         self.time += timedelta(seconds=seconds)
 
 
@@ -62,21 +64,25 @@ class Device:
 
     @property
     def path(self) -> str:
+        """Return the address of this participant."""
         assert self.seat is not None
         return f"/v1/participants/{self.seat.participant}"
 
     async def get(self, what: str, wait: float = 10) -> httpx.Response:
+        """Ask for something, and wait for it."""
         return await self.client.get(
             f"{self.path}/{what}", params={"wait": wait}, headers=self.headers
         )
 
     async def put(self, what: str, body: bytes, **headers: str) -> httpx.Response:
+        """Say something."""
         kind = {"Content-Type": "application/octet-stream"}
         return await self.client.put(
             f"{self.path}/{what}", content=body, headers=kind | self.headers | headers
         )
 
     async def join(self, study: str, view: RoundView) -> Seat:
+        """Take a seat in the round."""
         self.view = view
         response = await self.apply(study, view.number)
         assert response.status_code == 201, response.text
@@ -84,6 +90,7 @@ class Device:
         return self.seat
 
     async def apply(self, study: str, number: int) -> httpx.Response:
+        """Ask for a seat in the round."""
         keys = self.joined.public
         wish = Join(device=self.name, mask_key=keys.mask.hex(), seal_key=keys.seal.hex())
         return await self.client.post(
@@ -93,6 +100,7 @@ class Device:
         )
 
     async def compute_envelopes(self) -> bytes:
+        """Take the step after the roster; return what to say."""
         response = await self.get("roster")
         assert response.status_code == 200, response.text
         roster = Roster.model_validate_json(response.content)
@@ -114,14 +122,17 @@ class Device:
         return pack_envelopes(envelopes)
 
     async def share(self) -> None:
+        """Hear the roster, send the envelopes."""
         self.envelopes = await self.compute_envelopes()
         assert (await self.put("envelopes", self.envelopes)).status_code == 204
 
     @property
     def ring(self) -> Ring:
+        """Return the ring of the round."""
         return MECHANISMS["adaptive-iblt"].ring(self.view.plan)
 
     async def compute_vector(self) -> bytes:
+        """Take the step after the envelopes; return what to say."""
         response = await self.get("envelopes")
         assert response.status_code == 200, response.text
         plan, chance = self.view.plan, np.random.default_rng(self.rng.getrandbits(64))
@@ -132,16 +143,19 @@ class Device:
         return self.ring.pack(masked)
 
     async def mask(self) -> None:
+        """Hear the envelopes, send the vector."""
         self.body = await self.compute_vector()
         assert (await self.put("vector", self.body)).status_code == 204
 
     async def compute_reveal(self) -> bytes:
+        """Take the step after the survivors; return what to say."""
         response = await self.get("survivors")
         assert response.status_code == 200, response.text
         told = Survivors.model_validate_json(response.content)
         return pack_reveal(self.masked.reveal(told.survivors, told.lost))
 
     async def reveal(self) -> None:
+        """Hear the survivors, send the shares."""
         self.shares = await self.compute_reveal()
         assert (await self.put("reveal", self.shares)).status_code == 204
 
@@ -155,22 +169,26 @@ class Served:
     clock: Clock
 
     async def create(self, **changes: Any) -> str:
+        """Create a small study with `changes`; return its id."""
         response = await self.client.post("/v1/studies", json=study_request(**changes))
         assert response.status_code == 201, response.text
         return str(response.json()["id"])
 
     async def open_round(self, study: str, after: int = 0) -> RoundView:
+        """Return the round after `after` once it is open."""
         path = f"/v1/studies/{study}/rounds/open"
         response = await self.client.get(path, params={"after": after, "wait": 10})
         assert response.status_code == 200, response.text
         return RoundView.model_validate_json(response.content)
 
     async def show_round(self, study: str, number: int = 1) -> RoundView:
+        """Return a round as it is."""
         response = await self.client.get(f"/v1/studies/{study}/rounds/{number}")
         assert response.status_code == 200, response.text
         return RoundView.model_validate_json(response.content)
 
     async def until_closed(self, study: str, number: int = 1) -> RoundView:
+        """Return a round once it is over."""
         for _ in range(1000):
             view = await self.show_round(study, number)
             if view.state != "running":
@@ -195,6 +213,7 @@ class Served:
         raise AssertionError(f"the cohort stays in {before}")
 
     async def read_sum(self, study: str, number: int = 1) -> bytes:
+        """Return the packed sum of the first cohort."""
         path = f"/v1/studies/{study}/rounds/{number}/cohorts/0/sum"
         response = await self.client.get(path)
         assert response.status_code == 200, response.text

@@ -1,0 +1,104 @@
+"""Heavy hitters over HTTP: summed over rounds, by pages, and as a table."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from protocol.mechanism import Answer, Estimate
+from protocol.messages import HeavyHitter, HeavyHitterPage
+from server.store.rounds import Outcome
+from tests.server.conftest import Serve
+from tests.server.harness import Served
+
+HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
+
+
+async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str:
+    """Return a study whose rounds said so, each an item, a count and a variance."""
+    study = await served.create(rounds=len(rounds))
+    store = served.app.state.service.store
+    for number, estimates in enumerate(rounds, start=1):
+        plan = (await served.show_round(study, number)).plan
+        said = Answer(True, len(estimates), tuple(Estimate(*one) for one in estimates))
+        following = plan.model_copy(update={"round": number + 1})
+        await store.rounds.close(study, number, Outcome("decoded", 6, said), following)
+    return study
+
+
+async def ask(served: Served, study: str, **params: Any) -> HeavyHitterPage:
+    response = await served.client.get(f"/v1/studies/{study}/heavy-hitters", params=params)
+    assert response.status_code == 200, response.text
+    return HeavyHitterPage.model_validate_json(response.content)
+
+
+async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshold(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        study = await answer(
+            served,
+            [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)],
+            [("a", 1, 5), ("d", 4, 0)],
+        )
+        page = await ask(served, study)
+        assert page.heavy_hitters == (
+            HeavyHitter(item="c", estimate=9, standard_error=3),
+            HeavyHitter(item="a", estimate=4, standard_error=3),
+            HeavyHitter(item="d", estimate=4, standard_error=0),
+        )
+        assert page.next is None
+
+
+async def test_pages_cover_everything_once_in_one_order_on_every_database(
+    serve: Serve, database_url: str
+) -> None:
+    items = [f"{letter}{number}" for letter in "bBäa\U0001f600z" for number in range(4)]
+    async with serve(database_url) as served:
+        study = await answer(served, [(item, 5 + len(item) % 2, 1) for item in items])
+        seen: list[str] = []
+        after = None
+        while True:
+            page = await ask(served, study, limit=5, **({"after": after} if after else {}))
+            seen += [hitter.item for hitter in page.heavy_hitters]
+            after = page.next
+            if after is None:
+                break
+        assert seen == sorted(items, key=str.encode)
+
+
+@pytest.mark.parametrize("after", ["x", "!!", "W10=", "WzEsIDJd", "bnVsbA==", "ü", "A" * 99])
+async def test_a_cursor_that_no_page_gave_is_malformed(served: Served, after: str) -> None:
+    study = await served.create()
+    path = f"/v1/studies/{study}/heavy-hitters"
+    response = await served.client.get(path, params={"after": after})
+    assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.after")
+
+
+@pytest.mark.parametrize(
+    "how", [{"params": {"format": "csv"}}, {"headers": {"Accept": "text/csv"}}]
+)
+async def test_the_table_has_every_row_and_no_formula(
+    serve: Serve, database_url: str, how: dict[str, dict[str, str]]
+) -> None:
+    async with serve(database_url) as served:
+        study = await answer(served, [(item, 5, 4) for item in HOSTILE])
+        response = await served.client.get(f"/v1/studies/{study}/heavy-hitters", **how)
+        assert response.headers["content-type"] == "text/csv; charset=utf-8"
+        head, *rows = csv.reader(io.StringIO(response.text, newline=""))
+        assert head == ["item", "estimate", "standard_error"]
+        assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
+        assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
+        assert {tuple(row[1:]) for row in rows} == {("5.0", "2.0")}
+
+
+async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:
+    study = await served.create(rounds=2)
+    plan = (await served.show_round(study)).plan
+    outcome = Outcome("undecoded", 6, Answer(False, 123.5))
+    following = plan.model_copy(update={"round": 2})
+    await served.app.state.service.store.rounds.close(study, 1, outcome, following)
+    view = await served.show_round(study)
+    assert (view.state, view.participants, view.distinct) == ("undecoded", 6, 123.5)
+    assert (await ask(served, study)).heavy_hitters == ()

@@ -1,0 +1,45 @@
+"""Health, and the two refusals of the framework itself."""
+
+from sqlalchemy import text
+
+from protocol.messages import PROBLEM
+from tests.server.conftest import Serve
+from tests.server.harness import Served
+
+
+async def test_a_service_is_alive_and_ready(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        for path in ("/healthz", "/readyz"):
+            response = await served.client.get(path)
+            assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+async def test_a_service_with_another_schema_is_alive_but_not_ready(served: Served) -> None:
+    async with served.app.state.service.store.database.writing() as session:
+        await session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    assert (await served.client.get("/healthz")).status_code == 200
+    response = await served.client.get("/readyz")
+    assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+    assert "0000" in response.json()["detail"]
+
+
+async def test_an_unknown_path_is_not_found(served: Served) -> None:
+    response = await served.client.get("/v1/nothing")
+    assert (response.status_code, response.json()["type"]) == (404, f"{PROBLEM}not-found")
+
+
+async def test_a_wrong_method_is_told_which_are_allowed(served: Served) -> None:
+    response = await served.client.delete("/healthz")
+    assert (response.status_code, response.json()["type"]) == (405, f"{PROBLEM}method-not-allowed")
+    assert response.headers["allow"] == "GET"
+
+
+async def test_the_root_says_where_to_look(served: Served) -> None:
+    assert (await served.client.get("/")).json()["documentation"] == "/docs"
+
+
+async def test_every_answer_keeps_browsers_from_guessing(served: Served) -> None:
+    for path in ("/healthz", "/v1/nothing"):
+        headers = (await served.client.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"

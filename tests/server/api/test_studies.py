@@ -1,0 +1,132 @@
+"""Studies over HTTP: created, listed, started, stopped, and refused with every fault."""
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.messages import PROBLEM, StudyPage, StudyView
+from tests.server.conftest import Serve
+from tests.server.harness import Served, study_request
+
+
+async def test_a_study_is_created_shown_started_once_and_stopped_once(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        response = await served.client.post("/v1/studies", json=study_request(start=False))
+        assert response.status_code == 201
+        study = StudyView.model_validate_json(response.content)
+        path = f"/v1/studies/{study.id}"
+        assert response.headers["location"] == path
+        assert (study.state, study.round) == ("created", 0)
+        assert (await served.client.get(path)).json() == response.json()
+        for _ in range(2):
+            started = (await served.client.post(f"{path}/start")).json()
+            assert (started["state"], started["round"]) == ("running", 1)
+        for _ in range(2):
+            stopped = await served.client.post(f"{path}/stop")
+            assert stopped.json()["state"] == "stopped"
+        view = await served.show_round(study.id)
+        assert (view.state, view.cohorts[0].failure) == ("failed", "the study was stopped")
+        again = await served.client.post(f"{path}/start")
+        assert (again.status_code, again.json()["type"]) == (409, f"{PROBLEM}wrong-state")
+
+
+async def test_studies_are_listed_newest_first_page_by_page(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        made = []
+        for number in range(5):
+            made.append(await served.create(name=f"study {number}\u0000", start=False))
+            served.clock.advance(number % 2)  # some at the same instant
+        seen: list[str] = []
+        after = None
+        while True:
+            params: dict[str, Any] = {"limit": 2} | ({"after": after} if after else {})
+            answer = await served.client.get("/v1/studies", params=params)
+            page = StudyPage.model_validate_json(answer.content)
+            seen += [study.id for study in page.studies]
+            after = page.next
+            if after is None:
+                break
+        assert sorted(seen) == sorted(made)
+        assert seen[0] == made[4]
+        assert (await served.client.get("/v1/studies?after=nope")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "/start", "/stop", "/rounds", "/rounds/1", "/rounds/open"])
+@pytest.mark.parametrize("study", ["0123456789abcdef", "a" * 65, "no%00thing", "ü"])
+async def test_an_unknown_study_is_not_found(served: Served, study: str, path: str) -> None:
+    method = "POST" if path in ("/start", "/stop") else "GET"
+    response = await served.client.request(method, f"/v1/studies/{study}{path}")
+    assert response.status_code == 404
+    assert response.json()["type"] == f"{PROBLEM}not-found"
+
+
+async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
+    faulty = study_request(name="", rounds=0, surprise=1, timeouts={"sharing": -1})
+    faulty["terms"]["dropout"] = 2
+    response = await served.client.post("/v1/studies", json=faulty)
+    assert response.status_code == 422
+    problem = response.json()
+    assert problem["type"] == f"{PROBLEM}malformed"
+    assert {error["at"] for error in problem["errors"]} == {
+        "body.name", "body.rounds", "body.surprise", "body.timeouts.sharing", "body.terms.dropout",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"words": 1}, "words are needed"),
+        ({"words": 2**26}, "this service accepts"),
+    ],
+)
+async def test_a_question_that_cannot_be_answered_is_malformed(
+    serve: Serve, sqlite_url: str, changes: dict[str, int], why: str
+) -> None:
+    async with serve(sqlite_url, max_upload_bytes=10_000) as served:
+        request = study_request()
+        request["question"] |= changes
+        response = await served.client.post("/v1/studies", json=request)
+        assert response.status_code == 422
+        assert why in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"", b"[1, 2", b'{"name": "\xff"}', b'{"rounds": ' + b"1" * 5000 + b"}", b"[" * 10**5],
+)
+async def test_a_body_that_is_not_json_is_malformed(served: Served, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = await served.client.post("/v1/studies", content=body, headers=headers)
+    assert response.status_code in (400, 422)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["type"] == f"{PROBLEM}malformed"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_a_number_that_is_none_is_malformed(served: Served, value: str) -> None:
+    text = json.dumps(study_request()).replace('"threshold": 4', f'"threshold": {value}')
+    headers = {"Content-Type": "application/json"}
+    response = await served.client.post("/v1/studies", content=text, headers=headers)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["at"].endswith("threshold")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", None])
+async def test_a_document_of_another_media_type_is_refused(
+    served: Served, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    body = json.dumps(study_request()).encode()
+    response = await served.client.post("/v1/studies", content=body, headers=headers)
+    assert (response.status_code, response.json()["type"]) == (415, f"{PROBLEM}wrong-media-type")
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "x", "9" * 30])
+async def test_a_limit_outside_its_range_is_malformed(served: Served, limit: str) -> None:
+    response = await served.client.get("/v1/studies", params={"limit": limit})
+    assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.limit")

@@ -1,0 +1,69 @@
+"""Bodies that are too large are refused before they are read."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from protocol.messages import PROBLEM
+from tests.server.conftest import Serve
+
+JSON = {"Content-Type": "application/json"}
+OCTETS = {"Content-Type": "application/octet-stream"}
+MOST = {"max_upload_bytes": 4096, "max_json_bytes": 1024}
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body without a length, which counts how much of it was taken."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self.count):
+            self.taken += 1
+            yield b"x" * 1024
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"), [("/v1/studies", JSON), ("/v1/studies/x/start", {}), ("/v1/x", OCTETS)]
+)
+async def test_a_body_with_too_large_a_length_is_refused(
+    serve: Serve, sqlite_url: str, path: str, headers: dict[str, str]
+) -> None:
+    async with serve(sqlite_url, **MOST) as served:
+        response = await served.client.post(path, content=b" " * 5000, headers=headers)
+        assert (response.status_code, response.json()["type"]) == (413, f"{PROBLEM}too-large")
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_body_without_a_length_is_refused_at_the_first_chunk_too_many(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, **MOST) as served:
+        body = Chunks(1000)
+        request = served.client.build_request("POST", "/v1/studies", headers=JSON)
+        request.stream = body
+        response = await served.client.send(request)
+        assert (response.status_code, response.json()["type"]) == (413, f"{PROBLEM}too-large")
+        assert response.headers["content-type"] == "application/problem+json"
+        assert body.taken <= 3
+
+
+async def test_a_vector_without_a_length_is_read_no_further_than_it_may_be(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as served:
+        study = await served.create()
+        device = (await served.join(study, 6))[0]
+        await device.get("roster")
+        body = Chunks(10**6)
+        request = served.client.build_request(
+            "PUT", f"{device.path}/vector", headers=device.headers | OCTETS
+        )
+        request.stream = body
+        response = await served.client.send(request)
+        assert (response.status_code, response.json()["type"]) == (422, f"{PROBLEM}malformed")
+        assert body.taken <= device.ring.nbytes // 1024 + 2

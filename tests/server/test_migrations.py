@@ -1,0 +1,46 @@
+"""Migrations: from nothing to this program's schema, once, and never from the future."""
+
+import asyncio
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from server import migrations
+from server.database import Database
+from server.schema import Table
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    return list(compare_metadata(context, Table.metadata))
+
+
+async def test_the_migrations_make_the_schema_of_the_models(database_url: str) -> None:
+    database = Database(database_url)
+    await migrations.upgrade(database)
+    await migrations.upgrade(database)
+    async with database.reading() as session:
+        connection = await session.connection()
+        assert await connection.run_sync(differences) == []
+        assert await connection.run_sync(migrations.revision) == migrations.head()
+    await database.close()
+
+
+async def test_two_servers_that_start_together_migrate_once(database_url: str) -> None:
+    one, other = Database(database_url), Database(database_url)
+    await asyncio.gather(migrations.upgrade(one), migrations.upgrade(other))
+    await one.close()
+    await other.close()
+
+
+async def test_a_schema_from_a_newer_program_is_refused(database_url: str) -> None:
+    database = Database(database_url)
+    await migrations.upgrade(database)
+    async with database.writing() as session:
+        await session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(migrations.SchemaTooNewError, match=r"9999.*newer blindtally"):
+        await migrations.upgrade(database)
+    await database.close()

@@ -1,0 +1,120 @@
+"""The ticker: faults of one cohort stay there, and rows alone tell it what to do."""
+
+import asyncio
+from random import Random
+from typing import Any, NoReturn
+
+import pytest
+import structlog
+from sqlalchemy import text
+
+from secagg.shamir import SHARE_BYTES
+from server.database import Database
+from server.orchestrator import Orchestrator
+from server.store import open_store
+from server.watch import Watch
+from tests.server.conftest import Serve
+from tests.server.harness import Clock, Served, play, sum_of
+
+
+def explode(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise ArithmeticError("the secret is 42")
+
+
+async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = await served.create(), await served.create()
+    monkeypatch.setattr("server.decoding.unmask", explode)
+    await play(served, study)
+    view = await served.until_closed(study)
+    assert view.state == "failed"
+    assert view.cohorts[0].failure == "a fault of the service; it was logged"
+    monkeypatch.undo()
+    devices = await play(served, other)
+    assert (await served.until_closed(other)).state == "decoded"
+    assert await served.read_sum(other) == sum_of(devices)
+
+
+async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create(rounds=2)
+    monkeypatch.setattr("server.decoding._decode", explode)
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "failed"
+    monkeypatch.undo()
+    await play(served, study, after=1)
+    assert (await served.until_closed(study, 2)).state == "decoded"
+
+
+async def test_a_fault_while_planning_stops_the_study(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create(rounds=2)
+    monkeypatch.setattr("server.orchestrator.plan_next", explode)
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "decoded"
+    assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "stopped"
+
+
+async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> None:
+    study = await served.create()
+    await play(served, study, lost=((), (2,), ()))
+    await served.until_closed(study)
+    await asyncio.sleep(0.05)
+    async with served.app.state.service.store.database.reading() as session:
+        rows = (await session.execute(text("SELECT kind, body FROM messages"))).all()
+    assert len(rows) == 6 + 5 + 5
+    assert all(body is None for _, body in rows)
+
+
+async def test_a_deadline_that_passed_without_a_server_is_set_anew(
+    serve: Serve, clock: Clock, database_url: str
+) -> None:
+    """Restarted with time left, a cohort has at least its patience; without, all of it."""
+    async with serve(database_url) as served:
+        await served.create(timeouts={"enrolling": 600, "patience": 5})
+    database = Database(database_url)
+    store = open_store(database, clock, Random(1))
+
+    async def seconds_after(pause: float) -> float:
+        clock.advance(pause)
+        await Orchestrator(store, Watch(), clock, Random(1)).resume()
+        (due,) = await store.cohorts.waiting()
+        return (due.waiting.deadline - clock()).total_seconds()
+
+    assert await seconds_after(500) == 100
+    assert await seconds_after(98) == 5
+    assert await seconds_after(5) == 600
+    await database.close()
+
+
+async def test_no_secret_reaches_the_log(served: Served) -> None:
+    study = await served.create()
+    with structlog.testing.capture_logs() as logs:
+        devices = await play(served, study, lost=((), (1,), ()))
+        await served.until_closed(study)
+    assert logs
+    said = repr(logs)
+    for device in devices:
+        assert device.ticket not in said
+        assert device.shared.seed.hex() not in said
+        assert repr(device.shared.seed) not in said
+
+
+async def test_shares_that_are_none_fail_the_cohort_and_show_no_sum(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6)
+    for step in ("share", "mask"):
+        await asyncio.gather(*(getattr(device, step)() for device in devices))
+    for device in devices:
+        body = bytearray(await device.compute_reveal())
+        for start in range(0, len(body), 5 + SHARE_BYTES):
+            body[start + 5 : start + 5 + SHARE_BYTES] = b"\xff" * SHARE_BYTES
+        assert (await device.put("reveal", bytes(body))).status_code == 204
+    view = await served.until_closed(study)
+    assert (view.state, view.cohorts[0].phase) == ("failed", "failed")
+    assert "cannot be recovered" in str(view.cohorts[0].failure)
+    path = f"/v1/studies/{study}/rounds/1/cohorts/0/sum"
+    assert (await served.client.get(path)).status_code == 410
