@@ -23,10 +23,10 @@ told. Our cap is 2 t_1: honest devices never need more, garbage in the sum could
 
 from collections.abc import Iterable
 from random import Random
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protocol.domain import Domain
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
@@ -56,6 +56,15 @@ class AdaptiveIbltPlan(Plan):
     question: AdaptiveIbltQuestion
     t: float = Field(ge=1, le=1e15)
     cells: int = Field(ge=LEAST_CELLS, le=_MOST_CELLS)
+
+    @model_validator(mode="after")
+    def _keeps_to_the_words(self) -> Self:
+        most = _most_cells(self.question, self.terms, self.t)
+        if self.cells > most:
+            raise ValueError(
+                f"{self.cells} cells do not fit in {self.question.words} words; {most} do"
+            )
+        return self
 
     @property
     def threshold(self) -> Threshold:

@@ -43,7 +43,7 @@ def test_one_command_does_not_wait_for_anothers_imports() -> None:
 
 def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
     baskets = tmp_path / "baskets.txt"
-    baskets.write_text("świat 世界\n" * 60, encoding="utf-8")
+    baskets.write_text("świat 世界\n" * 300, encoding="utf-8")
     program = "from blindtally.cli import app; app()"
     command = ["simulate", "adaptive-iblt", "--data", str(baskets), "--rounds", "2"]
     done = subprocess.run(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Answer, Terms
@@ -42,6 +43,14 @@ def test_the_table_is_the_largest_that_the_words_hold(
     wider = plan.model_copy(update={"cells": plan.cells + 1})
     assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
+
+
+def test_a_plan_that_asks_for_more_than_its_words_is_refused() -> None:
+    plan = first_plan().model_dump()
+    with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):
+        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] + 1})
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        AdaptiveIbltPlan.model_validate(plan | {"t": 0.5})
 
 
 def test_the_first_threshold_is_for_the_most_that_devices_could_hold() -> None:
