@@ -1,0 +1,167 @@
+"""A real server, killed with SIGKILL in the middle of each phase, loses nobody's round."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random, SystemRandom
+
+import numpy as np
+import pytest
+
+from blindtally.demo.results import verify
+from blindtally.demo.service import Service
+from client.analyst import Analyst
+from client.encoding import contribute
+from client.fleet import Crew, End, Entry, Fleet, Played
+from client.participation import Device, Participation, Step
+from client.policy import Policy
+from client.transport import Transport, connect
+from protocol.domain import Utf8
+from protocol.mechanism import Terms
+from protocol.mechanisms import AnyQuestion
+from protocol.messages import RoundView, StudyView, Timeouts
+from protocol.round import Phase
+
+N = 12
+QUESTION = AnyQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
+TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may be lost
+TIMEOUTS = Timeouts(enrolling=60, sharing=60, masking=60, unmasking=60, patience=0.5)
+POLICY = Policy(min_cohort=10)
+BEFORE = {  # the step after which half of the devices wait, to be in the middle of a phase
+    Phase.ENROLLING: None,
+    Phase.SHARING: Step.JOINED,
+    Phase.MASKING: Step.SHARED,
+    Phase.UNMASKING: Step.MASKED,
+}
+AFTER = dict(zip(BEFORE, Step, strict=True))  # the step that a device takes in a phase
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path) as running:
+        yield running
+
+
+def create(analyst: Analyst, rounds: int) -> StudyView:
+    return analyst.create("killed", QUESTION, TERMS, rounds=rounds, timeouts=TIMEOUTS)
+
+
+def histogram(index: int) -> dict[str, int]:
+    return {"common": 1, f"of {index % 4}": 2}
+
+
+class Half:
+    """One round whose devices stop half way through `phase` until the server was killed.
+
+    Device 0 vanishes after it has shared, so that there is always a mask key to recover.
+    """
+
+    def __init__(self, service: Service, study: StudyView, view: RoundView, phase: Phase) -> None:
+        self.service, self.study, self.view, self.phase = service, study, view, phase
+        self.again = asyncio.Event()
+        self.heard = 0
+
+    async def play(self) -> list[Entry]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._device(index)) for index in range(N)]
+        return [task.result() for task in tasks]
+
+    async def _device(self, index: int) -> Entry:
+        rng = np.random.default_rng([self.view.number, index])
+        given = contribute(QUESTION, histogram(index), rng)
+        device = Device(f"device-{self.view.number}-{index}", given)
+        async with connect(self.service.url) as http:
+            transport = Transport(http)
+            part = Participation(
+                transport, self.view, device, policy=POLICY, secrets=SystemRandom(), chance=rng
+            )
+            await self._wait(index, None)
+            end, last = End.FINISHED, None
+            async for step in part.steps(self.study.id):
+                last = step
+                await self._count(step)
+                if index == 0 and step is Step.SHARED:
+                    end = End.VANISHED
+                    break
+                await self._wait(index, step)
+            assert part.seat is not None
+            seat = part.seat
+            return Entry(
+                index, end, last, seat.cohort, seat.slot, transport.traffic, given, part.vector
+            )
+
+    async def _wait(self, index: int, step: Step | None) -> None:
+        if step is BEFORE[self.phase] and index >= N // 2:
+            await self.again.wait()
+
+    async def _count(self, step: Step) -> None:
+        """Kill the server once every device that does not wait was heard in the phase."""
+        if step is not AFTER[self.phase]:
+            return
+        self.heard += 1
+        vanished = self.phase in (Phase.MASKING, Phase.UNMASKING)
+        if self.heard == N // 2 - vanished:
+            await asyncio.to_thread(self.service.kill)
+            await asyncio.to_thread(self.service.start)
+            self.again.set()
+
+
+def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
+    service: Service,
+) -> None:
+    with Analyst(service.url) as analyst:
+        study = create(analyst, rounds=len(BEFORE))
+        for number, phase in enumerate(BEFORE, start=1):
+            view = wait_for_round(analyst, study, number)
+            entries = asyncio.run(Half(service, study, view, phase).play())
+            check(analyst, study, number, entries, survivors=N - 1)
+        assert analyst.wait(study.id).state == "finished"
+        assert analyst.heavy_hitters(study.id)[0].item == "common"
+
+
+def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service) -> None:
+    async def trouble(playing: asyncio.Event) -> None:
+        moments = Random(9)
+        for _ in range(4):
+            await asyncio.sleep(moments.uniform(0.1, 0.8))
+            if playing.is_set():
+                return
+            await asyncio.to_thread(service.kill)
+            await asyncio.to_thread(service.start)
+
+    async def play(study: StudyView) -> list[Played]:
+        holdings = [histogram(index) for index in range(3 * N)]
+        crew = Crew(devices=N, dropout=0.1, seed=3, policy=POLICY)
+        fleet = Fleet(lambda: connect(service.url), study, holdings, crew)
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(trouble(over))
+            played = [one async for one in fleet.play()]
+            over.set()
+        return played
+
+    with Analyst(service.url) as analyst:
+        study = create(analyst, rounds=2)
+        for one in asyncio.run(play(study)):
+            check(analyst, study, one.view.number, list(one.entries), survivors=N - 2)
+        assert analyst.wait(study.id).state == "finished"
+
+
+def wait_for_round(analyst: Analyst, study: StudyView, number: int) -> RoundView:
+    for view in analyst.watch(study.id, every=0.05):
+        if view.number == number:
+            return view
+    raise AssertionError(f"the study is over before round {number}")
+
+
+def check(
+    analyst: Analyst, study: StudyView, number: int, entries: list[Entry], survivors: int
+) -> None:
+    """Compare a round's sum with the vectors of those who are said to be in it."""
+    for view in analyst.watch(study.id, every=0.05):
+        if view.number == number and view.state != "running":
+            break
+    (cohort,) = view.cohorts
+    assert cohort.phase is Phase.SUMMED, cohort.failure
+    assert len(cohort.survivors) >= survivors
+    verify(Played(view, tuple(entries)), cohort, analyst.cohort_sum(study.id, view))
