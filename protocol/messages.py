@@ -15,7 +15,8 @@ import struct
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,7 +24,6 @@ from protocol.mechanism import Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
-
 from secagg.participant import ENVELOPE_BYTES, Reveal
 from secagg.shamir import SHARE_BYTES
 
@@ -274,11 +274,11 @@ def unpack_reveal(body: bytes) -> Reveal:
     return Reveal(seed_shares=shares[0], key_shares=shares[1])
 
 
-def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[int, ...]]:
+def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[Any, ...]]:
     if len(body) % layout.size:
         raise ValueError(f"{what} take {layout.size} bytes each; {len(body)} is no multiple")
     records = list(layout.iter_unpack(body))
     slots = [record[0] for record in records]
-    if any(later <= earlier for earlier, later in zip(slots, slots[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(slots)):
         raise ValueError(f"the slots of {what} must strictly rise")
     return records

@@ -1,7 +1,8 @@
 """The phases of one cohort's secure sum, and when each is over.
 
     enrolling -> sharing -> masking -> unmasking -> summed
-         \\___________\\_________\\_________\\______-> failed
+         |           |          |          |
+         +-----------+----------+----------+-> failed
 
 A phase is over when everybody it waits for was heard, or when its deadline passes; then it
 goes on if a quorum was heard and fails if not. Once a quorum is heard the others get
