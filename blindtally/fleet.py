@@ -16,7 +16,7 @@ from blindtally.demo.results import InexactError
 from blindtally.demo.screen import Screen
 from blindtally.demo.setup import choose, hold, load
 from client.analyst import Analyst
-from client.fleet import Crew
+from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
 from client.problems import ServiceError
 from protocol.messages import HeavyHitter, StudyView
@@ -77,7 +77,7 @@ def fleet(
         raise typer.Exit(130) from None
     except httpx.TransportError as error:
         raise _failed(f"{url} is out of reach: {error}") from None
-    except (InexactError, ServiceError, ValueError) as error:
+    except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
         raise _failed(str(error)) from None
 
 

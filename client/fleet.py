@@ -50,6 +50,13 @@ LOST_IN: Final = {
 _LOOK_SECONDS = 0.1  # between two looks at a round that is about to be over
 
 
+class NobodyEnteredError(RuntimeError):
+    """No device of the fleet took part in a round: there is nothing to wait for."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"no device of this fleet took part in round {number}: {why}")
+
+
 class End(StrEnum):
     """How a device's part in a round ended."""
 
@@ -145,18 +152,41 @@ class Fleet:
         """Take part in round after round; yield each once it is over.
 
         It ends with the study, or when every device is in a sum.
+
+        Raises:
+            NobodyEnteredError: if no device could, or would, take part in a round.
         """
         after = 0
         while len(self._counted) < len(self._holdings):
-            view = await self._open_round(after)
+            view = await self.next_round(after)
             if view is None:
                 return
-            yield await self.play_round(view)
+            entries = await self.enter(view)
+            if all(entry.last is None for entry in entries):
+                raise NobodyEnteredError(view.number, entries[0].error)
+            played = Played(await self._over(view.number), entries)
+            for cohort in played.view.cohorts:
+                self._counted.update(entry.device for entry in played.in_sum(cohort))
+            yield played
             after = view.number
 
-    async def play_round(self, view: RoundView) -> Played:
-        """Take part in the round that `view` shows; return once it is over."""
-        chosen, leaving = self._select(view.number)
+    async def next_round(self, after: int) -> RoundView | None:
+        """Return the next round that takes devices, or None if the study is over."""
+        path = f"/studies/{self._study.id}/rounds/open"
+        while True:
+            try:
+                answer = await self._get(path, params={"after": after}, wait=POLL_SECONDS)
+            except NoRoundError as problem:
+                await asyncio.sleep(problem.retry_after or 1.0)
+            except WrongStateError:
+                return None
+            else:
+                return RoundView.model_validate_json(answer.content)
+
+    async def enter(self, view: RoundView) -> tuple[Entry, ...]:
+        """Let selected devices take part in the round that `view` shows, all at once."""
+        free = [index for index in range(len(self._holdings)) if index not in self._counted]
+        chosen, leaving = select(self._crew, view.number, free)
         steps: Counter[Step] = Counter()
         gone = 0
 
@@ -174,22 +204,7 @@ class Fleet:
                 group.create_task(self._take_part(view, device, leaving.get(device), heard))
                 for device in chosen
             ]
-        over = await self._close(view.number)
-        played = Played(over, tuple(task.result() for task in tasks))
-        for cohort in over.cohorts:
-            self._counted.update(entry.device for entry in played.in_sum(cohort))
-        return played
-
-    def _select(self, number: int) -> tuple[list[int], dict[int, Step]]:
-        """Return the devices of round `number`, and the last step of those that vanish."""
-        rng = np.random.default_rng([self._crew.seed, number])
-        free = [index for index in range(len(self._holdings)) if index not in self._counted]
-        size = min(self._crew.devices, len(free))
-        chosen = [free[place] for place in rng.permutation(len(free))[:size]]
-        lost = rng.permutation(size)[: round(self._crew.dropout * size)]
-        last = rng.integers(len(LOSABLE), size=len(lost))
-        pairs = zip(lost, last, strict=True)
-        return chosen, {chosen[place]: LOSABLE[step] for place, step in pairs}
+        return tuple(task.result() for task in tasks)
 
     async def _take_part(
         self, view: RoundView, index: int, leaving: Step | None, heard: Heard
@@ -245,20 +260,7 @@ class Fleet:
         counted = (self._study.id,) if index in self._counted else ()
         return Device(f"fleet{self._crew.seed}-{index:08d}", given, counted)
 
-    async def _open_round(self, after: int) -> RoundView | None:
-        """Return the next round that takes devices; None if the study is over."""
-        path = f"/studies/{self._study.id}/rounds/open"
-        while True:
-            try:
-                answer = await self._get(path, params={"after": after}, wait=POLL_SECONDS)
-            except NoRoundError as problem:
-                await asyncio.sleep(problem.retry_after or 1.0)
-            except WrongStateError:
-                return None
-            else:
-                return RoundView.model_validate_json(answer.content)
-
-    async def _close(self, number: int) -> RoundView:
+    async def _over(self, number: int) -> RoundView:
         """Return round `number` once it is over."""
         while True:
             answer = await self._get(f"/studies/{self._study.id}/rounds/{number}")
@@ -272,6 +274,17 @@ class Fleet:
     ) -> httpx.Response:
         async with self._transport() as transport:
             return await transport.send("GET", path, params=params, wait=wait)
+
+
+def select(crew: Crew, number: int, free: Sequence[int]) -> tuple[list[int], dict[int, Step]]:
+    """Return the devices of round `number` among the `free`, and the last step of the lost."""
+    rng = np.random.default_rng([crew.seed, number])
+    size = min(crew.devices, len(free))
+    chosen = [free[place] for place in rng.permutation(len(free))[:size]]
+    lost = rng.permutation(size)[: round(crew.dropout * size)]
+    last = rng.integers(len(LOSABLE), size=len(lost))
+    pairs = zip(lost, last, strict=True)
+    return chosen, {chosen[place]: LOSABLE[step] for place, step in pairs}
 
 
 def _end(problem: Exception) -> End:

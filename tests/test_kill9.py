@@ -62,6 +62,7 @@ class Half:
         self.heard = 0
 
     async def play(self) -> list[Entry]:
+        """Let every device take part."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._device(index)) for index in range(N)]
         return [task.result() for task in tasks]

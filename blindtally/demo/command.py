@@ -19,6 +19,7 @@ from blindtally.demo.results import InexactError, Results
 from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError
 from blindtally.demo.setup import choose
+from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
 
 WIDTH = 100  # of the tables, where no terminal says how wide it is
@@ -95,7 +96,7 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
         raise typer.Exit(130) from None
     except InexactError as error:
         raise _failed(f"A SUM IS WRONG: {error}; please report this, with {folder}/") from None
-    except (ServiceDownError, ServiceError, httpx.TransportError) as error:
+    except (ServiceDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
         raise _failed(str(error)) from None
 
 

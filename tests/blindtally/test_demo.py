@@ -1,0 +1,186 @@
+"""The demo, small and whole: a real server process, a fleet over HTTP, files in the end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.demo.results import InexactError, score, truth_of, verify
+from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.setup import choose
+from client.encoding import Contribution
+from client.fleet import End, Entry, Played
+from client.participation import Step
+from client.transport import Traffic
+from protocol.mechanisms import MECHANISMS
+from protocol.messages import CohortView, RoundView
+from secagg.ring import Vector
+
+SMALL = ["--devices", "12", "--rounds", "2", "--seed", "3"]
+
+
+def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path) -> None:
+    out, copy = tmp_path / "out", tmp_path / "copy.json"
+    run = CliRunner().invoke(
+        app, ["demo", *SMALL, "--contribution", "1", "--out", str(out), "--json", str(copy)]
+    )
+    assert run.exit_code == 0, run.output
+    lines = run.output.strip().splitlines()
+    assert lines[-1].startswith("F1 ")
+    assert any("blindtally.db" in line and "serve --database" in line for line in lines)
+    names = {path.name for path in out.iterdir()}
+    assert names == {
+        "blindtally.db",
+        "results.json",
+        "results.png",
+        "results.svg",
+        "server.log",
+    }
+    results = json.loads(copy.read_text())
+    assert results == json.loads((out / "results.json").read_text())
+    assert results["sums_exact"] is True
+    assert len(results["thresholds"]) == 2
+    assert {"f1", "precision", "recall", "words", "rounds_decoded"} <= results.keys()
+    assert sum(results["lost"].values()) == 2  # one of twelve in each round
+    assert results["bytes_per_device"]["sent"] > results["bytes_per_device"]["vector"]
+
+
+def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
+    run = CliRunner().invoke(
+        app, ["demo", *SMALL, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+    )
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["sums_exact"] is True
+    assert "F1" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--data", "nowhere.csv"], "nowhere.csv"),
+        (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
+        (["--words", "20"], "words are too few"),
+        (["--out", "."], "not empty"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_a_server_is_started(
+    arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "occupied").touch()
+    run = CliRunner().invoke(app, ["demo", *SMALL, *arguments])
+    assert run.exit_code == 1
+    assert why in run.output
+    assert [path.name for path in tmp_path.iterdir()] == ["occupied"]
+
+
+def test_ctrl_c_stops_the_server_and_says_what_is_kept(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "blindtally", "demo", "--devices", "100", "--out", "out"]
+    demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    log = tmp_path / "out" / "server.log"
+    deadline = time.monotonic() + 30
+    while not (log.exists() and "serves" in log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(demo.pid, signal.SIGINT)
+    _, errors = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert b"Kept: out/blindtally.db" in errors
+    (served,) = [line for line in log.read_text().splitlines() if "serves" in line]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(served.rsplit(":", 1)[1])), timeout=1)
+
+
+def test_a_server_that_ends_shows_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = (sys.executable, "-c", "print('what went wrong'); raise SystemExit(3)")
+    monkeypatch.setattr("blindtally.demo.service.PROGRAM", failing)
+    with pytest.raises(ServiceDownError, match=r"(?s)code 3.*what went wrong"):
+        Service(tmp_path).start()
+
+
+def test_precision_and_recall() -> None:
+    assert score(set(), set()).f1 == 1.0
+    assert score({"a"}, set()).precision == 0.0
+    half = score({"a", "b"}, {"a", "c", "d"})
+    assert (half.precision, half.recall, half.f1) == (1 / 2, 1 / 3, 2 / 5)
+
+
+SETUP = choose(
+    None, devices=12, rounds=1, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
+)
+MECHANISM = MECHANISMS["adaptive-iblt"]
+
+
+def played(count: int = 3) -> tuple[Played, CohortView, Vector]:
+    """Return a round in which `count` devices are in the sum, and their sum."""
+    plan = MECHANISM.first_plan(SETUP.question, SETUP.terms, "study", Random(1))
+    given = Contribution({"example.org": 2}, 0, 0)
+    vectors = [
+        MECHANISM.encode(plan, given.histogram, np.random.default_rng(slot))
+        for slot in range(count)
+    ]
+    total = MECHANISM.ring(plan).zero()
+    for vector in vectors:
+        MECHANISM.ring(plan).add(total, vector)
+    now = "2026-11-21T12:00:00Z"
+    cohort = CohortView.model_validate(
+        {
+            "number": 0,
+            "phase": "summed",
+            "deadline": now,
+            "enrolled": count + 1,
+            "degree": 3,
+            "threshold": 2,
+            "history": [],
+            "survivors": list(range(count)),
+            "failure": None,
+        }
+    )
+    view = RoundView(
+        number=1,
+        state="decoded",
+        plan=plan,
+        cohorts=(cohort,),
+        participants=count,
+        distinct=1.0,
+        opened=cohort.deadline,
+        closed=cohort.deadline,
+    )
+    entries = [
+        Entry(7 + slot, End.FINISHED, Step.REVEALED, 0, slot, Traffic(), given, vector)
+        for slot, vector in enumerate(vectors)
+    ]
+    lost = Entry(99, End.VANISHED, Step.JOINED, 0, count, Traffic(), given, None)
+    return Played(view, (*entries, lost)), cohort, total
+
+
+def test_a_sum_that_is_its_survivors_vectors_passes_and_counts_as_truth() -> None:
+    one, cohort, total = played()
+    verify(one, cohort, total)
+    assert truth_of([one]) == {"example.org": 6}  # not the lost one's two
+
+
+def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:
+    one, cohort, total = played()
+    total[0][0] ^= 1
+    with pytest.raises(InexactError, match="is not the sum of its 3 vectors"):
+        verify(one, cohort, total)
+
+
+def test_a_stranger_in_a_sum_is_an_error() -> None:
+    one, cohort, total = played()
+    with pytest.raises(InexactError, match="1 strangers"):
+        verify(replace(one, entries=one.entries[1:]), cohort, total)

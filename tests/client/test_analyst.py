@@ -1,0 +1,132 @@
+"""The analyst's calls against a service that answers from a script, page by page."""
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from client.analyst import Analyst
+from client.problems import NotFoundError, RejectedError
+from protocol.domain import Utf8
+from protocol.mechanism import Terms
+from protocol.mechanisms import AnyQuestion
+from protocol.messages import PROBLEM, ProblemType
+
+QUESTION = AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
+NOON = "2026-11-21T12:00:00Z"
+
+
+def study(state: str = "running", number: int = 1) -> dict[str, object]:
+    return {
+        "id": "s1",
+        "name": "words",
+        "state": state,
+        "question": QUESTION.model_dump(),
+        "terms": TERMS.model_dump(),
+        "rounds": 2,
+        "timeouts": {},
+        "round": number,
+        "created": NOON,
+    }
+
+
+def a_round(number: int, state: str) -> dict[str, object]:
+    plan = {
+        "mechanism": "adaptive-iblt",
+        "study": "s1",
+        "round": number,
+        "terms": TERMS.model_dump(),
+        "seed": "00" * 32,
+        "question": QUESTION.model_dump(),
+        "t": 2.0,
+        "cells": 60,
+    }
+    return {
+        "number": number,
+        "state": state,
+        "plan": plan,
+        "cohorts": [],
+        "participants": None,
+        "distinct": None,
+        "opened": NOON,
+        "closed": None,
+    }
+
+
+def analyst(answer: Callable[[httpx.Request], httpx.Response]) -> Analyst:
+    return Analyst("http://service", patience=0.2, transport=httpx.MockTransport(answer))
+
+
+def page(rows: str, found: list[dict[str, object]], after: object) -> httpx.Response:
+    return httpx.Response(200, json={rows: found, "next": after})
+
+
+def test_a_study_is_created_and_started_in_one_call() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)
+        assert request.url.path == "/v1/studies"
+        assert request.headers["content-type"] == "application/json"
+        assert (asked["name"], asked["rounds"], asked["start"]) == ("words", 2, True)
+        return httpx.Response(201, json=study())
+
+    with analyst(answer) as asking:
+        assert asking.create("words", QUESTION, TERMS, rounds=2).id == "s1"
+
+
+def test_the_answer_is_collected_over_all_pages() -> None:
+    rows = [{"item": item, "estimate": 9.0, "standard_error": 1.5} for item in ("a", "b", "c")]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "after" not in request.url.params:
+            return page("heavy_hitters", rows[:2], "b")
+        assert request.url.params["after"] == "b"
+        return page("heavy_hitters", rows[2:], None)
+
+    with analyst(answer) as asking:
+        assert [row.item for row in asking.heavy_hitters("s1")] == ["a", "b", "c"]
+
+
+def test_watching_yields_each_round_whenever_it_has_changed_until_the_study_is_over() -> None:
+    looks = iter(
+        [
+            ("running", [a_round(1, "running")]),
+            ("running", [a_round(1, "running")]),  # nothing new
+            ("running", [a_round(1, "decoded"), a_round(2, "running")]),
+            ("finished", [a_round(2, "failed")]),
+        ]
+    )
+    rounds: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/rounds"):
+            return page("rounds", rounds, None)
+        state, rounds[:] = next(looks)
+        return httpx.Response(200, json=study(state))
+
+    with analyst(answer) as asking:
+        seen = [(view.number, view.state) for view in asking.watch("s1", every=0)]
+    assert seen == [(1, "running"), (1, "decoded"), (2, "running"), (2, "failed")]
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again() -> None:
+    answers = iter([httpx.Response(503), httpx.Response(200, json=study("stopped"))])
+    with analyst(lambda _: next(answers)) as asking:
+        assert asking.stop("s1").state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error", "advice"),
+    [
+        (404, ProblemType.NOT_FOUND, NotFoundError, "lists the studies"),
+        (422, ProblemType.MALFORMED, RejectedError, "mend the request"),
+    ],
+)
+def test_an_error_says_what_to_do_next(
+    status: int, kind: ProblemType, error: type[Exception], advice: str
+) -> None:
+    said = {"type": PROBLEM + kind, "title": kind, "status": status, "detail": "no"}
+    asking = analyst(lambda _: httpx.Response(status, json=said))
+    with asking, pytest.raises(error, match=advice):
+        asking.study("s1")
