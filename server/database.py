@@ -1,39 +1,50 @@
 """Engines and transactions: SQLite for one process, PostgreSQL for many.
 
-SQLite runs in WAL mode with 32 kB pages (vectors are large rows). Its writers are told apart
-from its readers: a writer begins with BEGIN IMMEDIATE, because a reader that turns writer
-cannot wait for another one and fails at once. Inside the process writers queue at a fair
-lock, so that the busy timeout is only spent on other processes.
+A transaction is one function over a session. It runs whole in a thread of its own, so that
+the event loop stays free and pays one change of threads for it, where an asynchronous driver
+pays one for each statement, each row set and each commit (half the processor time, measured).
+
+SQLite runs in WAL mode with 32 kB pages (vectors are large rows). A writer begins with BEGIN
+IMMEDIATE, because a reader that turns writer cannot wait for another one and fails at once.
+This process has one thread that writes, so its writers queue in order, and the busy timeout
+is only spent on other processes. One that had to queue for too long gives up before it starts.
 
 `synchronous` is FULL: every commit reaches the disk before it is acknowledged, so power may
 fail. NORMAL, which survives a killed process but not that, saves 0.2 to 0.3 ms a commit
-(`docs/data-model.md` has the figures), less than a tenth of what one device costs.
+(`docs/data-model.md` has the figures).
 """
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from time import monotonic
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
 _IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
+_READERS = 6  # threads; they wait for the database, not for the processor
+_WRITERS = 10  # threads for PostgreSQL, whose writers wait for one another's commits
 
 
 class BusyError(Exception):
-    """The queue of writers did not move for too long."""
+    """Writers before this one took too long: it was not begun."""
 
 
 # The database is locked, away, or has no connection left: nothing was done, and it passes.
@@ -58,64 +69,88 @@ def parse_url(text: str) -> URL:
 
 
 class Database:
-    """One database, and the two ways to use it: `reading()` and `writing()`."""
+    """One database, and the two ways to use it: `read` and `write`."""
 
     def __init__(self, url: str, busy_timeout: float = 5.0) -> None:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._busy_timeout = busy_timeout
-        self._queue = asyncio.Lock()
+        self._patience = 2 * busy_timeout
+        self._readers = ThreadPoolExecutor(_READERS, "reader")
+        self._writers = ThreadPoolExecutor(1 if self.is_sqlite else _WRITERS, "writer")
         arguments: dict[str, Any] = {"pool_pre_ping": True}
         if self.is_sqlite:
             arguments = {"connect_args": {"timeout": busy_timeout}}
-        self.engine = create_async_engine(
-            self.url, pool_size=10, max_overflow=10, pool_timeout=2 * busy_timeout, **arguments
+        self.engine = create_engine(
+            self.url, pool_size=_READERS + _WRITERS, pool_timeout=self._patience, **arguments
         )
         self._writer = self.engine
         if self.is_sqlite:
-            event.listen(self.engine.sync_engine, "connect", _prepare_sqlite)
-            event.listen(self.engine.sync_engine, "begin", _begin_sqlite)
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
             self._writer = self.engine.execution_options(**_IMMEDIATE)
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncSession]:
-        """Yield a session whose queries see one state of the database (SQLite)."""
-        async with AsyncSession(self.engine, expire_on_commit=False) as session:
-            yield session
+    async def read(self, question: Callable[[Session], T]) -> T:
+        """Return the answer to `question`, asked in one transaction that changes nothing."""
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncSession]:
-        """Yield a session that commits at the end, or takes everything back on an error.
+        def ask() -> T:
+            with Session(self.engine, expire_on_commit=False) as session:
+                return question(session)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+
+    async def write(self, change: Callable[[Session], T]) -> T:
+        """Return what `change` returns, once it is committed; an error takes it all back.
 
         Raises:
-            BusyError: if writers of this process held the database for too long.
+            BusyError: if other writers of this process took too long; nothing was done.
         """
-        async with (
-            self._turn(),
-            AsyncSession(self._writer, expire_on_commit=False) as session,
-            session.begin(),
-        ):
-            yield session
+        last = monotonic() + self._patience
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait for this process's turn to write: in order, and not for ever."""
-        if not self.is_sqlite:
-            yield
-            return
-        try:
-            async with asyncio.timeout(2 * self._busy_timeout):
-                await self._queue.acquire()
-        except TimeoutError:
-            raise BusyError("the database is busy with other writers") from None
-        try:
-            yield
-        finally:
-            self._queue.release()
+        def commit() -> T:
+            if monotonic() > last:
+                raise BusyError("the database is busy with other writers")
+            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                return change(session)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self.engine.dispose()
+        """Finish what was begun, and close every connection."""
+        for threads in (self._readers, self._writers):
+            await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
+        self.engine.dispose()
+
+
+class _Book(Protocol):
+    """Whoever has a database to keep its rows in."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+B = TypeVar("B", bound=_Book)
+_Method = Callable[Concatenate[B, Session, P], T]
+_Asked = Callable[Concatenate[B, P], Coroutine[Any, Any, T]]
+
+
+def reading(method: _Method[B, P, T]) -> _Asked[B, P, T]:
+    """Make of a method over a session one that is awaited: one transaction, reading."""
+
+    @wraps(method)
+    async def ask(self: B, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.read(lambda session: method(self, session, *args, **kwargs))
+
+    return ask
+
+
+def writing(method: _Method[B, P, T]) -> _Asked[B, P, T]:
+    """Make of a method over a session one that is awaited: one transaction, committed."""
+
+    @wraps(method)
+    async def commit(self: B, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.write(lambda session: method(self, session, *args, **kwargs))
+
+    return commit
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -59,7 +59,7 @@ async def run_service(
         await database.close()
 
 
-def _of_request(request: Request) -> Service:
+async def _of_request(request: Request) -> Service:
     return cast("Service", request.app.state.service)
 
 

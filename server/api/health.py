@@ -26,9 +26,7 @@ async def alive() -> dict[str, str]:
 @router.get("/readyz", responses=problems())
 async def ready(service: Served) -> dict[str, str]:
     """Answer ok if the database is within reach and has this program's schema."""
-    async with service.store.database.reading() as session:
-        connection = await session.connection()
-        found = await connection.run_sync(migrations.revision)
+    found = await service.store.database.read(lambda s: migrations.revision(s.connection()))
     if found != migrations.head():
         detail = f"the database has schema {found}; {migrations.head()} is needed"
         raise Refusal(ProblemType.UNAVAILABLE, detail)

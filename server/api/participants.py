@@ -63,7 +63,7 @@ _UPLOAD = problems(400, 401, 404, 409, 410, 413, 415, 422)
 _QUESTION = problems(401, 404, 409, 410, 422)
 
 
-def _ticket(authorization: Annotated[str | None, Header()] = None) -> bytes:
+async def _ticket(authorization: Annotated[str | None, Header()] = None) -> bytes:
     """Return the SHA-256 of the ticket: nothing else of it is kept or compared."""
     match = _TICKET.fullmatch(authorization or "")
     if match is None:

@@ -22,14 +22,14 @@ def _is_id(text: str) -> bool:
     return len(text) <= _LONGEST_ID and text.isascii() and text.isalnum()
 
 
-def _study(study: str) -> str:
+async def _study(study: str) -> str:
     """Return the study's id if it could be one: what never was one is not looked up."""
     if not _is_id(study):
         raise not_found("study")
     return study
 
 
-def _participant(participant: str) -> str:
+async def _participant(participant: str) -> str:
     if not _is_id(participant):
         raise not_found("participant")
     return participant
@@ -39,7 +39,7 @@ StudyId = Annotated[str, Depends(_study)]
 ParticipantId = Annotated[str, Depends(_participant)]
 
 
-def json_only(request: Request) -> None:
+async def json_only(request: Request) -> None:
     """Refuse a body that does not say it is JSON."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":

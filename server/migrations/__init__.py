@@ -15,6 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
 
 from server.database import Database
 
@@ -46,14 +47,13 @@ async def upgrade(database: Database) -> None:
     Raises:
         SchemaTooNewError: if the database has a revision that this program does not know.
     """
-    async with database.writing() as session:
-        if not database.is_sqlite:  # SQLite's writers exclude one another
-            await session.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
-        connection = await session.connection()
-        await connection.run_sync(_upgrade)
+    await database.write(_upgrade)
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(session: Session) -> None:
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":  # SQLite's writers exclude one another
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
     found = revision(connection)
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if found is not None and found not in known:

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 
 from sqlalchemy import Float, Select, and_, func, or_, select, type_coerce
+from sqlalchemy.orm import Session
 
 from protocol.messages import HeavyHitter
-from server.database import Database
+from server.database import Database, reading
 from server.schema import Estimate
 from server.store.studies import find_study
 
@@ -17,18 +18,22 @@ class Answers:
 
     database: Database
 
-    async def heavy_hitters(
-        self, study: str, limit: int | None = None, after: HeavyHitter | None = None
+    @reading
+    def heavy_hitters(
+        self,
+        session: Session,
+        study: str,
+        limit: int | None = None,
+        after: HeavyHitter | None = None,
     ) -> tuple[HeavyHitter, ...]:
         """Return the items whose summed estimates reach the threshold of `study`.
 
         Most frequent first, items of one estimate in the order of their bytes; at most
         `limit`, of those behind `after`.
         """
-        async with self.database.reading() as session:
-            threshold = (await find_study(session, study)).question["threshold"]
-            query = _query(study, threshold, limit, after)
-            rows = (await session.execute(query)).all()
+        threshold = find_study(session, study).question["threshold"]
+        query = _query(study, threshold, limit, after)
+        rows = session.execute(query).all()
         return tuple(
             HeavyHitter(item=item, estimate=count, standard_error=math.sqrt(max(variance, 0)))
             for item, count, variance in rows

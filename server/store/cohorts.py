@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import case, func, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy.orm import Session
 
 from protocol.mechanism import Terms
 from protocol.messages import Timeouts
 from protocol.round import Phase, Waiting
 from secagg.graph import Assumptions
-from server.database import Database
+from server.database import Database, reading, writing
 from server.schema import Cohort, Message, Study
 from server.store.opening import entry
 from server.store.views import KIND
@@ -52,7 +52,8 @@ class Cohorts:
     database: Database
     now: Callable[[], datetime]
 
-    async def waiting(self) -> tuple[Due, ...]:
+    @reading
+    def waiting(self, session: Session) -> tuple[Due, ...]:
         """Return every cohort that waits for somebody."""
         kind = case({phase.value: kind for phase, kind in KIND.items()}, value=Cohort.phase)
         said = (
@@ -65,60 +66,65 @@ class Cohorts:
             .join(Study, Study.id == Cohort.study)
             .where(Cohort.phase.not_in(_OVER))
         )
-        async with self.database.reading() as session:
-            return tuple(_due(*row) for row in (await session.execute(query)))
+        return tuple(_due(*row) for row in session.execute(query))
 
-    async def hurry(self, cohort: int, phase: Phase, deadline: datetime) -> None:
+    @writing
+    def hurry(self, session: Session, cohort: int, phase: Phase, deadline: datetime) -> None:
         """Bring the deadline of a cohort still in `phase` forward; it never goes back here."""
         later = (Cohort.id == cohort, Cohort.phase == phase, Cohort.deadline > deadline)
-        async with self.database.writing() as session:
-            await session.execute(update(Cohort).where(*later).values(deadline=deadline))
+        session.execute(update(Cohort).where(*later).values(deadline=deadline))
 
-    async def close_enrolling(self, cohort: int, roster: Enrolment, deadline: datetime) -> bool:
+    @writing
+    def close_enrolling(
+        self, session: Session, cohort: int, roster: Enrolment, deadline: datetime
+    ) -> bool:
         """Move on to sharing with `roster`; False if somebody else did, or joined since."""
-        async with self.database.writing() as session:
-            row = await _lock(session, cohort, Phase.ENROLLING)
-            if row is None or row.enrolled != roster.enrolled:
-                return False
-            row.degree, row.threshold = roster.degree, roster.threshold
-            row.seed, row.digest = roster.seed, roster.digest
-            self._enter(row, Phase.SHARING, row.enrolled, deadline)
-            return True
+        row = _lock(session, cohort, Phase.ENROLLING)
+        if row is None or row.enrolled != roster.enrolled:
+            return False
+        row.degree, row.threshold = roster.degree, roster.threshold
+        row.seed, row.digest = roster.seed, roster.digest
+        self._enter(row, Phase.SHARING, row.enrolled, deadline)
+        return True
 
-    async def move(self, cohort: int, seen: Phase, to: Phase, deadline: datetime) -> bool:
+    @writing
+    def move(
+        self, session: Session, cohort: int, seen: Phase, to: Phase, deadline: datetime
+    ) -> bool:
         """Move on from `seen`, freezing what was heard in it; False if somebody else did.
 
         Phases only move forward, so the phase is its own version number.
         """
-        async with self.database.writing() as session:
-            row = await _lock(session, cohort, seen)
-            if row is None:
-                return False
-            self._enter(row, to, await _heard(session, row), deadline)
-            return True
+        row = _lock(session, cohort, seen)
+        if row is None:
+            return False
+        self._enter(row, to, _heard(session, row), deadline)
+        return True
 
-    async def fail(self, cohort: int, seen: Phase, reason: str, heard: int | None = None) -> bool:
+    @writing
+    def fail(
+        self, session: Session, cohort: int, seen: Phase, reason: str, heard: int | None = None
+    ) -> bool:
         """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since."""
-        async with self.database.writing() as session:
-            row = await _lock(session, cohort, seen)
-            if row is None:
-                return False
-            frozen = await _heard(session, row)
-            if heard not in (None, frozen):
-                return False
-            row.failure = reason
-            self._enter(row, Phase.FAILED, frozen, row.deadline)
-            return True
+        row = _lock(session, cohort, seen)
+        if row is None:
+            return False
+        frozen = _heard(session, row)
+        if heard not in (None, frozen):
+            return False
+        row.failure = reason
+        self._enter(row, Phase.FAILED, frozen, row.deadline)
+        return True
 
-    async def finish(self, cohort: int, total: bytes) -> bool:
+    @writing
+    def finish(self, session: Session, cohort: int, total: bytes) -> bool:
         """Keep the packed sum; False if the cohort is no longer unmasking."""
-        async with self.database.writing() as session:
-            row = await _lock(session, cohort, Phase.UNMASKING)
-            if row is None:
-                return False
-            row.sum = total
-            self._enter(row, Phase.SUMMED, await _heard(session, row), row.deadline)
-            return True
+        row = _lock(session, cohort, Phase.UNMASKING)
+        if row is None:
+            return False
+        row.sum = total
+        self._enter(row, Phase.SUMMED, _heard(session, row), row.deadline)
+        return True
 
     def _enter(self, row: Cohort, phase: Phase, heard: int, deadline: datetime) -> None:
         closed = row.history[-1] | {"heard": heard}
@@ -141,12 +147,18 @@ class Cohorts:
                 Cohort.phase == due.waiting.phase,
                 Cohort.deadline < fresh,
             )
-            async with self.database.writing() as session:
-                query = update(Cohort).where(*earlier).values(deadline=fresh).returning(Cohort.id)
-                count += await session.scalar(query) is not None
+            count += await self._postpone(earlier, fresh)
         return count
 
-    async def over(self) -> Sequence[int]:
+    @writing
+    def _postpone(
+        self, session: Session, which: tuple[ColumnElement[bool], ...], deadline: datetime
+    ) -> bool:
+        query = update(Cohort).where(*which).values(deadline=deadline).returning(Cohort.id)
+        return session.scalar(query) is not None
+
+    @reading
+    def over(self, session: Session) -> Sequence[int]:
         """Return the cohorts that are over but whose messages have bodies still."""
         query = (
             select(Message.cohort)
@@ -154,14 +166,13 @@ class Cohorts:
             .where(Cohort.phase.in_(_OVER), Message.body.is_not(None))
             .distinct()
         )
-        async with self.database.reading() as session:
-            return (await session.scalars(query)).all()
+        return session.scalars(query).all()
 
-    async def forget(self, cohort: int) -> None:
+    @writing
+    def forget(self, session: Session, cohort: int) -> None:
         """Drop the bodies of what a cohort that is over was told."""
-        async with self.database.writing() as session:
-            mine = (Message.cohort == cohort, Message.body.is_not(None))
-            await session.execute(update(Message).where(*mine).values(body=None))
+        mine = (Message.cohort == cohort, Message.body.is_not(None))
+        session.execute(update(Message).where(*mine).values(body=None))
 
 
 def _due(row: Cohort, terms: dict[str, object], timeouts: dict[str, object], said: int) -> Due:
@@ -187,15 +198,15 @@ def _due(row: Cohort, terms: dict[str, object], timeouts: dict[str, object], sai
     )
 
 
-async def _lock(session: AsyncSession, cohort: int, seen: Phase) -> Cohort | None:
+def _lock(session: Session, cohort: int, seen: Phase) -> Cohort | None:
     """Return the cohort, locked, if it is in phase `seen` still."""
     query = select(Cohort).where(Cohort.id == cohort, Cohort.phase == seen)
-    return await session.scalar(query.with_for_update())
+    return session.scalar(query.with_for_update())
 
 
-async def _heard(session: AsyncSession, row: Cohort) -> int:
+def _heard(session: Session, row: Cohort) -> int:
     """Return how many were heard in the present phase of a locked cohort: nobody else will."""
     if row.phase is Phase.ENROLLING:
         return row.enrolled
     mine = (Message.cohort == row.id, Message.kind == KIND[row.phase])
-    return await session.scalar(select(func.count()).select_from(Message).where(*mine)) or 0
+    return session.scalar(select(func.count()).select_from(Message).where(*mine)) or 0

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import ProblemType
@@ -13,7 +13,7 @@ from secagg.graph import Parameters
 from secagg.keys import PublicKeys
 from secagg.participant import Cohort as Sum
 from secagg.ring import Ring
-from server.database import Database
+from server.database import Database, reading
 from server.refusals import Refusal, cohort_failed, not_found
 from server.schema import Cohort, Message, Participant, Round
 from server.store.views import parse_plan
@@ -37,34 +37,22 @@ class Messages:
 
     database: Database
 
-    async def plan(self, cohort: int) -> AnyPlan:
-        """Return the plan of the cohort's round."""
-        of_cohort = (Round.study == Cohort.study, Round.number == Cohort.round)
-        query = select(Round.plan).join(Cohort, of_cohort[0] & of_cohort[1])
-        async with self.database.reading() as session:
-            document = await session.scalar(query.where(Cohort.id == cohort))
-        assert document is not None  # a foreign key says so
-        return parse_plan(document)
-
-    async def keys(self, cohort: int) -> dict[int, PublicKeys]:
+    @reading
+    def keys(self, session: Session, cohort: int) -> dict[int, PublicKeys]:
         """Return the roster: everybody's public keys, by slot."""
-        columns = (Participant.slot, Participant.mask_key, Participant.seal_key)
-        query = select(*columns).where(Participant.cohort == cohort).order_by(Participant.slot)
-        async with self.database.reading() as session:
-            rows = await session.execute(query)
-            return {slot: PublicKeys(mask, seal) for slot, mask, seal in rows}
+        return _keys(session, cohort)
 
-    async def facts(self, cohort: int) -> Facts:
+    @reading
+    def facts(self, session: Session, cohort: int) -> Facts:
         """Return the facts of a cohort that has enrolled.
 
         Raises:
             Refusal: if it has not, or failed before it had.
         """
-        plan, keys = await self.plan(cohort), await self.keys(cohort)
-        async with self.database.reading() as session:
-            row = await session.get_one(Cohort, cohort)
+        row = session.get_one(Cohort, cohort)
         if row.seed is None or row.digest is None:
             raise _not_enrolled(row)
+        plan = parse_plan(session.get_one(Round, (row.study, row.round)).plan)
         ring = MECHANISMS[plan.mechanism].ring(plan)
         public = Sum(
             session=plan.session(row.number),
@@ -73,39 +61,41 @@ class Messages:
             seed=row.seed,
             digest=row.digest,
         )
-        return Facts(plan, ring, public, keys)
+        return Facts(plan, ring, public, _keys(session, cohort))
 
-    async def said(self, cohort: int, kind: str) -> frozenset[int]:
+    @reading
+    def said(self, session: Session, cohort: int, kind: str) -> frozenset[int]:
         """Return the slots that sent a message of `kind`."""
         query = select(Message.slot).where(Message.cohort == cohort, Message.kind == kind)
-        async with self.database.reading() as session:
-            return frozenset(await session.scalars(query))
+        return frozenset(session.scalars(query))
 
     async def bodies(self, cohort: int, kind: str) -> AsyncIterator[list[tuple[int, bytes]]]:
         """Yield slots and bodies of a closed phase, some at a time, holding no connection."""
         last = -1
-        query = select(Message.slot, Message.body).where(
-            Message.cohort == cohort, Message.kind == kind, Message.body.is_not(None)
-        )
-        while True:
-            page = query.where(Message.slot > last).order_by(Message.slot).limit(_BATCH)
-            async with self.database.reading() as session:
-                rows = (await session.execute(page)).all()
-            if not rows:
-                return
-            yield [(slot, body) for slot, body in rows if body is not None]
-            last = rows[-1][0]
+        while batch := await self._batch(cohort, kind, last):
+            yield batch
+            last = batch[-1][0]
 
-    async def sums(self, study: str, number: int) -> tuple[list[bytes], int]:
+    @reading
+    def _batch(
+        self, session: Session, cohort: int, kind: str, last: int
+    ) -> list[tuple[int, bytes]]:
+        mine = (Message.cohort == cohort, Message.kind == kind, Message.body.is_not(None))
+        query = select(Message.slot, Message.body).where(*mine, Message.slot > last)
+        rows = session.execute(query.order_by(Message.slot).limit(_BATCH))
+        return [(slot, body) for slot, body in rows if body is not None]
+
+    @reading
+    def sums(self, session: Session, study: str, number: int) -> tuple[list[bytes], int]:
         """Return the packed sums of a round's cohorts, and how many vectors are in them."""
         summed = (Cohort.study == study, Cohort.round == number, Cohort.phase == Phase.SUMMED)
         vectors = (Message.cohort == Cohort.id, Message.kind == "vector")
         count = select(func.count()).where(*vectors).scalar_subquery()
-        async with self.database.reading() as session:
-            rows = (await session.execute(select(Cohort.sum, count).where(*summed))).all()
+        rows = session.execute(select(Cohort.sum, count).where(*summed)).all()
         return [packed for packed, _ in rows if packed is not None], sum(n for _, n in rows)
 
-    async def sum(self, study: str, number: int, cohort: int) -> bytes:
+    @reading
+    def sum(self, session: Session, study: str, number: int, cohort: int) -> bytes:
         """Return the packed sum of one cohort.
 
         Raises:
@@ -113,8 +103,7 @@ class Messages:
         """
         of_round = (Cohort.study == study, Cohort.round == number, Cohort.number == cohort)
         query = select(Cohort).where(*of_round).options(undefer(Cohort.sum))
-        async with self.database.reading() as session:
-            row = await session.scalar(query)
+        row = session.scalar(query)
         if row is None:
             raise not_found("cohort")
         if row.phase is Phase.FAILED:
@@ -123,6 +112,12 @@ class Messages:
             detail = f"the cohort is {row.phase}: there is no sum yet"
             raise Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)
         return row.sum
+
+
+def _keys(session: Session, cohort: int) -> dict[int, PublicKeys]:
+    columns = (Participant.slot, Participant.mask_key, Participant.seal_key)
+    query = select(*columns).where(Participant.cohort == cohort).order_by(Participant.slot)
+    return {slot: PublicKeys(mask, seal) for slot, mask, seal in session.execute(query)}
 
 
 def _not_enrolled(row: Cohort) -> Refusal:

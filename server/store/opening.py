@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from protocol.mechanism import Plan
 from protocol.messages import StudyView
@@ -17,7 +17,7 @@ def entry(phase: Phase, entered: datetime) -> dict[str, Any]:
     return {"phase": phase.value, "entered": entered.isoformat(), "heard": 0}
 
 
-async def insert_round(session: AsyncSession, study: StudyView, plan: Plan, now: datetime) -> None:
+def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
     """Insert the round that `plan` asks for, its cohorts enrolling from `now` on."""
     session.add(
         Round(
@@ -28,7 +28,7 @@ async def insert_round(session: AsyncSession, study: StudyView, plan: Plan, now:
             opened=now,
         )
     )
-    await session.flush()
+    session.flush()
     cohort = {
         "study": study.id,
         "round": plan.round,
@@ -40,4 +40,4 @@ async def insert_round(session: AsyncSession, study: StudyView, plan: Plan, now:
         "history": [entry(Phase.ENROLLING, now)],
     }
     cohorts = [cohort | {"number": number} for number in range(study.terms.cohorts)]
-    await session.execute(insert(Cohort), cohorts)
+    session.execute(insert(Cohort), cohorts)

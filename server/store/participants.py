@@ -8,12 +8,12 @@ from random import Random
 
 from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from protocol.messages import ProblemType, Seat
 from protocol.round import Phase
 from secagg.keys import PublicKeys
-from server.database import Database
+from server.database import Database, reading, writing
 from server.refusals import Refusal, cohort_failed, left_out, not_found, out_of_phase
 from server.schema import Cohort, Message, Participant, Round
 from server.store.studies import find_study
@@ -80,36 +80,38 @@ class Participants:
         except IntegrityError:  # the same device was let in this very moment
             return await self._join(study, number, wish)
 
-    async def _join(self, study: str, number: int, wish: Application) -> tuple[Seat, bool]:
-        async with self.database.writing() as session:
-            known = await _known(session, study, wish.device, number)
-            if known is not None:
-                return _same_seat(*known, wish), False
-            cohort = await self._cohort_with_room(session, study, number)
-            await _refuse_borrowed_keys(session, cohort.id, wish.keys)
-            row = Participant(
-                id=self.rng.randbytes(16).hex(),
-                cohort=cohort.id,
-                slot=cohort.enrolled,
-                study=study,
-                round=number,
-                device=wish.device,
-                ticket=wish.ticket,
-                mask_key=wish.keys.mask,
-                seal_key=wish.keys.seal,
-                joined=self.now(),
-            )
-            session.add(row)
-            cohort.enrolled += 1
-            await session.flush()
-            return _seat(row, cohort), True
+    @writing
+    def _join(
+        self, session: Session, study: str, number: int, wish: Application
+    ) -> tuple[Seat, bool]:
+        known = _known(session, study, wish.device, number)
+        if known is not None:
+            return _same_seat(*known, wish), False
+        cohort = self._cohort_with_room(session, study, number)
+        _refuse_borrowed_keys(session, cohort.id, wish.keys)
+        row = Participant(
+            id=self.rng.randbytes(16).hex(),
+            cohort=cohort.id,
+            slot=cohort.enrolled,
+            study=study,
+            round=number,
+            device=wish.device,
+            ticket=wish.ticket,
+            mask_key=wish.keys.mask,
+            seal_key=wish.keys.seal,
+            joined=self.now(),
+        )
+        session.add(row)
+        cohort.enrolled += 1
+        session.flush()
+        return _seat(row, cohort), True
 
-    async def _cohort_with_room(self, session: AsyncSession, study: str, number: int) -> Cohort:
+    def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort:
         """Return the first enrolling cohort that is not full, locked."""
-        row = await find_study(session, study)
+        row = find_study(session, study)
         if row.state != "running":
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
-        if await session.get(Round, (study, number)) is None:
+        if session.get(Round, (study, number)) is None:
             raise not_found("round")
         room = (
             Cohort.study == study,
@@ -122,29 +124,29 @@ class Participants:
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.
         for _ in range(int(row.terms["cohorts"])):
-            cohort = await session.scalar(query.with_for_update())
+            cohort = session.scalar(query.with_for_update())
             if cohort is not None:
                 return cohort
-            if await session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
+            if session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
                 break
         raise Refusal(ProblemType.NO_ROUND, f"round {number} takes no more devices")
 
-    async def place(self, participant: str) -> Place:
+    @reading
+    def place(self, session: Session, participant: str) -> Place:
         """Return where `participant` sits."""
         columns = (Participant.cohort, Participant.slot, Participant.ticket)
-        async with self.database.reading() as session:
-            query = select(*columns).where(Participant.id == participant)
-            row = (await session.execute(query)).one_or_none()
+        query = select(*columns).where(Participant.id == participant)
+        row = session.execute(query).one_or_none()
         if row is None:
             raise not_found("participant")
         return Place(participant, *row)
 
-    async def standing(self, cohort: int) -> Standing:
+    @reading
+    def standing(self, session: Session, cohort: int) -> Standing:
         """Return how far `cohort` is."""
         columns = (Cohort.phase, Cohort.deadline, Cohort.failure)
-        async with self.database.reading() as session:
-            row = await session.execute(select(*columns).where(Cohort.id == cohort))
-            return Standing(*row.one())
+        row = session.execute(select(*columns).where(Cohort.id == cohort))
+        return Standing(*row.one())
 
     async def accept(self, place: Place, kind: str, body: bytes) -> None:
         """Keep what a participant says, if its cohort is in the phase for it.
@@ -158,23 +160,23 @@ class Participants:
         except IntegrityError:  # the same message was kept this very moment
             await self._accept(place, kind, body)
 
-    async def _accept(self, place: Place, kind: str, body: bytes) -> None:
+    @writing
+    def _accept(self, session: Session, place: Place, kind: str, body: bytes) -> None:
         digest = sha256(body).digest()
-        async with self.database.writing() as session:
-            record = await _look(session, place, kind)
-            if record.said == digest:
-                return
-            self._check(record, kind)
-            session.add(
-                Message(
-                    cohort=place.cohort,
-                    kind=kind,
-                    slot=place.slot,
-                    received=self.now(),
-                    digest=digest,
-                    body=body,
-                )
+        record = _look(session, place, kind)
+        if record.said == digest:
+            return
+        self._check(record, kind)
+        session.add(
+            Message(
+                cohort=place.cohort,
+                kind=kind,
+                slot=place.slot,
+                received=self.now(),
+                digest=digest,
+                body=body,
             )
+        )
 
     def _check(self, record: _Record, kind: str) -> None:
         phase, deadline = record.standing.phase, record.standing.deadline
@@ -192,7 +194,7 @@ class Participants:
             raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
-async def _look(session: AsyncSession, place: Place, kind: str) -> _Record:
+def _look(session: Session, place: Place, kind: str) -> _Record:
     """Return what the cohort and the participant have come to; no phase moves meanwhile."""
     mine = (Message.cohort == place.cohort, Message.slot == place.slot)
     said = select(Message.digest).where(*mine, Message.kind == kind).scalar_subquery()
@@ -202,12 +204,12 @@ async def _look(session: AsyncSession, place: Place, kind: str) -> _Record:
         .where(Cohort.id == place.cohort)
         .with_for_update(read=True, of=Cohort)
     )
-    phase, deadline, failure, was_heard, digest = (await session.execute(query)).one()
+    phase, deadline, failure, was_heard, digest = session.execute(query).one()
     return _Record(Standing(phase, deadline, failure), was_heard or kind not in _BEFORE, digest)
 
 
-async def _known(
-    session: AsyncSession, study: str, device: str, number: int
+def _known(
+    session: Session, study: str, device: str, number: int
 ) -> tuple[Participant, Cohort] | None:
     """Return the device's row in round `number`, None if it has none.
 
@@ -224,7 +226,7 @@ async def _known(
         .join(Cohort, Cohort.id == Participant.cohort)
         .where(Participant.study == study, Participant.device == device)
     )
-    rows = (await session.execute(query)).all()
+    rows = session.execute(query).all()
     for participant, cohort, _ in rows:
         if participant.round == number:
             return participant, cohort
@@ -247,9 +249,9 @@ def _seat(row: Participant, cohort: Cohort) -> Seat:
     return Seat(participant=row.id, cohort=cohort.number, slot=row.slot, deadline=cohort.deadline)
 
 
-async def _refuse_borrowed_keys(session: AsyncSession, cohort: int, keys: PublicKeys) -> None:
+def _refuse_borrowed_keys(session: Session, cohort: int, keys: PublicKeys) -> None:
     """Refuse keys of another participant: its neighbours would refuse the whole roster."""
     both = (keys.mask, keys.seal)
     same = or_(Participant.mask_key.in_(both), Participant.seal_key.in_(both))
-    if await session.scalar(select(exists().where(and_(Participant.cohort == cohort, same)))):
+    if session.scalar(select(exists().where(and_(Participant.cohort == cohort, same)))):
         raise Refusal(ProblemType.CONFLICT, "a key of another participant was advertised")

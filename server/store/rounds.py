@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import exists, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from protocol.mechanism import Answer, Plan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.round import Phase
-from server.database import Database
+from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Estimate, Message, Round
 from server.store.opening import insert_round
@@ -35,45 +35,46 @@ class Rounds:
     database: Database
     now: Callable[[], datetime]
 
-    async def show(self, study: str, number: int) -> RoundView:
+    @reading
+    def show(self, session: Session, study: str, number: int) -> RoundView:
         """Return one round of `study`."""
-        async with self.database.reading() as session:
-            await find_study(session, study)
-            row = await session.get(Round, (study, number))
-            if row is None:
-                raise not_found("round")
-            return (await _views(session, [row]))[0]
+        find_study(session, study)
+        row = session.get(Round, (study, number))
+        if row is None:
+            raise not_found("round")
+        return _views(session, [row])[0]
 
-    async def page(self, study: str, limit: int, after: int) -> tuple[RoundView, ...]:
+    @reading
+    def page(self, session: Session, study: str, limit: int, after: int) -> tuple[RoundView, ...]:
         """Return up to `limit` rounds of `study` from the one after number `after`."""
         query = select(Round).where(Round.study == study, Round.number > after)
-        async with self.database.reading() as session:
-            await find_study(session, study)
-            rows = await session.scalars(query.order_by(Round.number).limit(limit))
-            return await _views(session, rows.all())
+        find_study(session, study)
+        rows = session.scalars(query.order_by(Round.number).limit(limit))
+        return _views(session, rows.all())
 
-    async def open(self, study: str, after: int) -> RoundView | None:
+    @reading
+    def open(self, session: Session, study: str, after: int) -> RoundView | None:
         """Return the round after number `after` that takes devices now, None if none does.
 
         Raises:
             Refusal: if the study is over and no round will take devices again.
         """
-        async with self.database.reading() as session:
-            row = await find_study(session, study)
-            if row.state in ("finished", "stopped"):
-                raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
-            room = exists().where(
-                Cohort.study == study,
-                Cohort.round == Round.number,
-                Cohort.phase == Phase.ENROLLING,
-                Cohort.deadline > self.now(),
-                Cohort.enrolled < row.terms["cohort_size"],
-            )
-            mine = (Round.study == study, Round.number > after, Round.state == "running")
-            found = await session.scalar(select(Round).where(*mine, room))
-            return None if found is None else (await _views(session, [found]))[0]
+        row = find_study(session, study)
+        if row.state in ("finished", "stopped"):
+            raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
+        room = exists().where(
+            Cohort.study == study,
+            Cohort.round == Round.number,
+            Cohort.phase == Phase.ENROLLING,
+            Cohort.deadline > self.now(),
+            Cohort.enrolled < row.terms["cohort_size"],
+        )
+        mine = (Round.study == study, Round.number > after, Round.state == "running")
+        found = session.scalar(select(Round).where(*mine, room))
+        return None if found is None else _views(session, [found])[0]
 
-    async def complete(self) -> Sequence[tuple[str, int]]:
+    @reading
+    def complete(self, session: Session) -> Sequence[tuple[str, int]]:
         """Return study and number of each running round whose cohorts are all over."""
         waiting = exists().where(
             Cohort.study == Round.study,
@@ -81,33 +82,30 @@ class Rounds:
             Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED)),
         )
         query = select(Round.study, Round.number).where(Round.state == "running", ~waiting)
-        async with self.database.reading() as session:
-            return [(study, number) for study, number in await session.execute(query)]
+        return [(study, number) for study, number in session.execute(query)]
 
-    async def close(
-        self, study: str, number: int, outcome: Outcome, plan: Plan | None
+    @writing
+    def close(
+        self, session: Session, study: str, number: int, outcome: Outcome, plan: Plan | None
     ) -> StudyView | None:
         """Keep what round `number` came to and open the round that `plan` asks for.
 
         Without a plan the study stops, or is finished if this was its last round. Returns
         the study, or None if somebody else closed the round before.
         """
-        async with self.database.writing() as session:
-            row = await find_study(session, study, lock=True)
-            if not await self._close(session, study, number, outcome):
-                return None
-            if number >= row.rounds:
-                row.state = "finished"
-            elif plan is None:
-                row.state = "stopped"
-            else:
-                row.round = plan.round
-                await insert_round(session, study_view(row), plan, self.now())
-            return study_view(row)
+        row = find_study(session, study, lock=True)
+        if not self._close(session, study, number, outcome):
+            return None
+        if number >= row.rounds:
+            row.state = "finished"
+        elif plan is None:
+            row.state = "stopped"
+        else:
+            row.round = plan.round
+            insert_round(session, study_view(row), plan, self.now())
+        return study_view(row)
 
-    async def _close(
-        self, session: AsyncSession, study: str, number: int, outcome: Outcome
-    ) -> bool:
+    def _close(self, session: Session, study: str, number: int, outcome: Outcome) -> bool:
         answer = outcome.answer
         values = {
             "state": outcome.state,
@@ -117,7 +115,7 @@ class Rounds:
         }
         running = (Round.study == study, Round.number == number, Round.state == "running")
         query = update(Round).where(*running).values(values).returning(Round.number)
-        if await session.scalar(query) is None:
+        if session.scalar(query) is None:
             return False
         if answer is not None and answer.estimates:
             rows = [
@@ -130,19 +128,17 @@ class Rounds:
                 }
                 for estimate in answer.estimates
             ]
-            await session.execute(insert(Estimate), rows)
+            session.execute(insert(Estimate), rows)
         return True
 
 
-async def _views(session: AsyncSession, rows: Sequence[Round]) -> tuple[RoundView, ...]:
+def _views(session: Session, rows: Sequence[Round]) -> tuple[RoundView, ...]:
     if not rows:
         return ()
     numbers = [row.number for row in rows]
     of_rounds = (Cohort.study == rows[0].study, Cohort.round.in_(numbers))
-    cohorts = (
-        await session.scalars(select(Cohort).where(*of_rounds).order_by(Cohort.number))
-    ).all()
-    heard, survivors = await _messages(session, cohorts)
+    cohorts = session.scalars(select(Cohort).where(*of_rounds).order_by(Cohort.number)).all()
+    heard, survivors = _messages(session, cohorts)
     views: dict[int, list[CohortView]] = defaultdict(list)
     for cohort in cohorts:
         said = heard[cohort.id, KIND.get(cohort.phase, "")]
@@ -151,8 +147,8 @@ async def _views(session: AsyncSession, rows: Sequence[Round]) -> tuple[RoundVie
     return tuple(round_view(row, views[row.number]) for row in rows)
 
 
-async def _messages(
-    session: AsyncSession, cohorts: Sequence[Cohort]
+def _messages(
+    session: Session, cohorts: Sequence[Cohort]
 ) -> tuple[Counter[tuple[int, str]], dict[int, list[int]]]:
     """Return how many messages of each kind running cohorts have; survivors of summed ones."""
     running = [cohort.id for cohort in cohorts if not cohort.phase.is_over]
@@ -161,12 +157,12 @@ async def _messages(
     heard: Counter[tuple[int, str]] = Counter()
     if running:
         grouped = counts.group_by(Message.cohort, Message.kind)
-        for cohort, kind, count in await session.execute(grouped):
+        for cohort, kind, count in session.execute(grouped):
             heard[cohort, kind] = count
     survivors: dict[int, list[int]] = defaultdict(list)
     if summed:
         vectors = (Message.cohort.in_(summed), Message.kind == "vector")
         slots = select(Message.cohort, Message.slot).where(*vectors).order_by(Message.slot)
-        for cohort, slot in await session.execute(slots):
+        for cohort, slot in session.execute(slots):
             survivors[cohort].append(slot)
     return heard, survivors

@@ -1,17 +1,18 @@
 """Studies: created, listed, started and stopped."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 
 from sqlalchemy import select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.round import Phase
-from server.database import Database
+from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
 from server.store.opening import insert_round
@@ -20,14 +21,14 @@ from server.store.views import study_view
 _STOPPED = "the study was stopped"
 
 
-async def find_study(session: AsyncSession, study: str, *, lock: bool = False) -> Study:
+def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
     """Return the row of `study`, locked against other writers if asked for.
 
     Raises:
         Refusal: if there is none.
     """
     query = select(Study).where(Study.id == study)
-    row = await session.scalar(query.with_for_update() if lock else query)
+    row = session.scalar(query.with_for_update() if lock else query)
     if row is None:
         raise not_found("study")
     return row
@@ -59,69 +60,75 @@ class Studies:
             round=0,
             created=self.now(),
         )
-        plan = self._first_plan(study_view(study))
+        plan = await self._first_plan(study_view(study))
         nbytes = MECHANISMS[request.question.mechanism].ring(plan).nbytes
         if nbytes > most_bytes:
             raise ValueError(f"vectors of {nbytes} bytes: this service accepts {most_bytes}")
-        async with self.database.writing() as session:
-            session.add(study)
-            await session.flush()
-            if request.start:
-                await self._open_first(session, study, plan)
+        return await self._insert(study, plan if request.start else None)
+
+    @writing
+    def _insert(self, session: Session, study: Study, plan: AnyPlan | None) -> StudyView:
+        session.add(study)
+        session.flush()
+        if plan is not None:
+            self._open_first(session, study, plan)
         return study_view(study)
 
-    def _first_plan(self, study: StudyView) -> AnyPlan:
+    async def _first_plan(self, study: StudyView) -> AnyPlan:
+        """Return the first plan, made in a thread but in no transaction: it may take a while."""
         mechanism = MECHANISMS[study.question.mechanism]
-        plan: AnyPlan = mechanism.first_plan(study.question, study.terms, study.id, self.rng)
+        plan: AnyPlan = await asyncio.to_thread(
+            mechanism.first_plan, study.question, study.terms, study.id, self.rng
+        )
         return plan
 
-    async def _open_first(self, session: AsyncSession, study: Study, plan: AnyPlan) -> None:
+    def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
-        await insert_round(session, study_view(study), plan, self.now())
+        insert_round(session, study_view(study), plan, self.now())
 
-    async def show(self, study: str) -> StudyView:
+    @reading
+    def show(self, session: Session, study: str) -> StudyView:
         """Return `study`."""
-        async with self.database.reading() as session:
-            return study_view(await find_study(session, study))
+        return study_view(find_study(session, study))
 
-    async def page(self, limit: int, after: str | None) -> tuple[StudyView, ...]:
+    @reading
+    def page(self, session: Session, limit: int, after: str | None) -> tuple[StudyView, ...]:
         """Return up to `limit` studies, newest first, that are older than `after`."""
         query = select(Study).order_by(Study.created.desc(), Study.id.desc()).limit(limit)
-        async with self.database.reading() as session:
-            if after is not None:
-                last = await find_study(session, after)
-                older = tuple_(Study.created, Study.id) < tuple_(last.created, last.id)
-                query = query.where(older)
-            return tuple(study_view(row) for row in await session.scalars(query))
+        if after is not None:
+            last = find_study(session, after)
+            older = tuple_(Study.created, Study.id) < tuple_(last.created, last.id)
+            query = query.where(older)
+        return tuple(study_view(row) for row in session.scalars(query))
 
     async def start(self, study: str) -> StudyView:
         """Start a created study: its first round opens. A running one is left as it is."""
-        plan = self._first_plan(await self.show(study))  # slow ones would hold the lock
-        async with self.database.writing() as session:
-            row = await find_study(session, study, lock=True)
-            if row.state == "created":
-                await self._open_first(session, row, plan)
-            elif row.state != "running":
-                raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state} already")
-            return study_view(row)
+        return await self._start(study, await self._first_plan(await self.show(study)))
 
-    async def stop(self, study: str) -> StudyView:
+    @writing
+    def _start(self, session: Session, study: str, plan: AnyPlan) -> StudyView:
+        row = find_study(session, study, lock=True)
+        if row.state == "created":
+            self._open_first(session, row, plan)
+        elif row.state != "running":
+            raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state} already")
+        return study_view(row)
+
+    @writing
+    def stop(self, session: Session, study: str) -> StudyView:
         """Stop a study: its running round fails and no other opens. Twice is once."""
-        async with self.database.writing() as session:
-            row = await find_study(session, study, lock=True)
-            if row.state in ("created", "running"):
-                row.state = "stopped"
-                await self._fail_running(session, study)
-            return study_view(row)
+        row = find_study(session, study, lock=True)
+        if row.state in ("created", "running"):
+            row.state = "stopped"
+            self._fail_running(session, study)
+        return study_view(row)
 
-    async def _fail_running(self, session: AsyncSession, study: str) -> None:
+    def _fail_running(self, session: Session, study: str) -> None:
         running = (Round.study == study, Round.state == "running")
-        await session.execute(
-            update(Round).where(*running).values(state="failed", closed=self.now())
-        )
+        session.execute(update(Round).where(*running).values(state="failed", closed=self.now()))
         waiting = Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED))
         cohorts = select(Cohort).where(Cohort.study == study, waiting).with_for_update()
-        for cohort in await session.scalars(cohorts):
+        for cohort in session.scalars(cohorts):
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
             entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
             cohort.history = [*cohort.history, entered]

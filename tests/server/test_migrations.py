@@ -22,10 +22,9 @@ async def test_the_migrations_make_the_schema_of_the_models(database_url: str) -
     database = Database(database_url)
     await migrations.upgrade(database)
     await migrations.upgrade(database)
-    async with database.reading() as session:
-        connection = await session.connection()
-        assert await connection.run_sync(differences) == []
-        assert await connection.run_sync(migrations.revision) == migrations.head()
+    assert await database.read(lambda session: differences(session.connection())) == []
+    found = await database.read(lambda session: migrations.revision(session.connection()))
+    assert found == migrations.head()
     await database.close()
 
 
@@ -39,8 +38,8 @@ async def test_two_servers_that_start_together_migrate_once(database_url: str) -
 async def test_a_schema_from_a_newer_program_is_refused(database_url: str) -> None:
     database = Database(database_url)
     await migrations.upgrade(database)
-    async with database.writing() as session:
-        await session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    change = text("UPDATE alembic_version SET version_num = '9999'")
+    await database.write(lambda session: session.execute(change))
     with pytest.raises(migrations.SchemaTooNewError, match=r"9999.*newer blindtally"):
         await migrations.upgrade(database)
     await database.close()

@@ -63,8 +63,9 @@ async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> Non
     await play(served, study, lost=((), (2,), ()))
     await served.until_closed(study)
     await asyncio.sleep(0.05)
-    async with served.app.state.service.store.database.reading() as session:
-        rows = (await session.execute(text("SELECT kind, body FROM messages"))).all()
+    query = text("SELECT kind, body FROM messages")
+    database = served.app.state.service.store.database
+    rows = await database.read(lambda session: session.execute(query).all())
     assert len(rows) == 6 + 5 + 5
     assert all(body is None for _, body in rows)
 

@@ -15,8 +15,8 @@ async def test_a_service_is_alive_and_ready(serve: Serve, database_url: str) -> 
 
 
 async def test_a_service_with_another_schema_is_alive_but_not_ready(served: Served) -> None:
-    async with served.app.state.service.store.database.writing() as session:
-        await session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    change = text("UPDATE alembic_version SET version_num = '0000'")
+    await served.app.state.service.store.database.write(lambda session: session.execute(change))
     assert (await served.client.get("/healthz")).status_code == 200
     response = await served.client.get("/readyz")
     assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
