@@ -40,6 +40,7 @@ from secagg.participant import Cohort, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 
 TICKET_BYTES = 32
+MUCH = 4 * 2**20  # bytes of masks: from some 10 ms on, the event loop should go on meanwhile
 M = TypeVar("M")
 T = TypeVar("T")
 
@@ -128,20 +129,23 @@ class Participation:
         self._policy.check_roster(self._plan, seat, roster)
         cohort = self._cohort(seat, roster)
         keys = _read(_keys, roster)
-        shared, envelopes = await asyncio.to_thread(
-            joined.share, roster.slot, cohort, keys, self._secrets
-        )
+        shared, envelopes = joined.share(roster.slot, cohort, keys, self._secrets)
         await self._say("envelopes", pack_envelopes(envelopes))
         return shared
 
     async def _mask(self, shared: Shared) -> Masked:
         envelopes = _read(unpack_envelopes, await self._hear("envelopes"))
-        masked, body = await asyncio.to_thread(self._put_on, shared, envelopes)
+        ring: Ring = MECHANISMS[self._plan.question.mechanism].ring(self._plan)
+        if len(envelopes) * ring.nbytes < MUCH:
+            masked, body = self._put_on(shared, envelopes, ring)
+        else:
+            masked, body = await asyncio.to_thread(self._put_on, shared, envelopes, ring)
         await self._say("vector", body)
         return masked
 
-    def _put_on(self, shared: Shared, envelopes: dict[int, bytes]) -> tuple[Masked, bytes]:
-        ring: Ring = MECHANISMS[self._plan.question.mechanism].ring(self._plan)
+    def _put_on(
+        self, shared: Shared, envelopes: dict[int, bytes], ring: Ring
+    ) -> tuple[Masked, bytes]:
         self.vector = encode(self._plan, self._device.contribution, self._chance)
         masked, vector = shared.mask(envelopes, ring, self.vector)
         return masked, ring.pack(vector)
