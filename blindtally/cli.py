@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = {
     "demo": "blindtally.demo.command:demo",
     "serve": "blindtally.serve:serve",
+    "fleet": "blindtally.fleet:fleet",
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
 }
