@@ -22,6 +22,7 @@ from client.problems import ServiceError
 from protocol.messages import HeavyHitter, StudyView
 
 SHOWN = 20  # heavy hitters
+PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
 def fleet(
@@ -60,7 +61,7 @@ def fleet(
     policy = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
     crew = Crew(devices or 160, dropout, seed, policy)
     try:
-        with Analyst(url) as analyst:
+        with Analyst(url, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds)
                 asked = create(analyst, setup)
