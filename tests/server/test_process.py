@@ -1,0 +1,105 @@
+"""The service as a process: killed with kill -9 in each phase, and stopped with Ctrl-C."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.server.harness import Clock, Served, sum_of
+
+STEPS = ("share", "mask", "reveal")
+
+
+@dataclass
+class Process:
+    """A running `blindtally serve`."""
+
+    popen: subprocess.Popen[str]
+    url: str
+
+    def stop(self, how: signal.Signals) -> int:
+        """Send the signal and return the exit status."""
+        self.popen.send_signal(how)
+        return self.popen.wait(10)
+
+
+@contextmanager
+def running(database_url: str) -> Iterator[Process]:
+    command = [sys.executable, "-m", "blindtally", "serve", "--port", "0", "--log-level", "warning"]
+    popen = subprocess.Popen(
+        [*command, "--database", database_url], stdout=subprocess.PIPE, text=True
+    )
+    assert popen.stdout is not None
+    try:
+        line = popen.stdout.readline()
+        assert line.startswith("blindtally serves http://127.0.0.1:"), line
+        yield Process(popen, line.split()[-1])
+    finally:
+        popen.kill()
+        popen.wait()
+        popen.stdout.close()
+
+
+async def test_a_service_killed_in_every_phase_finishes_with_an_exact_sum(
+    sqlite_url: str,
+) -> None:
+    """Half of the devices speak, kill -9, the other half speaks to the next process."""
+    devices = []
+    for step in (None, *STEPS):
+        with running(sqlite_url) as process:
+            async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
+                served = Served(FastAPI(), client, Clock())
+                if step is None:
+                    study = await served.create()
+                    devices = await served.join(study, 3)
+                    process.stop(signal.SIGKILL)
+                    continue
+                for device in devices:
+                    device.client = client
+                if step == "share":
+                    devices += await served.join(study, 3, first=3)
+                else:
+                    before = STEPS[STEPS.index(step) - 1]
+                    await asyncio.gather(*(getattr(d, before)() for d in devices[3:]))
+                await asyncio.gather(*(getattr(device, step)() for device in devices[:3]))
+                process.stop(signal.SIGKILL)
+    with running(sqlite_url) as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
+            served = Served(FastAPI(), client, Clock())
+            for device in devices[3:]:
+                device.client = client
+                await device.reveal()
+            for _ in range(100):
+                view = await served.show_round(study)
+                if view.state != "running":
+                    break
+                await asyncio.sleep(0.05)
+            assert (view.state, view.participants) == ("decoded", 6)
+            assert await served.read_sum(study) == sum_of(devices)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+async def test_a_service_that_is_stopped_lets_waiting_devices_go_at_once(
+    sqlite_url: str, how: signal.Signals
+) -> None:
+    with running(sqlite_url) as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
+            served = Served(FastAPI(), client, Clock())
+            study = await served.create()
+            (device,) = await served.join(study, 1)
+            waiting = asyncio.create_task(device.get("roster", wait=30))
+            await asyncio.sleep(0.3)
+            started = monotonic()
+            process.popen.send_signal(how)
+            assert (await waiting).status_code == 202
+            status = await asyncio.to_thread(process.popen.wait, 10)
+            assert monotonic() - started < 4
+            assert status == (0 if how is signal.SIGINT else -signal.SIGTERM)
