@@ -92,7 +92,7 @@ async def read_body(request: Request, least: int, most: int) -> bytes:
         raise Refusal(ProblemType.WRONG_MEDIA_TYPE, detail)
     wanted = f"{most}" if least == most else f"{least} to {most}"
     declared = request.headers.get("content-length")
-    if declared is not None and not least <= int(declared) <= most:
+    if declared is not None and declared.isdecimal() and not least <= int(declared) <= most:
         raise malformed(f"{wanted} bytes expected, got {declared}")
     chunks, size = [], 0
     async for chunk in request.stream():

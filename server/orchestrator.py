@@ -127,6 +127,8 @@ class Orchestrator:
             if before != after:
                 study, _ = before or after or ("", None)
                 self.watch.ring(cohort_bell(cohort), study_bell(study))
+            if after is None:  # it is over, so what was said in it is needed no more
+                self._beside(("forget", cohort), self.store.cohorts.forget(cohort))
         self._seen = now
 
     def _beside(self, key: object, work: Coroutine[object, object, None]) -> None:
@@ -214,7 +216,6 @@ class Orchestrator:
         if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard):
             _log.warning("cohort failed", reason=reason, **_names(due))
             self.watch.ring(cohort_bell(due.id), study_bell(due.study))
-            await self.store.cohorts.forget(due.id)
         self.wake()
 
     async def _sum(self, due: Due) -> None:
@@ -230,7 +231,6 @@ class Orchestrator:
             await self._fail(due, _INTERNAL)
         else:
             self._moved(due, Phase.SUMMED, await self.store.cohorts.finish(due.id, total))
-            await self.store.cohorts.forget(due.id)
 
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""

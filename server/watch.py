@@ -8,7 +8,9 @@ database is held while waiting.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
@@ -25,11 +27,19 @@ def study_bell(study: str) -> str:
     return f"study {study}"
 
 
+@dataclass(slots=True)
+class _Bell:
+    """Rings once, for so many who wait."""
+
+    rung: asyncio.Event
+    waiting: int = 0
+
+
 class Watch:
     """The bells of one process, by name of what they ring for."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, asyncio.Event] = {}
+        self._bells: dict[str, _Bell] = {}
         self._released = False
 
     def ring(self, *names: str) -> None:
@@ -37,7 +47,7 @@ class Watch:
         for name in names:
             bell = self._bells.pop(name, None)
             if bell is not None:
-                bell.set()
+                bell.rung.set()
 
     def release(self) -> None:
         """Let everybody go, now and from now on: the server is about to stop."""
@@ -50,13 +60,25 @@ class Watch:
         """Return what `ask` answers as soon as it is not None; None after `seconds`."""
         last = monotonic() + seconds
         while True:
-            bell = self._bells.setdefault(name, asyncio.Event())
-            answer = await ask()
-            left = last - monotonic()
-            if answer is not None or left <= 0 or self._released:
-                return answer
-            try:
-                async with asyncio.timeout(left):
-                    await bell.wait()
-            except TimeoutError:
-                return await ask()  # one last look: nobody leaves with a stale answer
+            with self._hold(name) as bell:
+                answer = await ask()
+                left = last - monotonic()
+                if answer is not None or left <= 0 or self._released:
+                    return answer
+                try:
+                    async with asyncio.timeout(left):
+                        await bell.rung.wait()
+                except TimeoutError:
+                    return await ask()  # one last look: nobody leaves with a stale answer
+
+    @contextmanager
+    def _hold(self, name: str) -> Iterator[_Bell]:
+        """Take the bell of `name`; the last who lets it go takes it down."""
+        bell = self._bells.setdefault(name, _Bell(asyncio.Event()))
+        bell.waiting += 1
+        try:
+            yield bell
+        finally:
+            bell.waiting -= 1
+            if not bell.waiting and self._bells.get(name) is bell:
+                del self._bells[name]

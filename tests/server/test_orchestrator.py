@@ -21,6 +21,14 @@ def explode(*_args: Any, **_kwargs: Any) -> NoReturn:
     raise ArithmeticError("the secret is 42")
 
 
+async def until_forgotten(served: Served) -> None:
+    for _ in range(200):
+        if not await served.app.state.service.store.cohorts.over():
+            return
+        await served.tick()
+    raise AssertionError("bodies of a cohort that is over are still there")
+
+
 async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,12 +70,20 @@ async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> Non
     study = await served.create()
     await play(served, study, lost=((), (2,), ()))
     await served.until_closed(study)
-    await asyncio.sleep(0.05)
+    await until_forgotten(served)
     query = text("SELECT kind, body FROM messages")
     database = served.app.state.service.store.database
     rows = await database.read(lambda session: session.execute(query).all())
     assert len(rows) == 6 + 5 + 5
     assert all(body is None for _, body in rows)
+
+
+async def test_bodies_of_a_stopped_study_are_forgotten_too(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6)
+    await asyncio.gather(*(device.share() for device in devices))
+    await served.client.post(f"/v1/studies/{study}/stop")
+    await until_forgotten(served)
 
 
 async def test_a_deadline_that_passed_without_a_server_is_set_anew(

@@ -52,3 +52,13 @@ async def test_other_bells_wake_nobody_and_release_wakes_all() -> None:
     assert await asyncio.gather(*waiting) == [None, None, None]
     assert await watch.until("x", ask, 30) is None  # and nobody waits any more
     assert monotonic() - started < 5
+
+
+async def test_a_bell_that_nobody_waits_for_is_taken_down() -> None:
+    watch = Watch()
+
+    async def ask() -> str | None:
+        return None
+
+    await asyncio.gather(*(watch.until("x", ask, 0.01) for _ in range(3)))
+    assert not watch._bells
