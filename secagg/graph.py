@@ -32,6 +32,7 @@ from secagg.keys import Stream
 Mode: TypeAlias = Literal["semi-honest", "active"]
 _ROUNDING = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
+MOST_DEGREE = 2_000  # envelopes of 200 kB a device, and a bounded search
 MOST_LOAD = 0.9  # of corrupt and lost (lost twice if active): beyond, [Bell20] proves nothing
 
 
@@ -96,8 +97,9 @@ def parameters(n: int, assumptions: Assumptions) -> Parameters:
     """Return the cheapest parameters of a cohort of `n` under `assumptions`.
 
     Raises:
-        InfeasibleError: if `n` is below 2, the rates add up to more than `MOST_LOAD`, or
-            even the complete graph has no room between the corrupt and the surviving.
+        InfeasibleError: if `n` is below 2, the rates add up to more than `MOST_LOAD`, more
+            than `MOST_DEGREE` neighbours are needed, or even the complete graph has no room
+            between the corrupt and the surviving.
     """
     if n < 2:
         raise InfeasibleError(f"a sum of {n} participants hides nothing: at least 2 are needed")
@@ -105,11 +107,16 @@ def parameters(n: int, assumptions: Assumptions) -> Parameters:
     if load > MOST_LOAD:
         counted = "corrupt + 2 dropout" if assumptions.mode == "active" else "corrupt + dropout"
         raise InfeasibleError(f"{counted} is {load:.2f}, above {MOST_LOAD}: assume less")
-    for degree in range(2, n - 1, 2):
+    for degree in range(2, min(n - 2, MOST_DEGREE) + 1, 2):
         if _is_connected(n, degree, assumptions):
             least, most = _thresholds(n, degree, assumptions)
             if least <= most:
                 return Parameters(n, degree, least, most - least)
+    if n - 1 > MOST_DEGREE:
+        raise InfeasibleError(
+            f"{n:,} participants would need more than {MOST_DEGREE:,} neighbours each: assume "
+            f"fewer corrupt or lost, larger odds, or a smaller cohort"
+        )
     return _complete(n, assumptions)
 
 

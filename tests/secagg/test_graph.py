@@ -43,6 +43,11 @@ def test_an_active_server_with_a_third_corrupt_and_a_third_lost_is_infeasible() 
         parameters(1_000, Assumptions(1 / 3, 1 / 3, mode="active"))
 
 
+def test_more_neighbours_than_a_device_can_serve_are_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match="2,000 neighbours"):
+        parameters(100_000, Assumptions(0.45, 0.44, sigma=256, eta=256))
+
+
 @given(st.integers(2, 60), st.floats(0, 0.45), st.floats(0, 0.5))
 def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
     n: int, corrupt: float, dropout: float
