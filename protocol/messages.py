@@ -71,7 +71,7 @@ class Problem(Public):
 
 
 class Timeouts(Public):
-    """How long each phase lasts at most; `patience` is what is left once a quorum is heard."""
+    """Seconds of each phase at most; with a quorum heard, `patience` of silence ends it."""
 
     enrolling: Seconds = 600
     sharing: Seconds = 60

@@ -5,9 +5,9 @@
          +-----------+----------+----------+-> failed
 
 A phase is over when everybody it waits for was heard, or when its deadline passes; then it
-goes on if a quorum was heard and fails if not. Once a quorum is heard the others get
-`patience` more seconds and not the whole deadline, because a device that vanished never
-answers, and every loss would otherwise cost every round its full deadline.
+goes on if a quorum was heard and fails if not. Once a quorum was heard, it is over as soon as
+nobody was heard for `patience`: a device that vanished never answers, and every loss would
+otherwise cost every round a whole deadline.
 """
 
 from dataclasses import dataclass
@@ -41,32 +41,31 @@ AFTER = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A cohort that waits: for `expected` participants, at least `quorum`, until `deadline`."""
+    """A cohort in `phase` that has heard `heard` of `expected`, the last of them at `last`."""
 
     phase: Phase
     expected: int
     quorum: int
+    heard: int
+    last: datetime
     deadline: datetime
     patience: timedelta
 
+    @property
+    def closing(self) -> datetime:
+        """Return when the phase is over if nobody else is heard."""
+        if self.heard < self.quorum:
+            return self.deadline
+        return min(self.deadline, self.last + self.patience)
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to happen to a waiting cohort: the phase it belongs in, and until when."""
 
-    phase: Phase
-    deadline: datetime
-
-
-def settle(waiting: Waiting, heard: int, now: datetime) -> Verdict:
-    """Return where a cohort stands that has `heard` so many participants by `now`."""
-    phase, deadline = waiting.phase, waiting.deadline
+def settle(waiting: Waiting, now: datetime) -> Phase:
+    """Return the phase that a cohort belongs in at `now`."""
+    phase = waiting.phase
     if phase.is_over:
-        return Verdict(phase, deadline)
-    if heard >= waiting.expected:
-        return Verdict(AFTER[phase], deadline)
-    if heard >= waiting.quorum:
-        deadline = min(deadline, now + waiting.patience)
-    if now < deadline:
-        return Verdict(phase, deadline)
-    return Verdict(AFTER[phase] if heard >= waiting.quorum else Phase.FAILED, deadline)
+        return phase
+    if waiting.heard >= waiting.expected:
+        return AFTER[phase]
+    if now < waiting.closing:
+        return phase
+    return AFTER[phase] if waiting.heard >= waiting.quorum else Phase.FAILED

@@ -13,14 +13,14 @@ that is locked or away fails nobody, and is tried again.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
 import structlog
 
 from protocol.mechanisms import AnyPlan
-from protocol.round import AFTER, Phase, settle
+from protocol.round import AFTER, Phase, Waiting, settle
 from secagg.aggregator import digest
 from secagg.errors import InfeasibleError, RecoveryError
 from secagg.graph import parameters
@@ -59,10 +59,14 @@ class Orchestrator:
     now: Callable[[], datetime]
     rng: Random
     pace: Pace = Pace()
+    _since: datetime = field(init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _busy: dict[object, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _seen: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY), init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.now()
 
     def wake(self) -> None:
         """Look again soon: something was said."""
@@ -114,7 +118,7 @@ class Orchestrator:
         for due in waiting:
             if due.id not in self._busy:
                 await self._settle_safely(due)
-                deadlines.append(due.waiting.deadline)
+                deadlines.append(self._waiting(due).closing)
         for study, number in await self.store.rounds.complete():
             self._beside((study, number), self._close_round(study, number))
         return min(deadlines, default=None)
@@ -162,27 +166,29 @@ class Orchestrator:
 
     async def _settle(self, due: Due) -> None:
         """Do with one cohort what the table of phases says."""
-        phase = due.waiting.phase
-        verdict = settle(due.waiting, due.heard, self.now())
-        if verdict.phase is phase:
-            if verdict.deadline < due.waiting.deadline:
-                await self.store.cohorts.hurry(due.id, phase, verdict.deadline)
-                self.wake()  # the next look sees the nearer deadline
-        elif verdict.phase is Phase.FAILED:
+        waiting = self._waiting(due)
+        phase, settled = waiting.phase, settle(waiting, self.now())
+        if settled is phase:
+            return
+        if settled is Phase.FAILED:
             reason = (
-                f"{due.heard} of {due.waiting.expected} {_WHAT[phase]} in time, "
-                f"where {due.waiting.quorum} are needed"
+                f"{waiting.heard} of {waiting.expected} {_WHAT[phase]} in time, "
+                f"where {waiting.quorum} are needed"
             )
-            await self._fail(due, reason, due.heard)
+            await self._fail(due, reason, waiting.heard)
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(due)
         elif phase is Phase.UNMASKING:
             self._beside(due.id, self._sum(due))
         else:
             moved = await self.store.cohorts.move(
-                due.id, phase, verdict.phase, self._deadline(due, verdict.phase)
+                due.id, phase, settled, self._deadline(due, settled)
             )
-            self._moved(due, verdict.phase, moved)
+            self._moved(due, settled, moved)
+
+    def _waiting(self, due: Due) -> Waiting:
+        """Return what the cohort waits for; silence counts only while we were here to hear."""
+        return replace(due.waiting, last=max(due.waiting.last, self._since))
 
     def _deadline(self, due: Due, phase: Phase) -> datetime:
         return self.now() + timedelta(seconds=getattr(due.timeouts, phase.value))
@@ -199,7 +205,7 @@ class Orchestrator:
         try:
             graph = await asyncio.to_thread(parameters, len(keys), due.assumptions)
         except InfeasibleError as error:
-            await self._fail(due, str(error), due.heard)
+            await self._fail(due, str(error), due.waiting.heard)
             return
         roster = Enrolment(
             enrolled=len(keys),

@@ -28,7 +28,6 @@ class Due:
     round: int
     number: int
     waiting: Waiting
-    heard: int
     enrolled: int
     assumptions: Assumptions
     timeouts: Timeouts
@@ -56,23 +55,15 @@ class Cohorts:
     def waiting(self, session: Session) -> tuple[Due, ...]:
         """Return every cohort that waits for somebody."""
         kind = case({phase.value: kind for phase, kind in KIND.items()}, value=Cohort.phase)
-        said = (
-            select(func.count())
-            .where(Message.cohort == Cohort.id, Message.kind == kind)
-            .scalar_subquery()
-        )
+        mine = (Message.cohort == Cohort.id, Message.kind == kind)
+        said = select(func.count()).where(*mine).scalar_subquery()
+        last = select(func.max(Message.received)).where(*mine).scalar_subquery()
         query = (
-            select(Cohort, Study.terms, Study.timeouts, said)
+            select(Cohort, Study.terms, Study.timeouts, said, last)
             .join(Study, Study.id == Cohort.study)
             .where(Cohort.phase.not_in(_OVER))
         )
         return tuple(_due(*row) for row in session.execute(query))
-
-    @writing
-    def hurry(self, session: Session, cohort: int, phase: Phase, deadline: datetime) -> None:
-        """Bring the deadline of a cohort still in `phase` forward; it never goes back here."""
-        later = (Cohort.id == cohort, Cohort.phase == phase, Cohort.deadline > deadline)
-        session.execute(update(Cohort).where(*later).values(deadline=deadline))
 
     @writing
     def close_enrolling(
@@ -175,14 +166,20 @@ class Cohorts:
         session.execute(update(Message).where(*mine).values(body=None))
 
 
-def _due(row: Cohort, terms: dict[str, object], timeouts: dict[str, object], said: int) -> Due:
+def _due(
+    row: Cohort,
+    terms: dict[str, object],
+    timeouts: dict[str, object],
+    said: int,
+    last: datetime | None,
+) -> Due:
     """Return the cohort with its waiting rule: see `protocol/round.py`."""
     rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
     heard, expected, quorum = said, row.enrolled, rules.assumptions.quorum(row.enrolled)
     patience = limits.patience
     if row.phase is Phase.ENROLLING:
         heard, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
-        patience = limits.enrolling
+        patience = limits.enrolling  # a larger cohort hides better: silence ends nothing
     elif row.phase is not Phase.SHARING:
         expected = row.history[-2]["heard"]  # those who were heard in the phase before
     return Due(
@@ -190,8 +187,15 @@ def _due(row: Cohort, terms: dict[str, object], timeouts: dict[str, object], sai
         study=row.study,
         round=row.round,
         number=row.number,
-        waiting=Waiting(row.phase, expected, quorum, row.deadline, timedelta(seconds=patience)),
-        heard=heard,
+        waiting=Waiting(
+            phase=row.phase,
+            expected=expected,
+            quorum=quorum,
+            heard=heard,
+            last=last or datetime.fromisoformat(row.history[-1]["entered"]),
+            deadline=row.deadline,
+            patience=timedelta(seconds=patience),
+        ),
         enrolled=row.enrolled,
         assumptions=rules.assumptions,
         timeouts=limits,

@@ -1,5 +1,6 @@
 """When a phase is over, and what comes next."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,15 @@ from protocol.round import AFTER, Phase, Waiting, settle
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(seconds=1)
-MASKING = Waiting(Phase.MASKING, expected=10, quorum=7, deadline=NOON, patience=2 * TICK)
+MASKING = Waiting(
+    Phase.MASKING,
+    expected=10,
+    quorum=7,
+    heard=0,
+    last=NOON - TICK,
+    deadline=NOON,
+    patience=3 * TICK,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,23 +34,35 @@ MASKING = Waiting(Phase.MASKING, expected=10, quorum=7, deadline=NOON, patience=
     ],
 )
 def test_masking_settles(heard: int, now: datetime, phase: Phase) -> None:
-    assert settle(MASKING, heard, now).phase is phase
+    assert settle(replace(MASKING, heard=heard), now) is phase
 
 
-def test_a_quorum_cuts_the_deadline_down_to_patience() -> None:
-    early = NOON - 10 * TICK
-    assert settle(MASKING, 6, early).deadline == NOON
-    assert settle(MASKING, 7, early).deadline == early + 2 * TICK
+@pytest.mark.parametrize(
+    ("heard", "silence", "phase"),
+    [
+        (7, 2 * TICK, Phase.MASKING),  # the others may be on their way
+        (7, 3 * TICK, Phase.UNMASKING),  # a quorum, and silence since
+        (6, 3 * TICK, Phase.MASKING),  # silence is no reason to fail: the deadline is
+    ],
+)
+def test_silence_closes_a_phase_that_has_its_quorum(
+    heard: int, silence: timedelta, phase: Phase
+) -> None:
+    early = NOON - 60 * TICK
+    assert settle(replace(MASKING, heard=heard, last=early), early + silence) is phase
 
 
-def test_patience_never_extends_a_deadline() -> None:
-    assert settle(MASKING, 7, NOON - TICK).deadline == NOON
+def test_whoever_is_heard_lengthens_the_wait_but_never_beyond_the_deadline() -> None:
+    early = NOON - 60 * TICK
+    waiting = replace(MASKING, heard=7, last=early)
+    assert waiting.closing == early + 3 * TICK
+    assert replace(waiting, heard=8, last=early + TICK).closing == early + 4 * TICK
+    assert replace(waiting, last=NOON - TICK).closing == NOON
 
 
 @pytest.mark.parametrize("phase", [Phase.SUMMED, Phase.FAILED])
 def test_what_is_over_stays_over(phase: Phase) -> None:
-    over = Waiting(phase, 10, 7, NOON, TICK)
-    assert settle(over, 0, NOON + TICK).phase is phase
+    assert settle(replace(MASKING, phase=phase), NOON + TICK) is phase
     assert phase.is_over
 
 
@@ -52,15 +73,15 @@ def test_the_phases_are_a_line_that_ends_in_a_sum() -> None:
     assert line == [phase for phase in Phase if phase is not Phase.FAILED]
 
 
-@given(st.sampled_from(list(AFTER)), st.integers(0, 12), st.integers(-20, 20))
+@given(st.sampled_from(list(AFTER)), st.integers(0, 12), st.integers(-60, 0), st.integers(-60, 20))
 def test_a_cohort_stays_goes_one_on_or_fails_and_fails_only_late_and_short(
-    phase: Phase, heard: int, seconds: int
+    phase: Phase, heard: int, last: int, seconds: int
 ) -> None:
-    waiting = Waiting(phase, 10, 7, NOON, TICK)
+    waiting = replace(MASKING, phase=phase, heard=heard, last=NOON + last * TICK)
     now = NOON + seconds * TICK
-    verdict = settle(waiting, heard, now)
-    assert verdict.phase in (phase, AFTER[phase], Phase.FAILED)
-    assert verdict.deadline <= NOON
-    if verdict.phase is Phase.FAILED:
+    settled = settle(waiting, now)
+    assert settled in (phase, AFTER[phase], Phase.FAILED)
+    assert waiting.closing <= NOON
+    if settled is Phase.FAILED:
         assert heard < 7
         assert now >= NOON
