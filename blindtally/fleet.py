@@ -37,7 +37,7 @@ def fleet(
     devices: Annotated[
         int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = 7,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = 0.1,
@@ -90,7 +90,7 @@ def _new(data: Path | None, crew: Crew, rounds: int) -> Setup:
         dropout=crew.dropout,
         seed=crew.seed,
         threshold=None,
-        contribution=3,
+        contribution=2,
         words=None,
     )
     return replace(chosen, crew=crew)

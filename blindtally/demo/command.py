@@ -27,7 +27,7 @@ WIDTH = 100  # of the tables, where no terminal says how wide it is
 
 def demo(
     devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = 160,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 7,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = 0.1,
@@ -41,7 +41,7 @@ def demo(
     ] = None,
     contribution: Annotated[
         int, typer.Option(min=1, help="The most items that a device gives.")
-    ] = 3,
+    ] = 2,
     words: Annotated[
         int | None,
         typer.Option(min=1, help="16-bit words that a device may send.", show_default="by size"),

@@ -34,9 +34,9 @@ class Screen:
         self._rounds = rounds
         self._number = 0
         self._bars = Progress(
-            TextColumn("  {task.description:<12}"),
-            BarColumn(bar_width=40),
+            TextColumn("  {task.description:<9}"),
             MofNCompleteColumn(),
+            BarColumn(bar_width=32),
             TextColumn("[dim]{task.fields[note]}"),
             console=console,
             transient=True,
