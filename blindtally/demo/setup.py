@@ -64,7 +64,7 @@ def choose(
         dropout=max(0.2, dropout + MARGIN),
     )
     question = AnyQuestion(
-        threshold=threshold or max(2.0, round(devices * rounds * HEAVY_SHARE)),
+        threshold=threshold or max(5.0, round(devices * rounds * HEAVY_SHARE)),
         contribution=contribution,
         domain=domain,
         words=words or PLENTY,

@@ -27,7 +27,7 @@ def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: Service) -> No
     assert code == 0, said
     assert "round 1/1" in said
     assert "sum exact" in said
-    assert "Held 2 times or more" in said
+    assert "Held 5 times or more" in said
 
 
 def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
