@@ -15,14 +15,14 @@ Source: [Bonawitz17, figure 4, round 4] on the graph of [Bell20, figure 2].
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, PublicKeys
 from secagg.masks import Wardrobe
 from secagg.participant import ENVELOPE_BYTES, Cohort, Reveal
 from secagg.ring import Ring, Vector
-from secagg.shamir import recover
+from secagg.shamir import is_share, recover
 
 
 def digest(keys: Mapping[int, PublicKeys]) -> bytes:
@@ -60,8 +60,8 @@ def check_reveal(
     vectors arrived. Shares may be missing (an envelope that did not open has none to give).
 
     Raises:
-        FaultyParticipantError: if a share is of a stranger, or of the other secret than the
-            one that was asked for.
+        FaultyParticipantError: if a share is of a stranger, of the other secret than the one
+            that was asked for, or no field element, with which nothing can be recovered.
     """
     held = {slot, *(other for other in cohort.graph.neighbours(slot) if other in shared)}
     given = reveal.seed_shares.keys() | reveal.key_shares.keys()
@@ -71,6 +71,9 @@ def check_reveal(
         unasked = reveal.key_shares if owner in survivors else reveal.seed_shares
         if owner in unasked:
             raise FaultyParticipantError(slot, f"gave the wrong secret of participant {owner}")
+    for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
+        if not is_share(share):
+            raise FaultyParticipantError(slot, f"gave no share of participant {owner} but noise")
 
 
 @dataclass(frozen=True, slots=True)

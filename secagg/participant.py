@@ -29,7 +29,7 @@ from secagg.graph import Assumptions, Graph, Parameters, graph, parameters
 from secagg.keys import SEAL_BYTES, SEED_BYTES, KeyPair, PublicKeys, Purpose
 from secagg.masks import Wardrobe
 from secagg.ring import Ring, Vector
-from secagg.shamir import SHARE_BYTES, split
+from secagg.shamir import SHARE_BYTES, is_share, split
 
 ENVELOPE_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 
@@ -139,7 +139,7 @@ class Joined(_State):
         `keys` are the neighbours' keys, by slot.
 
         Raises:
-            RefusedError: if the parameters are weaker than the assumptions ask for, `keys`
+            RefusedError: if the parameters are not those that the assumptions ask for, `keys`
                 are not those of the neighbours that the graph gives, or a key is repeated.
         """
         _check_parameters(cohort)
@@ -167,14 +167,13 @@ class Joined(_State):
 
 
 def _check_parameters(cohort: Cohort) -> None:
+    # More is not safer: with more neighbours at the same threshold, more of them collude.
     offered, needed = cohort.parameters, parameters(cohort.n, cohort.assumptions)
-    if offered.degree < needed.degree or offered.threshold < needed.threshold:
+    if (offered.degree, offered.threshold) != (needed.degree, needed.threshold):
         raise RefusedError(
             f"offered degree {offered.degree} and threshold {offered.threshold} where "
             f"{needed.degree} and {needed.threshold} are needed for {cohort.n} participants"
         )
-    if offered.degree >= cohort.n or offered.threshold > offered.degree + 1:
-        raise RefusedError("offered a degree or a threshold that no graph has")
 
 
 @dataclass(slots=True)
@@ -223,9 +222,10 @@ class Shared(_State):
 
     def _open(self, sender: int, sealed: bytes) -> tuple[bytes, bytes] | None:
         both = self.cohort.envelope(sender, self.slot).open(self.sealing[sender], sealed)
-        if both is None or len(both) != 2 * SHARE_BYTES:
+        if both is None:
             return None
-        return both[:SHARE_BYTES], both[SHARE_BYTES:]
+        shares = both[:SHARE_BYTES], both[SHARE_BYTES:]
+        return shares if all(map(is_share, shares)) else None
 
 
 @dataclass(slots=True)

@@ -58,17 +58,17 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
     if not shares or min(shares) < 1 or max(shares) > MOST_HOLDER:
         raise ValueError(f"shares of holders from 1 to {MOST_HOLDER:,} are needed")
     holders = tuple(sorted(shares))
-    ys = [_parse(shares[x]) for x in holders]
+    if not all(map(is_share, shares.values())):
+        raise ValueError(f"a share is a field element of {SHARE_BYTES} bytes")
+    ys = [int.from_bytes(shares[x], "big") for x in holders]
     weights = _weights_at_zero(holders)
     secret = sum(y * weight for y, weight in zip(ys, weights, strict=True)) % P
     return secret.to_bytes(32, "big") if secret < 2**256 else None
 
 
-def _parse(share: bytes) -> int:
-    y = int.from_bytes(share, "big")
-    if len(share) != SHARE_BYTES or y >= P:
-        raise ValueError("a share is a field element of 33 bytes")
-    return y
+def is_share(share: bytes) -> bool:
+    """Return whether `share` is a field element of 33 bytes; if not, it recovers nothing."""
+    return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < P
 
 
 @lru_cache(maxsize=4096)

@@ -34,18 +34,19 @@ def neighbourhood(group: Any, slot: int = 0) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize(
-    "weaker",
+    "other",
     [
         lambda p: replace(p, threshold=p.threshold - 1),
         lambda p: replace(p, degree=p.degree - 2),
-        lambda p: replace(p, threshold=p.degree + 2),
-        lambda p: replace(p, degree=N),
+        lambda p: replace(p, degree=p.degree + 2),  # more neighbours to collude, same threshold
+        lambda p: replace(p, threshold=p.threshold + 1),
+        lambda p: replace(p, degree=N),  # no graph has it
     ],
 )
-def test_weaker_or_impossible_parameters_are_refused(
-    group: Any, weaker: Callable[[Parameters], Parameters]
+def test_parameters_other_than_the_computed_ones_are_refused(
+    group: Any, other: Callable[[Parameters], Parameters]
 ) -> None:
-    cohort = replace(group.cohort, parameters=weaker(group.cohort.parameters))
+    cohort = replace(group.cohort, parameters=other(group.cohort.parameters))
     with pytest.raises(RefusedError, match="offered"):
         group.joined[0].share(0, cohort, neighbourhood(group), group.rng)
 
@@ -171,6 +172,15 @@ def test_an_envelope_that_does_not_open_gives_no_share_and_stops_nobody(group: A
     assert sender not in state.reveal(EVERYBODY, set()).seed_shares
 
 
+@pytest.mark.parametrize("noise", [b"\xff" * 66, bytes(33) + b"\xff" * 33, bytes(65), b""])
+def test_noise_sealed_as_shares_is_not_passed_on_as_mine(group: Any, noise: bytes) -> None:
+    shared, inbox = group.share(range(N))
+    sender = group.cohort.graph.neighbours(0)[0]
+    sealed = group.cohort.envelope(sender, 0).seal(shared[0].sealing[sender], noise, group.rng)
+    state = shared[0].mask({**inbox[0], sender: sealed}, RING, RING.zero())[0]
+    assert sender not in state.reveal(EVERYBODY, set()).seed_shares
+
+
 def test_states_show_no_secret(group: Any) -> None:
     shared, inbox = group.share(range(N))
     joined, state = group.joined[0], shared[0]
@@ -211,6 +221,11 @@ def test_shares_of_a_stranger_or_of_the_wrong_secret_are_faults(group: Any) -> N
         check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal(share, {}))
     with pytest.raises(FaultyParticipantError, match="stranger"):
         check(group.cohort, 0, EVERYBODY - {near}, EVERYBODY, Reveal(share, {}))
+    for noise in (b"\xff" * 33, bytes(32)):  # one such share would cost the cohort its sum
+        with pytest.raises(FaultyParticipantError, match="noise"):
+            check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal({near: noise}, {}))
+        with pytest.raises(FaultyParticipantError, match="noise"):
+            check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal({}, {near: noise}))
 
 
 def test_a_recovered_key_must_be_the_advertised_one(group: Any) -> None:
