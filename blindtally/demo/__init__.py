@@ -7,7 +7,3 @@ results.py    what was found beside the truth, and what it cost
 screen.py     progress and tables
 picture.py    the same as a figure
 """
-
-from blindtally.demo.command import demo
-
-__all__ = ["demo"]

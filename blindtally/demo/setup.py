@@ -34,7 +34,7 @@ HEAVY_SHARE: Final = 0.015  # of all devices, where no threshold is given
 ROOM: Final = 0.8  # items in the first round's table for each device, where no words are given
 LEAST_ROOM: Final = 12
 PLENTY: Final = 2**20  # words, to see what a cell takes
-TIMEOUTS: Final = Timeouts(enrolling=120, sharing=60, masking=60, unmasking=60, patience=0.6)
+TIMEOUTS: Final = Timeouts(enrolling=120, sharing=60, masking=60, unmasking=60, patience=0.5)
 MARGIN: Final = 0.1  # by which losses may exceed those that we cause
 
 
