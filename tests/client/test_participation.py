@@ -109,8 +109,8 @@ def _service_with(
     honest = {
         "slot": 0,
         "n": 9,
-        "degree": 8,
-        "threshold": 4,
+        "degree": 4,
+        "threshold": 2,
         "seed": "00" * 32,
         "digest": "00" * 32,
         "neighbours": (),
