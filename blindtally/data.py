@@ -4,11 +4,11 @@
     user,item,count   a CSV file of users: each user is a device with what it holds
     a b c             baskets: each line is a device, its items separated by blanks
 
-A file whose first line has no comma is one of baskets. A CSV file has a header; a column
-before the items names users, and the first numeric column after them is the count. Where
-nobody says which column the items are in, it is the first, or the second if the first is
-called `user` or the second is not a number. Gzip is seen by its magic number. Cells are
-taken as they are, blanks and all.
+A file whose first line (but for empty ones) has no comma is one of baskets. A CSV file has a
+header; a column before the items names users, and the first numeric column after them is the
+count. Where nobody says which column the items are in, it is the first, or the second if the
+first is called `user` or the second is not a number. Gzip is seen by its magic number. Cells
+are taken as they are, blanks and all.
 """
 
 import csv
@@ -117,8 +117,10 @@ def read(path: Path, column: str | None = None) -> Population:
         DataError: if there is no such file or column, nothing in it, or a line is malformed.
     """
     text = _text(path)
-    first = text.split("\n", 1)[0].removesuffix("\r")
+    first = text.lstrip("\r\n").split("\n", 1)[0].removesuffix("\r")
     if "," not in first and first != column:
+        if column is not None:
+            raise DataError(path, f"has no column {column!r}, and no comma in its first line")
         return Devices(tuple(Counter(line.split()) for line in text.splitlines()))
     return _Table(path, text, column).population()
 
@@ -188,6 +190,8 @@ class _Table:
                 known = ", ".join(self._header)
                 raise DataError(self._path, f"has no column {column!r}; it has {known}", 1)
             return self._header.index(column)
+        if len(self._header) == 1:
+            raise DataError(self._path, "has one column: items and their counts are two", 1)
         second = self._body[0][1][1]
         return int(self._header[0].lower() == "user" or not second.isdecimal())
 

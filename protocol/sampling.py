@@ -20,6 +20,7 @@ Source: Algorithm 1 of [Gascon23], after [Duffield05]; integers are ours.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,9 +33,10 @@ def clip(histogram: Mapping[str, int], most: int, rng: np.random.Generator) -> d
     if sum(histogram.values()) <= most:
         return dict(histogram)
     items = sorted(histogram)  # so that the draw does not hang on the order of insertion
-    counts = [histogram[item] for item in items]
-    kept = rng.multivariate_hypergeometric(counts, most, method="marginals")
-    return {item: int(count) for item, count in zip(items, kept, strict=True) if count}
+    ends = np.cumsum([histogram[item] for item in items])
+    tokens = rng.choice(ends[-1], most, replace=False)  # by number: any total below 2^63 will do
+    kept = Counter(np.searchsorted(ends, tokens, side="right").tolist())
+    return {items[number]: kept[number] for number in sorted(kept)}
 
 
 @dataclass(frozen=True, slots=True)

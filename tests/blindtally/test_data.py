@@ -53,6 +53,10 @@ def test_baskets_are_devices(tmp_path: Path) -> None:
     assert held(path) == [{"1": 1, "2": 1, "3": 1}, {"1": 1}, {}, {"7": 2}]
 
 
+def test_empty_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
+    assert counted(written(tmp_path, "\n\r\nword,count\nthe,3\n")) == {"the": 3}
+
+
 def test_the_count_is_the_first_number_after_the_item(tmp_path: Path) -> None:
     path = written(tmp_path, "domain,ref_subnets,ref_ips\na.org,5,50\nb.org,4,60\n")
     assert counted(path) == {"a.org": 5, "b.org": 4}
@@ -78,6 +82,7 @@ def test_the_shipped_data_is_what_its_note_says() -> None:
     [
         ("", "data.csv: is empty"),
         (" \n\n", "data.csv: is empty"),
+        ('"item, count"\na\n', "line 1: has one column"),
         ("item,count\n", "data.csv: has a header and no rows"),
         ("item,count\na,1\nb,x\n", "line 3: a count is a whole number from 1 up, got 'x'"),
         ("item,count\na,1\nb,\n", "line 3: a count is a whole number"),
@@ -114,6 +119,9 @@ def test_an_unknown_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
     path = written(tmp_path, "word,count\na,1\n")
     with pytest.raises(DataError, match="no column 'wrod'; it has word, count"):
         read(path, "wrod")
+    for content in ("word;count\na;1\n", "1 2 3\n"):  # semicolons, baskets
+        with pytest.raises(DataError, match="no column 'word', and no comma"):
+            read(written(tmp_path, content), "word")
 
 
 def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ def test_clipping_keeps_each_token_with_equal_odds() -> None:
     assert abs(total["b"] / 8000 - 0.3) < 0.03
 
 
+def test_a_device_that_holds_billions_is_clipped_as_any_other() -> None:
+    rng = np.random.default_rng(1)
+    kept = clip({"a": 2**61, "b": 2**60, "c": 1}, 3000, rng)
+    assert sum(kept.values()) == 3000
+    assert abs(kept["a"] - 2000) < 130  # five standard errors
+
+
 CASES = [(1.0, 1), (1.0, 9), (1.5, 1), (2.0, 9), (2.5, 9), (2.5, 2), (7.9, 9), (9.0, 9), (40.3, 9)]
 
 
