@@ -1,19 +1,17 @@
 """`blindtally params`: degree and threshold of a cohort, what they cost, and why."""
 
-import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from blindtally.output import failed, write_json
 from secagg.errors import InfeasibleError
 from secagg.graph import Assumptions, Parameters, parameters
 from secagg.participant import ENVELOPE_BYTES
-from secagg.shamir import SHARE_BYTES
+from secagg.shamir import MOST_HOLDER, SHARE_BYTES
 
 _SLOT_BYTES = 4  # each envelope and share travels with the slot of the other end
 _KIND_BYTES = 1
@@ -42,7 +40,9 @@ class Cost:
 
 
 def params(
-    clients: Annotated[int, typer.Option(min=2, help="Devices in the cohort (n).")],
+    clients: Annotated[
+        int, typer.Option(min=2, max=MOST_HOLDER, help="Devices in the cohort (n).")
+    ],
     corrupt: Annotated[float, typer.Option(help="Fraction that may collude (gamma).")] = 0.1,
     dropout: Annotated[float, typer.Option(help="Fraction that may be lost (delta).")] = 0.2,
     sigma: Annotated[int, typer.Option(help="Privacy fails with odds 2^-sigma.")] = 40,
@@ -65,12 +65,11 @@ def params(
         typer.echo(f"infeasible: {error}", err=True)
         raise typer.Exit(1) from None
     except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    if json_path is not None:
-        _write(json_path, as_json(found, assumptions))
+        raise failed(str(error)) from None
     if json_path != "-":
         _show(found, assumptions)
+    if json_path is not None:
+        write_json(json_path, as_json(found, assumptions))
 
 
 def as_json(found: Parameters, assumptions: Assumptions) -> dict[str, object]:
@@ -92,18 +91,6 @@ def as_json(found: Parameters, assumptions: Assumptions) -> dict[str, object]:
         "envelope_bytes": cost.envelope_bytes,
         "reveal_bytes": cost.reveal_bytes,
     }
-
-
-def _write(path: str, document: dict[str, object]) -> None:
-    text = json.dumps(document, indent=2) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        typer.echo(f"error: cannot write {path}: {error.strerror}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _show(found: Parameters, assumptions: Assumptions) -> None:

@@ -1,7 +1,5 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
-import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -17,6 +15,7 @@ from rich.text import Text
 
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
+from blindtally.output import failed, write_json
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion
@@ -84,7 +83,7 @@ def simulate(
     ] = False,
     corrupt: Annotated[float, typer.Option(help="Fraction of devices that may collude.")] = 0.1,
     dropout: Annotated[float, typer.Option(help="Fraction of devices that vanish.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
     ] = None,
@@ -98,14 +97,14 @@ def simulate(
         setup = prepare(asked)
     except ValidationError as error:
         faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
-        raise _failed("; ".join(faults)) from None
+        raise failed("; ".join(faults)) from None
     except ValueError as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
     result = run(setup, seed, secure=secagg, dropout=dropout)
-    if json_path is not None:
-        _write(json_path, as_json(asked, setup, result))
     if json_path != "-":
         _show(setup, result)
+    if json_path is not None:  # last, so that a file that cannot be written costs no result
+        write_json(json_path, as_json(asked, setup, result))
 
 
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
@@ -194,22 +193,6 @@ def _terms(clients: int, corrupt: float, dropout: float) -> Terms:
         corrupt=corrupt,
         dropout=max(0.2, dropout + 0.1),
     )
-
-
-def _failed(why: str) -> typer.Exit:
-    typer.echo(f"error: {why}", err=True)
-    return typer.Exit(2)
-
-
-def _write(path: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=2) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _failed(f"cannot write {path}: {error.strerror}") from None
 
 
 def _show(setup: Setup, result: Result) -> None:

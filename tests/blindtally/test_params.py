@@ -43,6 +43,7 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path) -> None:
         ("--clients 1000 --corrupt 1.5", 2, "fraction"),
         ("--clients 1000 --sigma 0", 2, "sigma"),
         ("--clients 1", 2, "--clients"),
+        ("--clients 1000000000000000", 2, "--clients"),  # beyond what logarithms tell apart
         ("--clients 1000 --mode naive", 2, "--mode"),
         ("--clients 10 --json /nowhere/at/all.json", 2, "cannot write"),
     ],

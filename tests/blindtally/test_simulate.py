@@ -132,6 +132,7 @@ def test_the_domain_can_be_chosen(
         (["--data", "{words}", "--contribution", 99_999], "contribution: "),
         (["--data", "{words}", "--json", "/nowhere/out.json"], "cannot write /nowhere/out.json"),
         (["--data", "{words}", "--rounds", 0], "--rounds"),
+        (["--data", "{words}", "--seed", -1], "--seed"),
         ([], "--data"),
     ],
 )
@@ -142,6 +143,12 @@ def test_a_mistake_is_told_in_a_line_with_exit_code_2(
     assert told.exit_code == 2
     assert fault in told.stderr
     assert "Traceback" not in told.output
+
+
+def test_a_file_that_cannot_be_written_costs_no_result(words: Path) -> None:
+    told = simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "/nowhere/out.json")
+    assert told.exit_code == 2
+    assert told.stdout.splitlines()[-1].startswith("F1")
 
 
 def test_too_few_devices_for_the_rounds_are_told(tmp_path: Path) -> None:

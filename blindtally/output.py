@@ -1,0 +1,30 @@
+"""What the commands have in common where they end: JSON for scripts, and a plain failure."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def failed(why: str) -> typer.Exit:
+    """Return the end, with exit code 2, of a command that cannot do what was asked; say why."""
+    typer.echo(f"error: {why}", err=True)
+    return typer.Exit(2)
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
+    """Write `document` to the file at `path`, or to stdout if that is `-`.
+
+    Raises:
+        typer.Exit: if the file cannot be written.
+    """
+    text = json.dumps(document, indent=2) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise failed(f"cannot write {path}: {error.strerror}") from None
