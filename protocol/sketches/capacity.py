@@ -70,7 +70,7 @@ def estimate_keys(cells: int, peeled: int, stuck: int) -> float:
     """Return the estimated number of keys in a table of which `stuck` cells stay non-empty.
 
     Always finite: a table without any empty cell counts as one with half of one, so far
-    above capacity the estimate stops at about `cells` log(2 cells) / 3 and says "too many".
+    above capacity the estimate stops at about `cells` log(20 cells) / 3 and says "too many".
     """
     if stuck == 0:
         return float(peeled)

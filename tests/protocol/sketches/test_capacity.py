@@ -65,6 +65,13 @@ def test_a_pair_of_twins_counts_as_two() -> None:
     assert estimate_keys(1_000, 500, 3) == pytest.approx(502, abs=0.1)
 
 
+@pytest.mark.parametrize("cells", [100, 1_250, 100_000])
+def test_a_table_without_an_empty_cell_has_the_greatest_estimate(cells: int) -> None:
+    most = estimate_keys(cells, 0, cells)
+    assert most == pytest.approx(cells * math.log(20 * cells) / 3, rel=0.05)
+    assert most > estimate_keys(cells, 0, cells - 1)
+
+
 def test_the_estimate_agrees_with_equations_3_and_4() -> None:
     cells, x = 10_000, 2.5
     stuck = cells * (1 - math.exp(-x) * (1 + x))
