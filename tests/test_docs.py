@@ -1,0 +1,61 @@
+"""What the documents say to type works, and what they point at is there."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import COMMANDS, app
+from blindtally.demo.service import Service
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+HERE = "http://127.0.0.1:8000"
+RUN = CliRunner()
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    yield from re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Return every `blindtally ...` line of a shell block, split as a shell would."""
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    found = [shlex.split(line, comments=True) for line in lines if line.startswith("blindtally ")]
+    return [words[1:] for words in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} points at {target}"
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_in_the_documents_work(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"word{number},{1000 // number}\n" for number in range(1, 400))
+    Path("words.csv").write_text("word,count\n" + rows)
+    if words[0] in ("serve", "fleet", "demo"):  # these run for long: are their options real?
+        words = [*words, "--help"]
+    result = RUN.invoke(app, words)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_documents_show_each_command() -> None:
+    shown = {words[0] for words in commands()} | {"demo"}  # the demo is a make target there
+    assert shown >= COMMANDS.keys()
+
+
+def test_the_readme_asks_from_python(tmp_path: Path) -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    assert HERE in code
+    with Service(tmp_path) as service:
+        exec(compile(code.replace(HERE, service.url), "README.md", "exec"), {})  # noqa: S102
