@@ -102,6 +102,12 @@ def test_too_few_envelopes_are_refused(group: Any) -> None:
         shared[0].mask(few, RING, RING.zero())
 
 
+def test_just_enough_envelopes_will_do(group: Any) -> None:
+    shared, inbox = group.share(range(N))
+    enough = dict(list(inbox[0].items())[: group.cohort.parameters.threshold - 1])
+    shared[0].mask(enough, RING, RING.zero())  # with my own share they are a threshold
+
+
 def test_a_vector_of_another_ring_is_refused(group: Any) -> None:
     shared, inbox = group.share(range(N))
     with pytest.raises(ValueError, match="lane 0"):
@@ -249,8 +255,9 @@ def test_unmasking_wants_a_quorum_of_sharers(group: Any) -> None:
 def test_a_roster_has_another_digest_with_any_other_key(group: Any) -> None:
     swapped = {**group.keys, 0: group.keys[1], 1: group.keys[0]}
     fewer = {slot: keys for slot, keys in group.keys.items() if slot}
-    digests = {aggregator.digest(keys) for keys in (group.keys, swapped, fewer)}
-    assert len(digests) == 3
+    resealed = {**group.keys, 0: replace(group.keys[0], seal=group.keys[1].seal)}
+    digests = {aggregator.digest(keys) for keys in (group.keys, swapped, fewer, resealed)}
+    assert len(digests) == 4
 
 
 def test_participants_shown_different_facts_get_noise(group: Any) -> None:

@@ -30,6 +30,18 @@ def test_one_share_short_any_secret_is_possible() -> None:
     assert len({recover({**two, 3: share}) for share in completions}) == len(completions)
 
 
+def test_polynomials_are_drawn_from_the_whole_field() -> None:
+    rng = Random(1)
+    slopes = set()
+    for _ in range(50):
+        shares = split(SECRET, [1, 2], 2, rng)
+        one, two = (int.from_bytes(share, "big") for share in shares.values())
+        slopes.add((two - one) % P)
+    assert len(slopes) == 50
+    assert max(slopes) > P // 2  # odds of 2^-50 to be otherwise
+    assert min(slopes) > 2**128  # odds of 50 * 2^-128
+
+
 @pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33)])
 def test_only_32_byte_secrets_are_shared(secret: bytes) -> None:
     with pytest.raises(ValueError, match="32-byte"):
