@@ -23,6 +23,7 @@ from client.problems import accept, worth_repeating
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion
 from protocol.messages import (
+    RETRY_SECONDS,
     HeavyHitter,
     HeavyHitterPage,
     RoundPage,
@@ -192,7 +193,7 @@ class Analyst:
     ) -> httpx.Response:
         headers = _JSON if content is not None else {}
         for attempt in stamina.retry_context(
-            worth_repeating, attempts=None, timeout=self._patience, wait_max=3.0
+            worth_repeating, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
         ):
             with attempt:
                 answer = self._http.request(

@@ -18,6 +18,7 @@ import httpx
 import stamina
 
 from client.problems import accept, worth_repeating
+from protocol.messages import RETRY_SECONDS
 
 POLL_SECONDS: Final = 25.0  # how long the service may hold a question; it allows 30
 LEAST_SECONDS: Final = 0.2  # between two questions, should the service hold none
@@ -103,7 +104,11 @@ class Transport:
             timeout=httpx.Timeout(ANSWER_SECONDS + wait, connect=10.0, pool=None),
         )
         async for attempt in stamina.retry_context(
-            worth_repeating, attempts=None, timeout=self._patience, wait_max=3.0, wait_jitter=0.5
+            worth_repeating,
+            attempts=None,
+            timeout=self._patience,
+            wait_max=RETRY_SECONDS,
+            wait_jitter=0.5,
         ):
             with attempt:
                 response = await self._client.send(request)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 DeviceId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{8,64}$")]
 StudyState = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
+RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no service
 PROBLEM = "urn:blindtally:problem:"
 
 _ENVELOPE = struct.Struct(f">I{ENVELOPE_BYTES}s")

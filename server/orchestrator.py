@@ -20,6 +20,7 @@ from random import Random
 import structlog
 
 from protocol.mechanisms import AnyPlan
+from protocol.messages import RETRY_SECONDS
 from protocol.round import AFTER, Phase, Waiting, settle
 from secagg.aggregator import digest
 from secagg.errors import InfeasibleError, RecoveryError
@@ -75,6 +76,9 @@ class Orchestrator:
     async def resume(self) -> None:
         """Give running cohorts back the time that passed without a server: do this first."""
         resumed = await self.store.cohorts.resume()
+        if await self.store.cohorts.waiting():
+            # Devices that found no service come back within this time: that is no silence.
+            self._since = self.now() + timedelta(seconds=RETRY_SECONDS)
         for cohort in await self.store.cohorts.over():
             await self.store.cohorts.forget(cohort)
         _log.info("orchestrator starts", resumed=resumed)

@@ -21,7 +21,7 @@ from server.database import UNAVAILABLE
 from server.refusals import Refusal
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_SECONDS = 1
+RETRY_AFTER = 1
 _log = structlog.get_logger(__name__)
 
 STATUS = {
@@ -66,7 +66,7 @@ def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Respo
     if refusal.kind is ProblemType.NOT_AUTHORISED:
         all_headers["WWW-Authenticate"] = "Bearer"
     if refusal.kind in (ProblemType.UNAVAILABLE, ProblemType.NO_ROUND):
-        all_headers["Retry-After"] = str(RETRY_SECONDS)
+        all_headers["Retry-After"] = str(RETRY_AFTER)
     body = problem.model_dump_json(exclude_none=True)
     return Response(body, status, all_headers, MEDIA_TYPE)
 

@@ -120,7 +120,10 @@ async def test_no_secret_reaches_the_log(served: Served) -> None:
         assert repr(device.shared.seed) not in said
 
 
-async def test_shares_that_are_none_fail_the_cohort_and_show_no_sum(served: Served) -> None:
+async def test_shares_that_meet_in_no_secret_fail_the_cohort_and_show_no_sum(
+    served: Served,
+) -> None:
+    constant = (2**256 + 5).to_bytes(SHARE_BYTES, "big")  # f(x) = f(0): no 32-byte secret
     study = await served.create()
     devices = await served.join(study, 6)
     for step in ("share", "mask"):
@@ -128,7 +131,7 @@ async def test_shares_that_are_none_fail_the_cohort_and_show_no_sum(served: Serv
     for device in devices:
         body = bytearray(await device.compute_reveal())
         for start in range(0, len(body), 5 + SHARE_BYTES):
-            body[start + 5 : start + 5 + SHARE_BYTES] = b"\xff" * SHARE_BYTES
+            body[start + 5 : start + 5 + SHARE_BYTES] = constant
         assert (await device.put("reveal", bytes(body))).status_code == 204
     view = await served.until_closed(study)
     assert (view.state, view.cohorts[0].phase) == ("failed", "failed")
