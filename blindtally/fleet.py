@@ -41,7 +41,7 @@ def fleet(
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option(help="Chooses devices, losses and samples.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 1,
     max_contribution: Annotated[
         int, typer.Option(min=1, help="Devices refuse to give more items than this.")
     ] = 100,

@@ -214,7 +214,7 @@ class Roster(Public):
     """
 
     slot: int = Field(ge=0)
-    n: int = Field(ge=2)
+    n: int = Field(ge=2, le=100_000)
     degree: int = Field(ge=1)
     threshold: int = Field(ge=1)
     seed: Hex32

@@ -134,7 +134,7 @@ def _recover(cohort: Cohort, owner: int, heard: Heard, kind: str) -> bytes:
     if len(shares) < threshold:
         raise RecoveryError(owner, f"{len(shares)} shares of the {threshold} needed")
     try:
-        secret = recover(dict(islice(shares.items(), threshold)))
+        secret = recover(dict(islice(sorted(shares.items()), threshold)))
     except ValueError as error:
         raise RecoveryError(owner, str(error)) from None
     if secret is None:

@@ -139,10 +139,13 @@ class Joined(_State):
         `keys` are the neighbours' keys, by slot.
 
         Raises:
-            RefusedError: if the parameters are not those that the assumptions ask for, `keys`
-                are not those of the neighbours that the graph gives, or a key is repeated.
+            RefusedError: if the parameters are not those that the assumptions ask for, there
+                is no such slot, `keys` are not those of the neighbours that the graph gives,
+                or a key is repeated.
         """
         _check_parameters(cohort)
+        if not 0 <= slot < cohort.n:
+            raise RefusedError(f"gave me slot {slot} of {cohort.n}")
         if set(keys) != set(cohort.graph.neighbours(slot)):
             raise RefusedError("showed a roster of others than the neighbours in the graph")
         known = [self.public, *keys.values()]

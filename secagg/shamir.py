@@ -50,7 +50,7 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
     """Return the secret that `shares` (by holder) meet in, or None if it is no 32-byte one.
 
-    Pass exactly `threshold` shares: more cost time and prove nothing.
+    Pass exactly `threshold` shares: more cost time, and a false one among them is not named.
 
     Raises:
         ValueError: if there are none, or one is not a field element of 33 bytes.
@@ -71,7 +71,7 @@ def is_share(share: bytes) -> bool:
     return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < P
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # in a complete graph all owners have the same holders
 def _weights_at_zero(xs: tuple[int, ...]) -> tuple[int, ...]:
     """Return the Lagrange weights at zero, with one inversion for all (Montgomery's trick)."""
     product = prod(xs)

@@ -60,6 +60,12 @@ def test_a_roster_of_others_than_the_neighbours_is_refused(group: Any) -> None:
         group.joined[0].share(0, group.cohort, {**keys, 0: group.keys[0]}, group.rng)
 
 
+@pytest.mark.parametrize("slot", [-1, N, 2**40])
+def test_a_slot_outside_the_cohort_is_refused(group: Any, slot: int) -> None:
+    with pytest.raises(RefusedError, match="slot"):
+        group.joined[0].share(slot, group.cohort, neighbourhood(group), group.rng)
+
+
 def test_a_roster_with_a_key_twice_or_my_own_is_refused(group: Any) -> None:
     keys = neighbourhood(group)
     first, second = list(keys)[:2]
