@@ -22,6 +22,7 @@ from functools import wraps
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import stamina
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
@@ -38,6 +39,7 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
+_FIRST_SECONDS = 5.0  # to wait for whoever makes the same database file
 _IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
 _READERS = 6  # threads; they wait for the database, not for the processor
 _WRITERS = 10  # threads for PostgreSQL, whose writers wait for one another's commits
@@ -162,7 +164,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
         "synchronous = FULL",
         "foreign_keys = ON",
     ):
-        cursor.execute(f"PRAGMA {pragma}")
+        # Two processes that make one file wait for each other here without SQLite's timeout.
+        for attempt in stamina.retry_context(on=sqlite3.OperationalError, timeout=_FIRST_SECONDS):
+            with attempt:
+                cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
