@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import stamina
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
@@ -83,7 +83,11 @@ class Database:
         if self.is_sqlite:
             arguments = {"connect_args": {"timeout": busy_timeout}}
         self.engine = create_engine(
-            self.url, pool_size=_READERS + _WRITERS, pool_timeout=self._patience, **arguments
+            self.url,
+            pool_size=_READERS + _WRITERS,
+            pool_timeout=self._patience,
+            hide_parameters=True,  # bodies with shares, and tickets: not for errors and logs
+            **arguments,
         )
         self._writer = self.engine
         if self.is_sqlite:
@@ -105,14 +109,20 @@ class Database:
 
         Raises:
             BusyError: if other writers of this process took too long; nothing was done.
+            DataError: if the database cannot keep such a value, now or ever.
         """
         last = monotonic() + self._patience
 
         def commit() -> T:
             if monotonic() > last:
                 raise BusyError("the database is busy with other writers")
-            with Session(self._writer, expire_on_commit=False) as session, session.begin():
-                return change(session)
+            try:
+                with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                    return change(session)
+            except OperationalError as error:
+                if _is_beyond_limits(error):  # it will not pass, so it is not UNAVAILABLE
+                    raise DataError(error.statement, None, error.orig or error) from None
+                raise
 
         return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
 
@@ -153,6 +163,11 @@ def writing(method: _Method[B, P, T]) -> _Asked[B, P, T]:
         return await self.database.write(lambda session: method(self, session, *args, **kwargs))
 
     return commit
+
+
+def _is_beyond_limits(error: OperationalError) -> bool:
+    """Return whether PostgreSQL says "program limit exceeded", as for a key of 3 kB."""
+    return str(getattr(error.orig, "sqlstate", None)).startswith("54")
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

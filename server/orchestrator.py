@@ -7,7 +7,8 @@ may be killed at any line and started anywhere, also twice. A message accepted h
 at once, a deadline when it comes, and every `poll` seconds it looks in any case, for what
 other processes did. Sums and answers take long and run beside it, one task each; until
 one is done its cohort is left alone. An error in one cohort fails that cohort; a database
-that is locked or away fails nobody, and is tried again.
+that is locked or away fails nobody: it is tried again, and then, as after a restart, cohorts
+get the time back in which nobody could be heard.
 """
 
 import asyncio
@@ -61,6 +62,7 @@ class Orchestrator:
     rng: Random
     pace: Pace = Pace()
     _since: datetime = field(init=False)
+    _was_deaf: bool = field(default=False, init=False)  # no database, so nobody was heard
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _busy: dict[object, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _seen: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
@@ -74,14 +76,14 @@ class Orchestrator:
         self._woken.set()
 
     async def resume(self) -> None:
-        """Give running cohorts back the time that passed without a server: do this first."""
+        """Give running cohorts back the time in which nobody was heard: do this first."""
         resumed = await self.store.cohorts.resume()
         if await self.store.cohorts.waiting():
             # Devices that found no service come back within this time: that is no silence.
             self._since = self.now() + timedelta(seconds=RETRY_SECONDS)
         for cohort in await self.store.cohorts.over():
             await self.store.cohorts.forget(cohort)
-        _log.info("orchestrator starts", resumed=resumed)
+        _log.info("orchestrator resumes", resumed=resumed)
 
     async def run(self) -> None:
         """Tick until cancelled; what runs beside is cancelled too, and done again from rows."""
@@ -96,8 +98,12 @@ class Orchestrator:
 
     async def _try_tick(self) -> datetime | None:
         try:
+            if self._was_deaf:
+                await self.resume()
+                self._was_deaf = False
             return await self.tick()
         except UNAVAILABLE as error:
+            self._was_deaf = True
             _log.warning("database unavailable", error=type(error).__name__)
         except Exception:
             _log.exception("tick failed")
@@ -256,7 +262,14 @@ class Orchestrator:
         following = None
         if number < view.rounds:
             following = await self._plan_next(plan, outcome)
-        closed = await self.store.rounds.close(study, number, outcome, following)
+        try:
+            closed = await self.store.rounds.close(study, number, outcome, following)
+        except UNAVAILABLE:
+            raise
+        except Exception:  # the next look would find the same: better no answer than no end
+            _log.exception("answer not kept", study=study, round=number)
+            outcome = Outcome("failed")
+            closed = await self.store.rounds.close(study, number, outcome, following)
         if closed is not None:
             _log.info("round closed", study=study, round=number, state=outcome.state)
         self.watch.ring(study_bell(study))

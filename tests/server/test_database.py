@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.database import BusyError, Database, parse_url
@@ -104,3 +105,15 @@ async def test_a_reader_does_not_wait_for_a_writer(sqlite: Database) -> None:
 
     loop = asyncio.get_running_loop()
     assert await sqlite.write(read_meanwhile) == 0
+
+
+async def test_an_error_of_the_database_shows_no_value(database_url: str) -> None:
+    """A message's body may hold shares; errors are logged."""
+    database = Database(database_url)
+    share = "c0ffee" * 8
+    statement = text("INSERT INTO nowhere VALUES (:body)").bindparams(body=share)
+    with pytest.raises(SQLAlchemyError) as caught:
+        await database.write(lambda session: session.execute(statement))
+    assert "nowhere" in str(caught.value)
+    assert share not in str(caught.value)
+    await database.close()

@@ -3,10 +3,13 @@
 import asyncio
 from random import Random
 from typing import Any, NoReturn
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
 from sqlalchemy import text
+from sqlalchemy.event import listen
+from sqlalchemy.exc import OperationalError
 
 from secagg.shamir import SHARE_BYTES
 from server.database import Database
@@ -138,3 +141,65 @@ async def test_shares_that_meet_in_no_secret_fail_the_cohort_and_show_no_sum(
     assert "cannot be recovered" in str(view.cohorts[0].failure)
     path = f"/v1/studies/{study}/rounds/1/cohorts/0/sum"
     assert (await served.client.get(path)).status_code == 410
+
+
+async def test_time_without_a_database_costs_no_cohort_its_round(
+    served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the deadline nor the silence counts in which nobody could be heard."""
+    study, other = await served.create(), await served.create()
+    await asyncio.gather(*(device.share() for device in (await served.join(study, 6))[:1]))
+    await asyncio.gather(*(device.share() for device in (await served.join(other, 6))[:5]))
+    store = served.app.state.service.store
+    away = OperationalError("", None, Exception("away"))
+    monkeypatch.setattr(type(store.cohorts), "waiting", AsyncMock(side_effect=away))
+    for _ in range(10):
+        await served.tick()
+    clock.advance(3600)
+    monkeypatch.undo()
+    for _ in range(10):
+        await served.tick()
+    for each in (study, other):
+        assert (await served.show_round(each)).cohorts[0].phase == "sharing"
+
+
+async def test_a_cohort_that_waits_is_found_by_index_among_all_that_are_over(
+    served: Served,
+) -> None:
+    statements: list[str] = []
+    database = served.app.state.service.store.database
+    listen(database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
+    await served.app.state.service.store.cohorts.waiting()
+    query = next(said for said in statements if "FROM cohorts JOIN studies" in said)
+    marks = ("waiting",) * query.count("?")
+    plan = await database.read(
+        lambda session: (
+            session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", marks).all()
+        )
+    )
+    assert any("USING INDEX cohorts_by_phase" in row[-1] for row in plan)
+
+
+async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
+    serve: Serve, postgres_url: str
+) -> None:
+    """PostgreSQL has no index entry of 3 kB, and one device may hold such an item."""
+    random = Random(1)
+    characters = "".join(chr(0x4E00 + number) for number in range(4096))
+    item = "".join(random.choices(characters, k=1024))
+    question = {
+        "mechanism": "adaptive-iblt",
+        "threshold": 1,
+        "contribution": 2,
+        "domain": {"kind": "alphabet", "characters": characters, "length": 1024},
+        "words": 60_000,
+    }
+    async with serve(postgres_url) as served:
+        study = await served.create(question=question)
+        devices = await served.join(study, 6)
+        for device in devices:
+            device.histogram = {item: 1}
+        for step in ("share", "mask", "reveal"):
+            await asyncio.gather(*(getattr(device, step)() for device in devices))
+        assert (await served.until_closed(study)).state == "failed"
+        assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
