@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from server import problems
 from server.api import answers, health, participants, rounds, studies
 from server.api.openapi import describe
-from server.limits import BodyLimit, SafeHeaders
+from server.limits import BodyLimit, LastWord, SafeHeaders
 from server.service import run_service
 from server.settings import Settings
 
@@ -38,6 +38,7 @@ def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> 
     app.add_middleware(
         BodyLimit, most_octets=settings.max_upload_bytes, most_json=settings.max_json_bytes
     )
+    app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(SafeHeaders)
     for part in (studies, rounds, answers, participants, health):
         app.include_router(part.router)

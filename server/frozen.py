@@ -10,6 +10,7 @@ standing first. Losing it all costs time only.
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from protocol.messages import pack_envelopes, unpack_envelopes
@@ -32,8 +33,9 @@ class Once(Generic[K, V]):
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; what `read` raises is raised and not kept."""
         task = self._kept.get(key)
-        if task is None or _has_failed(task):
+        if task is None:
             task = asyncio.create_task(self._fetch(key))
+            task.add_done_callback(partial(self._drop_failed, key))
             self._kept[key] = task
         self._kept.move_to_end(key)
         while len(self._kept) > self._size:
@@ -43,9 +45,10 @@ class Once(Generic[K, V]):
     async def _fetch(self, key: K) -> V:
         return await self._read(key)
 
-
-def _has_failed(task: asyncio.Task[V]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    def _drop_failed(self, key: K, task: asyncio.Task[V]) -> None:
+        has_failed = task.cancelled() or task.exception() is not None
+        if has_failed and self._kept.get(key) is task:
+            del self._kept[key]
 
 
 class Frozen:

@@ -1,9 +1,12 @@
-"""What is refused before it is read, and what every answer carries.
+"""What is refused before it is read, what every answer carries, and what is cut off.
 
 A body larger than its kind may be is refused by its Content-Length, or, without one, at the
 first chunk that goes too far; nothing is buffered here. Routes that know the exact size of
 what they expect read with `read_body`, which stops as early.
 """
+
+import asyncio
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,7 +31,7 @@ def _too_large(most: int) -> str:
 
 
 class BodyLimit:
-    """Refuses bodies above `most_octets` (binary) or `most_json` (all others) bytes."""
+    """Refuses bodies above `most_octets` (binary, of a PUT) or `most_json` (all others) bytes."""
 
     def __init__(self, app: ASGIApp, most_octets: int, most_json: int) -> None:
         self._app = app
@@ -41,7 +44,8 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_binary = headers.get("content-type", "").startswith(OCTETS)
+        # Other methods read documents, whole and before they look at the media type.
+        is_binary = scope["method"] == "PUT" and _media_type(headers) == OCTETS
         most = self._most_octets if is_binary else self._most_json
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > most:
@@ -80,16 +84,54 @@ class SafeHeaders:
         await self._app(scope, receive, with_headers)
 
 
+class LastWord:
+    """Answers whom a shutdown cuts off, with a refusal that says to come again."""
+
+    def __init__(self, app: ASGIApp, is_stopping: Callable[[], bool]) -> None:
+        self._app = app
+        self._is_stopping = is_stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; answer it if it is cancelled before it has an answer."""
+        is_open = scope["type"] == "http"
+
+        async def noting(message: Message) -> None:
+            nonlocal is_open
+            is_open = False
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            if not (is_open and self._is_stopping()):
+                raise
+            refusal = Refusal(ProblemType.UNAVAILABLE, "the service is stopping: try again")
+            await respond(refusal)(scope, receive, send)
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_media_type(request: Request, expected: str) -> None:
+    """Refuse a body that does not say it is of the `expected` type.
+
+    Raises:
+        Refusal: if it does not.
+    """
+    media_type = _media_type(request.headers)
+    if media_type != expected:
+        detail = f"{expected} expected, got {media_type or 'no content-type'}"
+        raise Refusal(ProblemType.WRONG_MEDIA_TYPE, detail)
+
+
 async def read_body(request: Request, least: int, most: int) -> bytes:
     """Return a binary body of `least` to `most` bytes, reading no more than that.
 
     Raises:
         Refusal: if it is of another media type or size.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != OCTETS:
-        detail = f"{OCTETS} expected, got {media_type or 'no content-type'}"
-        raise Refusal(ProblemType.WRONG_MEDIA_TYPE, detail)
+    check_media_type(request, OCTETS)
     wanted = f"{most}" if least == most else f"{least} to {most}"
     declared = request.headers.get("content-length")
     if declared is not None and declared.isdecimal() and not least <= int(declared) <= most:

@@ -42,6 +42,11 @@ class Watch:
         self._bells: dict[str, _Bell] = {}
         self._released = False
 
+    @property
+    def is_released(self) -> bool:
+        """Return whether the server is about to stop."""
+        return self._released
+
     def ring(self, *names: str) -> None:
         """Wake everybody who waits for one of `names`."""
         for name in names:

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
 
-from protocol.messages import ProblemType
-from server.limits import OCTETS
-from server.refusals import Refusal, not_found
+from server.limits import OCTETS, check_media_type
+from server.refusals import not_found
 
 _LONGEST_ID = 64
 Wait = Annotated[
@@ -41,10 +40,7 @@ ParticipantId = Annotated[str, Depends(_participant)]
 
 async def json_only(request: Request) -> None:
     """Refuse a body that does not say it is JSON."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        detail = f"application/json expected, got {media_type or 'no content-type'}"
-        raise Refusal(ProblemType.WRONG_MEDIA_TYPE, detail)
+    check_media_type(request, "application/json")
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -49,3 +49,21 @@ async def test_one_who_leaves_takes_nothing_from_the_others() -> None:
     await asyncio.sleep(0)
     leaving.cancel()
     assert await staying == 1
+
+
+async def test_errors_take_no_room_from_what_is_kept() -> None:
+    reads: list[int] = []
+
+    async def read(key: int) -> int:
+        reads.append(key)
+        if key < 0:
+            raise ValueError("there is none")
+        return key
+
+    once = Once(read, 2)
+    await once(1)
+    for key in (-1, -2, -3):
+        with pytest.raises(ValueError, match="none"):
+            await once(key)
+    await once(1)
+    assert reads == [1, -1, -2, -3]

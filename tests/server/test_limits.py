@@ -67,3 +67,15 @@ async def test_a_vector_without_a_length_is_read_no_further_than_it_may_be(
         response = await served.client.send(request)
         assert (response.status_code, response.json()["type"]) == (422, f"{PROBLEM}malformed")
         assert body.taken <= device.ring.nbytes // 1024 + 2
+
+
+async def test_a_document_is_no_larger_for_being_called_binary(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """It is read whole before its media type is looked at."""
+    async with serve(sqlite_url, **MOST) as served:
+        body = Chunks(4)
+        request = served.client.build_request("POST", "/v1/studies", headers=OCTETS)
+        request.stream = body
+        response = await served.client.send(request)
+        assert (response.status_code, body.taken) == (413, 2)

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from protocol.messages import ProblemType
 from tests.server.harness import Clock, Served, sum_of
 
 STEPS = ("share", "mask", "reveal")
@@ -103,3 +104,22 @@ async def test_a_service_that_is_stopped_lets_waiting_devices_go_at_once(
             status = await asyncio.to_thread(process.popen.wait, 10)
             assert monotonic() - started < 4
             assert status == (0 if how is signal.SIGINT else -signal.SIGTERM)
+
+
+async def test_a_device_whose_upload_a_shutdown_cuts_off_is_told_to_come_again(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDTALLY_SHUTDOWN_SECONDS", "1")
+    with running(sqlite_url) as process:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(process.url).port)
+        head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        await asyncio.sleep(0.3)
+        process.popen.send_signal(signal.SIGTERM)
+        answer = (await reader.read()).decode()
+        writer.close()
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "retry-after: 1" in answer
+        assert ProblemType.UNAVAILABLE in answer
+        assert await asyncio.to_thread(process.popen.wait, 10) == -signal.SIGTERM
+    assert "Traceback" not in capfd.readouterr().err
