@@ -19,7 +19,7 @@ from typing import Final, Self
 import httpx
 import stamina
 
-from client.problems import accept, worth_repeating
+from client.problems import accept, was_not_done, worth_repeating
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion
 from protocol.messages import (
@@ -83,6 +83,8 @@ class Analyst:
 
         Raises:
             RejectedError: if it cannot be answered under these terms; says what can.
+            httpx.TransportError: if there was no answer. The study may have been created, so
+                this is not repeated: look for it in `studies`.
         """
         asked = StudyRequest(
             name=name,
@@ -92,7 +94,8 @@ class Analyst:
             timeouts=timeouts or Timeouts(),
             start=start,
         )
-        answer = self._send("POST", "/studies", content=asked.model_dump_json())
+        content = asked.model_dump_json()
+        answer = self._send("POST", "/studies", content=content, repeat=was_not_done)
         return StudyView.model_validate_json(answer.content)
 
     def start(self, study: str) -> StudyView:
@@ -190,10 +193,11 @@ class Analyst:
         *,
         content: str | None = None,
         params: dict[str, str | int] | None = None,
+        repeat: Callable[[Exception], bool | float] = worth_repeating,
     ) -> httpx.Response:
         headers = _JSON if content is not None else {}
         for attempt in stamina.retry_context(
-            worth_repeating, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
+            repeat, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
         ):
             with attempt:
                 answer = self._http.request(

@@ -4,8 +4,8 @@ An error answer is problem+json (RFC 9457) whose `type` is stable, so each type 
 exception class here, and callers catch what they can act on: a device that was left out may
 come again, one that came in the wrong phase may not. Whatever may pass by itself (no
 connection, a busy database, a proxy without its server) is worth repeating, after the time
-that the answer names in Retry-After or else after a growing one: every request of ours may
-be repeated, because saying a thing twice is the same as saying it once.
+that the answer names in Retry-After or else after a growing one: saying a thing twice is the
+same as saying it once. Creating a study is not: it is repeated only if nothing was done.
 """
 
 from typing import ClassVar, Final
@@ -143,8 +143,16 @@ def worth_repeating(error: Exception) -> bool | float:
     if isinstance(error, ServiceError):
         if error.problem.status not in PASSING:
             return False
-        return True if error.retry_after is None else min(error.retry_after, MOST_SECONDS)
+        return error.retry_after or True  # after 0 seconds, many would come back at once
     return isinstance(error, httpx.TransportError)
+
+
+def was_not_done(error: Exception) -> bool | float:
+    """Return whether a request was not even begun: True, or when it may be made again."""
+    if isinstance(error, ServiceError):
+        unavailable = PROBLEM + ProblemType.UNAVAILABLE  # our own word, and not a proxy's
+        return error.problem.type == unavailable and worth_repeating(error)
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
 def _problem(response: httpx.Response) -> Problem:
@@ -163,4 +171,4 @@ def _problem(response: httpx.Response) -> Problem:
 def _retry_after(response: httpx.Response) -> float | None:
     """Return the seconds of Retry-After; a date there is not ours, and ignored."""
     said = response.headers.get("retry-after", "")
-    return float(said) if said.isdigit() else None
+    return min(float(said), MOST_SECONDS) if said.isdecimal() else None

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from client.analyst import Analyst
-from client.problems import NotFoundError, RejectedError
+from client.problems import NotFoundError, RejectedError, UnavailableError
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import AnyQuestion
@@ -55,8 +55,8 @@ def a_round(number: int, state: str) -> dict[str, object]:
     }
 
 
-def analyst(answer: Callable[[httpx.Request], httpx.Response]) -> Analyst:
-    return Analyst("http://service", patience=0.2, transport=httpx.MockTransport(answer))
+def analyst(answer: Callable[[httpx.Request], httpx.Response], patience: float = 0.2) -> Analyst:
+    return Analyst("http://service", patience=patience, transport=httpx.MockTransport(answer))
 
 
 def page(rows: str, found: list[dict[str, object]], after: object) -> httpx.Response:
@@ -130,3 +130,38 @@ def test_an_error_says_what_to_do_next(
     asking = analyst(lambda _: httpx.Response(status, json=said))
     with asking, pytest.raises(error, match=advice):
         asking.study("s1")
+
+
+@pytest.mark.parametrize("hitch", [httpx.ReadError("cut"), httpx.Response(502)])
+def test_a_study_is_not_created_twice(hitch: httpx.Response | Exception) -> None:
+    """An answer that was lost, by the service or a proxy, does not tell what was done."""
+    calls = 0
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        nonlocal calls
+        calls += 1
+        if isinstance(hitch, Exception):
+            raise hitch
+        return hitch
+
+    with pytest.raises((httpx.ReadError, UnavailableError)):
+        analyst(answer).create("words", QUESTION, TERMS, rounds=2)
+    assert calls == 1
+
+
+def test_a_study_is_created_once_the_service_is_there() -> None:
+    busy = {"type": f"{PROBLEM}unavailable", "title": "", "status": 503, "detail": ""}
+    script: list[httpx.Response | Exception] = [
+        httpx.ConnectError("refused"),
+        httpx.Response(503, json=busy),
+        httpx.Response(201, json=study()),
+    ]
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        said = script.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    with analyst(answer, patience=10) as waiting:
+        assert waiting.create("words", QUESTION, TERMS, rounds=2).id == "s1"

@@ -13,6 +13,8 @@ from client.problems import (
     LeftOutError,
     ServiceError,
     UnavailableError,
+    accept,
+    worth_repeating,
 )
 from client.transport import Transport, connect
 from protocol.messages import PROBLEM, Problem, ProblemType
@@ -85,6 +87,16 @@ async def test_the_service_says_when_to_come_back(monkeypatch: pytest.MonkeyPatc
     busy.headers["retry-after"] = "3"
     await transport(busy, httpx.Response(204)).send("GET", "/studies")
     assert waited == [3.0]
+
+
+@pytest.mark.parametrize(("said", "waited"), [("9" * 400, 30.0), ("0", None), ("\xb2", None)])
+async def test_a_service_says_so_within_reason(said: str, waited: float | None) -> None:
+    content = problem(ProblemType.UNAVAILABLE, 503).content
+    when = [(b"retry-after", said.encode("latin-1"))]
+    with pytest.raises(UnavailableError) as caught:
+        accept(httpx.Response(503, headers=when, content=content))
+    assert (caught.value.retry_after or 0) <= 30
+    assert worth_repeating(caught.value) == (waited or True)
 
 
 async def test_patience_has_an_end() -> None:
