@@ -62,7 +62,7 @@ class End(StrEnum):
 
     FINISHED = "finished"
     VANISHED = "vanished"  # because the fleet let it
-    LATE = "late"  # the cohort went on without it
+    LATE = "late"  # the round was full, or the cohort went on without it
     COHORT_FAILED = "cohort failed"
     REFUSED = "refused"  # it left: the service asked for too much
     REJECTED = "rejected"  # the service would not have it
@@ -162,13 +162,15 @@ class Fleet:
             if view is None:
                 return
             entries = await self.enter(view)
+            after = view.number
             if all(entry.last is None for entry in entries):
+                if any(entry.end is End.LATE for entry in entries):
+                    continue  # others took the seats; the next round has more
                 raise NobodyEnteredError(view.number, entries[0].error)
             played = Played(await self._over(view.number), entries)
             for cohort in played.view.cohorts:
                 self._counted.update(entry.device for entry in played.in_sum(cohort))
             yield played
-            after = view.number
 
     async def next_round(self, after: int) -> RoundView | None:
         """Return the next round that takes devices, or None if the study is over."""
@@ -290,7 +292,7 @@ def select(crew: Crew, number: int, free: Sequence[int]) -> tuple[list[int], dic
 def _end(problem: Exception) -> End:
     if isinstance(problem, ProtocolError):
         return End.REFUSED
-    if isinstance(problem, LeftOutError | WrongPhaseError):
+    if isinstance(problem, LeftOutError | NoRoundError | WrongPhaseError):
         return End.LATE
     if isinstance(problem, CohortFailedError):
         return End.COHORT_FAILED

@@ -1,6 +1,8 @@
 """A fleet plays whole studies through ASGI; its seed decides who is lost, and when."""
 
+import asyncio
 from collections import Counter
+from unittest.mock import AsyncMock, call
 
 import pytest
 
@@ -69,6 +71,21 @@ async def test_a_fleet_smaller_than_the_study_comes_again_with_whoever_was_lost(
         entry.device for entry in first.in_sum(first.view.cohorts[0])
     }
     assert lost <= {entry.device for entry in second.entries}
+
+
+async def test_a_fleet_that_finds_a_round_full_waits_for_the_next(
+    connect: Connect, study: StudyView
+) -> None:
+    early, late = (Fleet(connect, study, HOLDINGS, crew(seed=seed)) for seed in (1, 2))
+    view = await late.next_round(0)
+    assert view is not None
+    entering = asyncio.create_task(early.enter(view))
+    late.next_round = AsyncMock(side_effect=[view, None])  # type: ignore[method-assign]
+    while (await early.next_round(0) or view).number == 1:
+        await asyncio.sleep(0.01)
+    assert [one async for one in late.play()] == []
+    assert late.next_round.await_args_list == [call(0), call(1)]
+    await entering
 
 
 async def test_devices_refuse_and_the_fleet_says_why(connect: Connect, study: StudyView) -> None:
