@@ -82,6 +82,7 @@ class Bench:
     words: int
     progress: Callable[[], None]
     watch: Stopwatch = field(default_factory=Stopwatch)
+    commitments: dict[int, bytes] = field(default_factory=dict)
     rng: Random = field(default_factory=SystemRandom)
 
     def run(self) -> list[Row]:
@@ -115,6 +116,7 @@ class Bench:
             with self.watch.time("join"):
                 joined.append(join(self.rng))
         keys = {slot: state.public for slot, state in enumerate(joined)}
+        self.commitments = {slot: state.commitment for slot, state in enumerate(joined)}
         cohort = Cohort(
             session=self.rng.randbytes(32),
             parameters=parameters(self.n, ASSUMPTIONS),
@@ -149,14 +151,14 @@ class Bench:
             again = Masked(state.slot, cohort, state.held)  # a state answers once only
             with self.watch.time(f"reveal {bool(lost)}"):
                 reveals[slot] = again.reveal(survivors, lost)
-        return Heard(keys, masked.keys(), survivors, reveals)
+        return Heard(keys, self.commitments, masked.keys(), survivors, reveals)
 
     def _unmask(
         self, cohort: Cohort, ring: Ring, heard: Heard, total: Vector, case: tuple[str, Vector]
     ) -> Row:
         name, vector = case
         start = time.process_time()
-        found = unmask(cohort, ring, heard, total)
+        found = unmask(cohort, ring, heard, total).total
         seconds = time.process_time() - start
         survivors = set(heard.survivors)
         expected = vector[0] * np.uint32(len(survivors))

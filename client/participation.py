@@ -116,7 +116,12 @@ class Participation:
         joined = join(self._secrets)
         keys = joined.public
         self._ticket = new_ticket(self._secrets)
-        asked = Join(device=self._device.name, mask_key=keys.mask.hex(), seal_key=keys.seal.hex())
+        asked = Join(
+            device=self._device.name,
+            mask_key=keys.mask.hex(),
+            seal_key=keys.seal.hex(),
+            commitment=joined.commitment.hex(),
+        )
         path = f"/studies/{study}/rounds/{self._number}/participants"
         answer = await self._transport.send(
             "POST", path, content=asked.model_dump_json().encode(), ticket=self._ticket

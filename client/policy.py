@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import Roster, Seat
 from secagg.errors import RefusedError
-from secagg.graph import Mode, parameters
+from secagg.graph import Mode
 
 
 class PolicyError(RefusedError):
@@ -80,13 +80,6 @@ class Policy:
                 "terms", f"runs a cohort of {roster.n} where {promised} were promised"
             )
         self._check_quorum(terms.assumptions.quorum(roster.n))
-        needed = parameters(roster.n, terms.assumptions)
-        if roster.degree < needed.degree or roster.threshold < needed.threshold:
-            raise PolicyError(
-                "parameters",
-                f"offered degree {roster.degree} and threshold {roster.threshold} where "
-                f"{needed.degree} and {needed.threshold} are needed for {roster.n} participants",
-            )
 
     def _check_terms(self, plan: AnyPlan) -> None:
         terms = plan.terms

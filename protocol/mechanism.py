@@ -17,13 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Generic, Self, TypeAlias, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
 from protocol.public import Public
-from secagg.graph import Assumptions, Mode, parameters
+from secagg.graph import Assumptions, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
@@ -46,7 +46,7 @@ class Terms(Public):
     dropout: Rate = 0.2
     sigma: int = Field(default=40, ge=1, le=256)
     eta: int = Field(default=30, ge=1, le=256)
-    mode: Mode = "semi-honest"
+    mode: Literal["semi-honest"] = "semi-honest"  # what is built; see docs/threat-model.md
 
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:

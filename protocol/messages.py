@@ -179,7 +179,7 @@ class HeavyHitterPage(Public):
 
 
 class Join(Public):
-    """A device asks to take part in a round, with the public keys it will use in it.
+    """A device asks to take part in a round, with its public keys and seed commitment for it.
 
     `device` is a pseudonym that the device keeps for one study, so that nobody counts twice.
     """
@@ -187,6 +187,7 @@ class Join(Public):
     device: DeviceId
     mask_key: Hex32
     seal_key: Hex32
+    commitment: Hex32
 
 
 class Seat(Public):

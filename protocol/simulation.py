@@ -176,8 +176,9 @@ def secure_sum(
     for slot in sorted(revealing):
         reveals[slot] = masking[slot].reveal(survivors, lost)
         check_reveal(cohort, slot, shared, survivors, reveals[slot])
+    commitments = {slot: device.commitment for slot, device in enumerate(joined)}
+    heard = Heard(keys, commitments, shared, survivors, reveals)
     try:
-        total = unmask(cohort, ring, Heard(keys, shared, survivors, reveals), masked_sum)
+        return unmask(cohort, ring, heard, masked_sum).total, sorted(survivors)
     except RecoveryError:
         return None
-    return total, sorted(survivors)

@@ -15,6 +15,9 @@ a participant gives one of them only, once, and only for lists that make sense.
 A state is spent by its step: a second call raises `OutOfPhaseError`. Whoever must repeat a
 message (the network lost the answer) repeats the bytes, not the step.
 
+The server learns a commitment to b as u joins, and u's public mask key anyway: so what it
+recovers in the end can be told from what false shares meet in. That is ours.
+
 Source: [Bonawitz17, figure 4] on the graph of [Bell20, figure 2].
 """
 
@@ -114,22 +117,34 @@ class _State:
         self._spent = True
 
 
+def commit(seed: bytes) -> bytes:
+    """Return the 32 bytes that a participant is bound to `seed` by, and that do not tell it."""
+    return sha256(b"blindtally seed v1\0" + seed).digest()
+
+
 def join(rng: Random) -> "Joined":
     """Return a participant with fresh keys for one sum; pass the system's randomness."""
-    return Joined(mask=KeyPair.generate(rng), seal=KeyPair.generate(rng))
+    pairs = KeyPair.generate(rng), KeyPair.generate(rng)
+    return Joined(*pairs, seed=rng.randbytes(SEED_BYTES))
 
 
 @dataclass(slots=True)
 class Joined(_State):
-    """Keys are made; the roster is awaited."""
+    """Keys and seed are made; the roster is awaited."""
 
     mask: KeyPair
     seal: KeyPair
+    seed: bytes = field(repr=False)
 
     @property
     def public(self) -> PublicKeys:
         """Return the keys to advertise."""
         return PublicKeys(self.mask.public, self.seal.public)
+
+    @property
+    def commitment(self) -> bytes:
+        """Return the commitment to the seed, to advertise to the server."""
+        return commit(self.seed)
 
     def share(
         self, slot: int, cohort: Cohort, keys: Mapping[int, PublicKeys], rng: Random
@@ -152,10 +167,9 @@ class Joined(_State):
         if len({key for pair in known for key in (pair.mask, pair.seal)}) < 2 * len(known):
             raise RefusedError("showed a roster with the same key twice")
         self._spend()
-        seed = rng.randbytes(SEED_BYTES)
         holders = [other + 1 for other in (slot, *keys)]
         threshold = cohort.parameters.threshold
-        seed_shares = split(seed, holders, threshold, rng)
+        seed_shares = split(self.seed, holders, threshold, rng)
         key_shares = split(self.mask.secret, holders, threshold, rng)
         sealing = {other: self.seal.agree(theirs.seal) for other, theirs in keys.items()}
         envelopes = {
@@ -166,7 +180,7 @@ class Joined(_State):
         }
         mask_keys = {other: theirs.mask for other, theirs in keys.items()}
         own = (seed_shares[slot + 1], key_shares[slot + 1])
-        return Shared(slot, cohort, self.mask, mask_keys, sealing, seed, own), envelopes
+        return Shared(slot, cohort, self.mask, mask_keys, sealing, self.seed, own), envelopes
 
 
 def _check_parameters(cohort: Cohort) -> None:

@@ -8,6 +8,8 @@ interpreter there. What `unmask` recovers on its way lives in that call and nowh
 import asyncio
 from random import Random
 
+import structlog
+
 from protocol.mechanism import Answer
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import unpack_reveal
@@ -16,6 +18,9 @@ from secagg.participant import Reveal
 from secagg.ring import Ring, Vector
 from server.store.messages import Messages
 from server.store.rounds import Outcome
+
+_SHOWN = 20  # pairs of a dispute in one line of the log
+_log = structlog.get_logger(__name__)
 
 
 async def sum_vectors(messages: Messages, cohort: int, ring: Ring) -> Vector:
@@ -35,7 +40,7 @@ async def unmask_cohort(messages: Messages, cohort: int) -> bytes:
     """Return the packed sum of the survivors' vectors.
 
     Raises:
-        RecoveryError: if a secret that it needs has too few shares.
+        RecoveryError: if a secret that it needs cannot be had from the shares.
     """
     facts = await messages.facts(cohort)
     reveals: dict[int, Reveal] = {}
@@ -43,13 +48,17 @@ async def unmask_cohort(messages: Messages, cohort: int) -> bytes:
         reveals |= {slot: unpack_reveal(body) for slot, body in batch}
     heard = Heard(
         keys=facts.keys,
+        commitments=facts.commitments,
         shared=await messages.said(cohort, "envelopes"),
         survivors=await messages.said(cohort, "vector"),
         reveals=reveals,
     )
     masked = await sum_vectors(messages, cohort, facts.ring)
-    total = await asyncio.to_thread(unmask, facts.sum, facts.ring, heard, masked)
-    return await asyncio.to_thread(facts.ring.pack, total)
+    found = await asyncio.to_thread(unmask, facts.sum, facts.ring, heard, masked)
+    if found.disputed:
+        pairs = sorted(found.disputed)
+        _log.warning("false shares outvoted", cohort=cohort, owners_and_holders=pairs[:_SHOWN])
+    return await asyncio.to_thread(facts.ring.pack, found.total)
 
 
 async def decode_round(messages: Messages, study: str, plan: AnyPlan) -> Outcome:

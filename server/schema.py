@@ -169,6 +169,7 @@ class Participant(Table):
     ticket: Mapped[bytes]
     mask_key: Mapped[bytes]
     seal_key: Mapped[bytes]
+    commitment: Mapped[bytes]
     joined: Mapped[datetime]
 
 

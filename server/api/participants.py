@@ -107,7 +107,8 @@ async def join(
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))
     except ValueError as error:
         raise malformed(str(error)) from None
-    application = Application(wish.device, ticket, keys)
+    commitment = bytes.fromhex(wish.commitment)
+    application = Application(wish.device, ticket, keys, commitment)
     seat, is_new = await service.store.participants.join(study, number, application)
     if not is_new:
         response.status_code = 200

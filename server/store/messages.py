@@ -23,12 +23,13 @@ _BATCH = 16  # vectors read at a time: 6 MB of the usual 400 kB
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is settled once a cohort has enrolled: the sum's public facts, its ring, all keys."""
+    """What is settled once a cohort has enrolled: its sum's public facts, its ring, its roster."""
 
     plan: AnyPlan
     ring: Ring
     sum: Sum
     keys: dict[int, PublicKeys] = field(repr=False)
+    commitments: dict[int, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ class Messages:
             seed=row.seed,
             digest=row.digest,
         )
-        return Facts(plan, ring, public, _keys(session, cohort))
+        query = select(Participant.slot, Participant.commitment)
+        rows = session.execute(query.where(Participant.cohort == cohort))
+        commitments = {row.slot: row.commitment for row in rows}
+        return Facts(plan, ring, public, _keys(session, cohort), commitments)
 
     @reading
     def said(self, session: Session, cohort: int, kind: str) -> frozenset[int]:

@@ -25,11 +25,12 @@ _PHASE = {kind: phase for phase, kind in KIND.items()}
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A device's wish to take part: its pseudonym, its ticket's SHA-256, its public keys."""
+    """A device's wish to take part: its pseudonym, its ticket's SHA-256, what it advertises."""
 
     device: str
     ticket: bytes = field(repr=False)
     keys: PublicKeys
+    commitment: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Participants:
             ticket=wish.ticket,
             mask_key=wish.keys.mask,
             seal_key=wish.keys.seal,
+            commitment=wish.commitment,
             joined=self.now(),
         )
         session.add(row)
@@ -239,8 +241,9 @@ def _known(
 
 def _same_seat(row: Participant, cohort: Cohort, wish: Application) -> Seat:
     keys = PublicKeys(row.mask_key, row.seal_key)
-    if (keys, row.ticket) != (wish.keys, wish.ticket):
-        detail = "this device joined the round with other keys or another ticket"
+    said = (keys, row.commitment, row.ticket)
+    if said != (wish.keys, wish.commitment, wish.ticket):
+        detail = "this device joined the round with other keys, commitment or ticket"
         raise Refusal(ProblemType.CONFLICT, detail, phase=cohort.phase)
     return _seat(row, cohort)
 

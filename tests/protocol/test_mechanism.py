@@ -32,6 +32,7 @@ def plan() -> AnyPlan:
         {"corrupt": 0.5, "dropout": 0.5},  # nothing would be left to recover from
         {"sigma": 0},
         {"mode": "honest"},
+        {"mode": "active"},  # not built yet, so not to be promised
         {"unknown": 1},
     ],
 )

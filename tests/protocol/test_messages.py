@@ -89,11 +89,12 @@ KEY = "ab" * 32
         {"mask_key": KEY.upper()},
         {"mask_key": "zz" * 32},
         {"seal_key": KEY + "00"},
+        {"commitment": KEY[:-2]},
         {"surprise": 1},
     ],
 )
 def test_a_join_with_any_fault_is_refused(fault: dict[str, object]) -> None:
-    good = {"device": "device-1", "mask_key": KEY, "seal_key": KEY}
+    good = {"device": "device-1", "mask_key": KEY, "seal_key": KEY, "commitment": KEY}
     Join.model_validate(good)
     with pytest.raises(ValidationError):
         Join.model_validate({**good, **fault})

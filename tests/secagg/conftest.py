@@ -28,6 +28,11 @@ class Group:
     keys: dict[int, PublicKeys]
     rng: Random
 
+    @property
+    def commitments(self) -> dict[int, bytes]:
+        """Return everybody's commitment to its seed."""
+        return {slot: state.commitment for slot, state in enumerate(self.joined)}
+
     def share(
         self, slots: Collection[int]
     ) -> tuple[dict[int, Shared], dict[int, dict[int, bytes]]]:
@@ -42,8 +47,13 @@ class Group:
                 inbox[receiver][slot] = envelope
         return shared, inbox
 
-    def total(self, sharing: set[int], masking: set[int], unmasking: set[int]) -> Vector | None:
-        """Run the sum with those who are still there in each phase; None if it fails."""
+    def hear(
+        self, sharing: set[int], masking: set[int], unmasking: set[int]
+    ) -> tuple[Heard, Vector] | None:
+        """Run the phases with those who are still there; return what the server has heard.
+
+        None if a phase keeps less than the quorum.
+        """
         shared, inbox = self.share(sharing)
         if len(shared) < self.cohort.quorum:
             return None
@@ -66,9 +76,14 @@ class Group:
         }
         for slot, reveal in reveals.items():
             aggregator.check_reveal(self.cohort, slot, shared.keys(), masked.keys(), reveal)
-        heard = Heard(self.keys, shared.keys(), masked.keys(), reveals)
+        keys, commitments = self.keys, self.commitments
+        return Heard(keys, commitments, shared.keys(), masked.keys(), reveals), masked_sum
+
+    def total(self, sharing: set[int], masking: set[int], unmasking: set[int]) -> Vector | None:
+        """Run the whole sum with those who are still there in each phase; None if it fails."""
+        heard = self.hear(sharing, masking, unmasking)
         try:
-            return aggregator.unmask(self.cohort, RING, heard, masked_sum)
+            return aggregator.unmask(self.cohort, RING, *heard).total if heard else None
         except RecoveryError:
             return None
 

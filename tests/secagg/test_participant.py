@@ -245,15 +245,15 @@ def test_a_recovered_key_must_be_the_advertised_one(group: Any) -> None:
     states = {slot: shared[slot].mask(inbox[slot], RING, RING.zero())[0] for slot in range(1, N)}
     reveals = {slot: state.reveal(EVERYBODY - {0}, {0}) for slot, state in states.items()}
     swapped = {**group.keys, 0: group.keys[1]}
-    heard = Heard(swapped, EVERYBODY, EVERYBODY - {0}, reveals)
-    with pytest.raises(RecoveryError, match="another key") as caught:
+    heard = Heard(swapped, group.commitments, EVERYBODY, EVERYBODY - {0}, reveals)
+    with pytest.raises(RecoveryError, match="another secret") as caught:
         aggregator.unmask(group.cohort, RING, heard, RING.zero())
     assert caught.value.owner == 0
 
 
 def test_unmasking_wants_a_quorum_of_sharers(group: Any) -> None:
     for shared, survivors in ((EVERYBODY, {1, 2}), ({1, 2}, EVERYBODY)):
-        heard = Heard(group.keys, shared, survivors, {})
+        heard = Heard(group.keys, group.commitments, shared, survivors, {})
         with pytest.raises(ValueError, match="survivors"):
             aggregator.unmask(group.cohort, RING, heard, RING.zero())
 

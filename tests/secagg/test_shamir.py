@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.shamir import SHARE_BYTES, P, recover, split
+from secagg.shamir import SHARE_BYTES, P, correct, recover, split
 
 SECRET = bytes(range(32))
 
@@ -73,3 +73,26 @@ def test_no_shares_recover_nothing() -> None:
 
 def test_shares_that_meet_outside_the_secrets_give_none() -> None:
     assert recover({1: (2**256).to_bytes(SHARE_BYTES, "big")}) is None
+
+
+@given(st.binary(min_size=32, max_size=32), st.data())
+def test_as_many_false_shares_as_a_code_allows_are_found(
+    secret: bytes, data: st.DataObject
+) -> None:
+    holders = data.draw(st.lists(st.integers(1, 2**21 - 1), min_size=1, max_size=15, unique=True))
+    threshold = data.draw(st.integers(1, len(holders)))
+    shares = split(secret, holders, threshold, Random(1))
+    room = (len(holders) - threshold) // 2
+    liars = data.draw(st.permutations(holders))[:room]
+    for liar in liars:
+        y = int.from_bytes(shares[liar], "big")
+        shares[liar] = ((y + data.draw(st.integers(1, P - 1))) % P).to_bytes(SHARE_BYTES, "big")
+    assert correct(shares, threshold) == (secret, frozenset(liars))
+
+
+def test_more_false_shares_than_that_are_no_secret() -> None:
+    # Three of five at threshold 3: two true ones lie on no common line with the others. The
+    # odds that random ones do are 1 / P.
+    shares = split(SECRET, range(1, 6), 3, Random(1))
+    false = split(bytes(32), range(1, 6), 5, Random(2))
+    assert correct({**shares, 1: false[1], 2: false[2], 3: false[3]}, 3) is None

@@ -92,7 +92,12 @@ class Device:
     async def apply(self, study: str, number: int) -> httpx.Response:
         """Ask for a seat in the round."""
         keys = self.joined.public
-        wish = Join(device=self.name, mask_key=keys.mask.hex(), seal_key=keys.seal.hex())
+        wish = Join(
+            device=self.name,
+            mask_key=keys.mask.hex(),
+            seal_key=keys.seal.hex(),
+            commitment=self.joined.commitment.hex(),
+        )
         return await self.client.post(
             f"/v1/studies/{study}/rounds/{number}/participants",
             json=wish.model_dump(),

@@ -123,6 +123,26 @@ async def test_no_secret_reaches_the_log(served: Served) -> None:
         assert repr(device.shared.seed) not in said
 
 
+async def test_a_device_that_gives_false_shares_is_outvoted(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6)
+    for step in ("share", "mask"):
+        await asyncio.gather(*(getattr(device, step)() for device in devices))
+    liar, *honest = devices
+    body = bytearray(await liar.compute_reveal())
+    for start in range(0, len(body), 5 + SHARE_BYTES):
+        body[start + 5 + SHARE_BYTES - 1] ^= 1
+    with structlog.testing.capture_logs() as logs:
+        assert (await liar.put("reveal", bytes(body))).status_code == 204
+        await asyncio.gather(*(device.reveal() for device in honest))
+        view = await served.until_closed(study)
+    assert view.state == "decoded"
+    assert await served.read_sum(study) == sum_of(devices)
+    (named,) = (entry for entry in logs if entry["event"] == "false shares outvoted")
+    assert liar.seat is not None
+    assert {holder for _, holder in named["owners_and_holders"]} == {liar.seat.slot}
+
+
 async def test_shares_that_meet_in_no_secret_fail_the_cohort_and_show_no_sum(
     served: Served,
 ) -> None:

@@ -88,6 +88,7 @@ def _create_what_was_said() -> None:
         sa.Column("ticket", sa.LargeBinary, nullable=False),
         sa.Column("mask_key", sa.LargeBinary, nullable=False),
         sa.Column("seal_key", sa.LargeBinary, nullable=False),
+        sa.Column("commitment", sa.LargeBinary, nullable=False),
         sa.Column("joined", _UTC, nullable=False),
         sa.UniqueConstraint("cohort", "slot"),
         sa.UniqueConstraint("cohort", "mask_key"),

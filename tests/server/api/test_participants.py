@@ -97,7 +97,7 @@ async def test_a_device_with_another_ones_keys_is_refused(served: Served) -> Non
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "ff" * 31, "zz" * 32])
 async def test_a_key_that_is_none_is_malformed(served: Served, key: str) -> None:
     study = await served.create()
-    wish = {"device": "device-1", "mask_key": key, "seal_key": "05" * 32}
+    wish = {"device": "device-1", "mask_key": key, "seal_key": "05" * 32, "commitment": "07" * 32}
     path = f"/v1/studies/{study}/rounds/1/participants"
     headers = {"Authorization": "Bearer " + "A" * 43}
     response = await served.client.post(path, json=wish, headers=headers)
@@ -119,7 +119,12 @@ async def test_joining_an_unknown_study_or_round_is_not_found(served: Served, pa
     study = await served.create()
     device = Device(served.client, "device-1", {})
     keys = device.joined.public
-    wish = {"device": "device-1", "mask_key": keys.mask.hex(), "seal_key": keys.seal.hex()}
+    wish = {
+        "device": "device-1",
+        "mask_key": keys.mask.hex(),
+        "seal_key": keys.seal.hex(),
+        "commitment": "07" * 32,
+    }
     url = f"/v1/{path.format(study=study)}/participants"
     response = await served.client.post(url, json=wish, headers=device.headers)
     refused(response, 404, "not-found")
