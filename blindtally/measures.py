@@ -10,8 +10,9 @@ Source: section 7 of [Gascon23].
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.simulation import Outcome, add_up
@@ -26,24 +27,78 @@ class Found:
     standard_error: float
     true_count: int
 
+    @property
+    def error(self) -> float:
+        """Return by how much the estimate is too high."""
+        return self.estimate - self.true_count
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How the items that were found compare with those that are heavy."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was found beside the truth, and what was missed of it, with true counts."""
+
+    score: Score
+    found: tuple[Found, ...]
+    missed: dict[str, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a study found, how that compares with the truth, and what it cost.
+    """What a simulated study found, and what it cost.
 
     `words` are the 16-bit words that a device sends in a round, the most of any round;
     `thresholds` the sampling threshold t of each round; `devices` those in any sum.
     """
 
-    f1: float
-    precision: float
-    recall: float
+    comparison: Comparison
     words: int
     rounds_decoded: int
     thresholds: list[float]
     devices: int
-    heavy_hitters: list[Found]
-    missed: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        return {
+            **asdict(self.comparison.score),
+            "words": self.words,
+            "rounds_decoded": self.rounds_decoded,
+            "thresholds": self.thresholds,
+            "devices": self.devices,
+            "heavy_hitters": [asdict(one) for one in self.comparison.found],
+            "missed": self.comparison.missed,
+        }
+
+
+def score(found: set[str], heavy: set[str]) -> Score:
+    """Return precision, recall and F1 of what was `found`."""
+    right = len(found & heavy)
+    return Score(
+        f1=2 * right / (len(found) + len(heavy)) if found or heavy else 1.0,
+        precision=right / len(found) if found else 1.0,
+        recall=right / len(heavy) if heavy else 1.0,
+    )
+
+
+def compare(
+    estimates: Iterable[tuple[str, float, float]], truth: Mapping[str, int], threshold: float
+) -> Comparison:
+    """Compare found items, with estimates and standard errors, with true counts."""
+    found = tuple(
+        Found(item, estimate, error, truth.get(item, 0)) for item, estimate, error in estimates
+    )
+    heavy = {item: count for item, count in truth.items() if count >= threshold}
+    names = {one.item for one in found}
+    ranked = sorted(heavy.keys() - names, key=lambda item: (-heavy[item], item))
+    return Comparison(score(names, set(heavy)), found, {item: heavy[item] for item in ranked})
 
 
 def measure(outcomes: Sequence[Outcome[AnyPlan]], threshold: float) -> Result:
@@ -51,24 +106,14 @@ def measure(outcomes: Sequence[Outcome[AnyPlan]], threshold: float) -> Result:
     truth: Counter[str] = Counter()
     for outcome in outcomes:
         truth.update(outcome.truth)
-    heavy = {item for item, count in truth.items() if count >= threshold}
-    found = [
-        Found(e.item, e.count, math.sqrt(e.variance), truth[e.item])
-        for e in add_up(outcome.answer for outcome in outcomes)
-        if e.count >= threshold
-    ]
-    right = sum(hitter.item in heavy for hitter in found)
-    missed = heavy.difference(hitter.item for hitter in found)
+    summed = add_up(outcome.answer for outcome in outcomes)
+    heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in summed if e.count >= threshold)
     return Result(
-        f1=2 * right / (len(found) + len(heavy)) if found or heavy else 1.0,
-        precision=right / len(found) if found else 1.0,
-        recall=right / len(heavy) if heavy else 1.0,
+        comparison=compare(heavy, truth, threshold),
         words=max(_words(outcome.plan) for outcome in outcomes),
         rounds_decoded=sum(o.answer is not None and o.answer.decoded for o in outcomes),
         thresholds=[outcome.plan.t for outcome in outcomes],
         devices=sum(len(outcome.counted) for outcome in outcomes),
-        heavy_hitters=found,
-        missed={item: truth[item] for item in sorted(missed, key=lambda i: (-truth[i], i))},
     )
 
 

@@ -139,7 +139,7 @@ def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
         "terms": setup.terms.model_dump(mode="json"),
         "items_left_out": setup.left_out,
     }
-    return asdict(result) | {"parameters": parameters}
+    return result.as_json() | {"parameters": parameters}
 
 
 def prepare(asked: Asked) -> Setup:
@@ -197,25 +197,27 @@ def _terms(clients: int, corrupt: float, dropout: float) -> Terms:
 
 def _show(setup: Setup, result: Result) -> None:
     hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
-    for hitter in result.heavy_hitters[:_SHOWN]:
+    compared = result.comparison
+    for hitter in compared.found[:_SHOWN]:
         hitters.add_row(
             Text(repr(hitter.item)),
             f"{hitter.estimate:,.0f}",
             f"{hitter.standard_error:,.0f}",
             f"{hitter.true_count:,}",
         )
-    more = len(result.heavy_hitters) - _SHOWN
+    more = len(compared.found) - _SHOWN
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="bold", no_wrap=True)
     facts.add_row("heavy", f"{_SHOWN} shown, {more:,} more found" if more > 0 else "all shown")
-    facts.add_row("missed", f"{len(result.missed):,} of true count {setup.question.threshold:g} up")
+    tau = setup.question.threshold
+    facts.add_row("missed", f"{len(compared.missed):,} of true count {tau:g} up")
     facts.add_row("rounds", f"{result.rounds_decoded} decoded of {setup.rounds}")
     facts.add_row("devices", f"{result.devices:,} counted, {setup.clients:,} asked a round")
     facts.add_row("words", f"{result.words:,} of 16 bits a device and round")
     facts.add_row("thresholds", " ".join(f"{t:.3g}" for t in result.thresholds))
     facts.add_row("domain", f"{setup.question.domain.kind}, {setup.left_out:,} items left out")
-    facts.add_row("precision", f"{result.precision:.4f}")
-    facts.add_row("recall", f"{result.recall:.4f}")
-    facts.add_row("F1", f"{result.f1:.4f}")
+    facts.add_row("precision", f"{compared.score.precision:.4f}")
+    facts.add_row("recall", f"{compared.score.recall:.4f}")
+    facts.add_row("F1", f"{compared.score.f1:.4f}")
     screen = Console()
     screen.print(hitters, facts, sep="\n\n")

@@ -119,7 +119,7 @@ class Alphabet(ItemSpace):
 
     kind: Literal["alphabet"] = "alphabet"
     characters: str = Field(min_length=2, max_length=4096)
-    length: int = Field(ge=1, le=1024)
+    length: int = Field(ge=1, le=256)  # at most 1,024 bytes, as of utf8
     pad: str = Field(default="", max_length=1)
 
     @model_validator(mode="after")
@@ -239,7 +239,7 @@ def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:
     characters = "".join(sorted(set().union(*items)))
     lengths = {len(item) for item in items}
     pad = "" if len(lengths) == 1 else "\0"
-    if "\0" not in characters and len(characters) <= 256 and 0 < max(lengths) <= 1024:
+    if "\0" not in characters and len(characters) <= 256 and 0 < max(lengths) <= 256:
         padded = pad + characters if len(characters) > 1 or pad else characters + "\0"
         candidates.append(Alphabet(characters=padded, length=max(lengths), pad=pad))
     if not candidates:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from blindtally.measures import Found, Score, compare
 from client.fleet import Played
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import CohortView, HeavyHitter, StudyView
@@ -21,30 +22,6 @@ from secagg.ring import Ring, Vector
 
 class InexactError(RuntimeError):
     """A sum is not the sum of its survivors' vectors: what must never happen has happened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An item that was found, beside its true count."""
-
-    item: str
-    estimate: float
-    standard_error: float
-    true_count: int
-
-    @property
-    def error(self) -> float:
-        """Return by how much the estimate is too high."""
-        return self.estimate - self.true_count
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How the items that were found compare with those that are heavy."""
-
-    f1: float
-    precision: float
-    recall: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +140,19 @@ def measure(
     settings: Mapping[str, Any],
 ) -> Results:
     """Return the results of a study that is over."""
-    truth, threshold = truth_of(played), study.question.threshold
-    heavy = {item for item, count in truth.items() if count >= threshold}
-    found = tuple(
-        Found(row.item, row.estimate, row.standard_error, truth[row.item]) for row in rows
-    )
-    missed = heavy.difference(one.item for one in found)
+    threshold = study.question.threshold
+    found = ((row.item, row.estimate, row.standard_error) for row in rows)
+    compared = compare(found, truth_of(played), threshold)
     return Results(
         study=study.id,
         threshold=threshold,
-        score=score({one.item for one in found}, heavy),
-        found=found,
-        missed={item: truth[item] for item in sorted(missed, key=lambda i: (-truth[i], i))},
+        score=compared.score,
+        found=compared.found,
+        missed=compared.missed,
         rounds=tuple(rounds),
         bytes=_bytes(played),
         seconds=seconds,
         settings=settings,
-    )
-
-
-def score(found: set[str], heavy: set[str]) -> Score:
-    """Return precision, recall and F1; with nothing to find, finding nothing is perfect."""
-    right = len(found & heavy)
-    return Score(
-        f1=2 * right / (len(found) + len(heavy)) if found or heavy else 1.0,
-        precision=right / len(found) if found else 1.0,
-        recall=right / len(heavy) if heavy else 1.0,
     )
 
 

@@ -11,13 +11,15 @@ from protocol.mechanism import Terms
 from protocol.messages import Timeouts
 from protocol.round import Phase, Waiting
 from secagg.graph import Assumptions
-from server.database import Database, reading, writing
+from server.database import BusyError, Database, reading, writing
 from server.schema import Cohort, Message, Study
 from server.store.opening import entry
 from server.store.views import KIND
 
 _OVER = tuple(phase for phase in Phase if phase.is_over)
 _WAITING = tuple(phase for phase in Phase if not phase.is_over)
+
+_STALE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +81,53 @@ class Cohorts:
         self._enter(row, Phase.SHARING, row.enrolled, deadline)
         return True
 
-    @writing
-    def move(
-        self, session: Session, cohort: int, seen: Phase, to: Phase, deadline: datetime
-    ) -> bool:
+    async def move(self, cohort: int, seen: Phase, to: Phase, deadline: datetime) -> bool:
         """Move on from `seen`, freezing what was heard in it; False if somebody else did.
 
         Phases only move forward, so the phase is its own version number.
+
+        Raises:
+            BusyError: if the database took so long that the decision is stale: whoever spoke
+                meanwhile waits in the same queue, and must be heard before it is made again.
         """
+        return await self._move(cohort, seen, to, deadline, self.now())
+
+    @writing
+    def _move(
+        self,
+        session: Session,
+        cohort: int,
+        seen: Phase,
+        to: Phase,
+        deadline: datetime,
+        decided: datetime,
+    ) -> bool:
+        self._refuse_stale(decided)
         row = _lock(session, cohort, seen)
         if row is None:
             return False
         self._enter(row, to, _heard(session, row), deadline)
         return True
 
+    async def fail(self, cohort: int, seen: Phase, reason: str, heard: int | None = None) -> bool:
+        """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since.
+
+        Raises:
+            BusyError: as `move`.
+        """
+        return await self._fail(cohort, seen, reason, heard, self.now())
+
     @writing
-    def fail(
-        self, session: Session, cohort: int, seen: Phase, reason: str, heard: int | None = None
+    def _fail(
+        self,
+        session: Session,
+        cohort: int,
+        seen: Phase,
+        reason: str,
+        heard: int | None,
+        decided: datetime,
     ) -> bool:
-        """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since."""
+        self._refuse_stale(decided)
         row = _lock(session, cohort, seen)
         if row is None:
             return False
@@ -107,6 +137,10 @@ class Cohorts:
         row.failure = reason
         self._enter(row, Phase.FAILED, frozen, row.deadline)
         return True
+
+    def _refuse_stale(self, decided: datetime) -> None:
+        if self.now() - decided > _STALE:
+            raise BusyError("the database was busy for so long that a decision is stale")
 
     @writing
     def finish(self, session: Session, cohort: int, total: bytes) -> bool:

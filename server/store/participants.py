@@ -157,18 +157,21 @@ class Participants:
             Refusal: if it said something else before, the phase is another or its deadline
                 passed, or the cohort failed or went on without the participant.
         """
+        arrived = self.now()  # a queue of writers is no reason to be late
         try:
-            await self._accept(place, kind, body)
+            await self._accept(place, kind, body, arrived)
         except IntegrityError:  # the same message was kept this very moment
-            await self._accept(place, kind, body)
+            await self._accept(place, kind, body, arrived)
 
     @writing
-    def _accept(self, session: Session, place: Place, kind: str, body: bytes) -> None:
+    def _accept(
+        self, session: Session, place: Place, kind: str, body: bytes, arrived: datetime
+    ) -> None:
         digest = sha256(body).digest()
         record = _look(session, place, kind)
         if record.said == digest:
             return
-        self._check(record, kind)
+        _check(record, kind, arrived)
         session.add(
             Message(
                 cohort=place.cohort,
@@ -180,20 +183,21 @@ class Participants:
             )
         )
 
-    def _check(self, record: _Record, kind: str) -> None:
-        phase, deadline = record.standing.phase, record.standing.deadline
-        if record.said is not None:
-            detail = f"{kind} of other content was sent before"
-            raise Refusal(ProblemType.CONFLICT, detail, phase=phase)
-        if phase is Phase.FAILED:
-            raise cohort_failed(record.standing.failure)
-        if phase is not _PHASE[kind]:
-            raise out_of_phase(kind, _PHASE[kind], phase)
-        if not record.was_heard:
-            raise left_out(phase)
-        if self.now() >= deadline:
-            detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
-            raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+def _check(record: _Record, kind: str, arrived: datetime) -> None:
+    phase, deadline = record.standing.phase, record.standing.deadline
+    if record.said is not None:
+        detail = f"{kind} of other content was sent before"
+        raise Refusal(ProblemType.CONFLICT, detail, phase=phase)
+    if phase is Phase.FAILED:
+        raise cohort_failed(record.standing.failure)
+    if phase is not _PHASE[kind]:
+        raise out_of_phase(kind, _PHASE[kind], phase)
+    if not record.was_heard:
+        raise left_out(phase)
+    if arrived >= deadline:
+        detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
+        raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
 def _look(session: Session, place: Place, kind: str) -> _Record:

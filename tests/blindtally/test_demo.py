@@ -16,9 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.results import InexactError, score, truth_of, verify
+from blindtally.demo.results import InexactError, truth_of, verify
 from blindtally.demo.service import Service, ServiceDownError
 from blindtally.demo.setup import choose
+from blindtally.measures import score
 from client.encoding import Contribution
 from client.fleet import End, Entry, Played
 from client.participation import Step

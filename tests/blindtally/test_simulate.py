@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.measures import measure
+from blindtally.measures import Score, measure
 from protocol.mechanism import Answer, Estimate
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltPlan
 from protocol.simulation import Outcome
@@ -189,12 +189,13 @@ def test_measures_are_as_defined() -> None:
     said = Answer(True, 3, (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1)))
     found = measure([outcome(said, {"a": 5, "b": 7, "c": 1}), outcome(None, {"c": 3, "d": 6})], 5)
     # Heavy are a, b and d; found are a and x.
-    assert (found.precision, found.recall, found.f1) == (1 / 2, 1 / 3, 2 * 1 / 5)
-    assert found.missed == {"b": 7, "d": 6}
+    compared = found.comparison
+    assert compared.score == Score(f1=2 * 1 / 5, precision=1 / 2, recall=1 / 3)
+    assert compared.missed == {"b": 7, "d": 6}
     assert (found.rounds_decoded, found.devices) == (1, 4)
-    assert [hitter.standard_error for hitter in found.heavy_hitters] == [2.0, 1.0]
+    assert [hitter.standard_error for hitter in compared.found] == [2.0, 1.0]
 
 
 def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:
     found = measure([outcome(None, {"a": 1})], 5)
-    assert (found.precision, found.recall, found.f1) == (1, 1, 1)
+    assert found.comparison.score == Score(1, 1, 1)

@@ -11,10 +11,12 @@ from sqlalchemy import text
 from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 
+from protocol.mechanism import Answer, Estimate
 from secagg.shamir import SHARE_BYTES
-from server.database import Database
+from server.database import BusyError, Database
 from server.orchestrator import Orchestrator
 from server.store import open_store
+from server.store.rounds import Outcome
 from server.watch import Watch
 from tests.server.conftest import Serve
 from tests.server.harness import Clock, Served, play, sum_of
@@ -201,25 +203,55 @@ async def test_a_cohort_that_waits_is_found_by_index_among_all_that_are_over(
 
 
 async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
-    serve: Serve, postgres_url: str
+    serve: Serve, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL has no index entry of 3 kB, and one device may hold such an item."""
-    random = Random(1)
-    characters = "".join(chr(0x4E00 + number) for number in range(4096))
-    item = "".join(random.choices(characters, k=1024))
+    """PostgreSQL has no index entry of 3 kB; a mechanism to come may forget that."""
+    item = "".join(chr(0x4E00 + number) for number in Random(1).choices(range(4096), k=1024))
+    answer = Answer(decoded=True, distinct=1, estimates=(Estimate(item, 6, 0),))
+    decoded = AsyncMock(return_value=Outcome("decoded", 6, answer))
+    monkeypatch.setattr("server.orchestrator.decode_round", decoded)
+    async with serve(postgres_url) as served:
+        study = await served.create()
+        await play(served, study)
+        assert (await served.until_closed(study)).state == "failed"
+        assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+
+
+async def test_the_longest_item_there_can_be_is_kept(serve: Serve, database_url: str) -> None:
+    characters = "".join(chr(0x20000 + number) for number in range(2048))  # 4 bytes each
+    item = "".join(Random(1).choices(characters, k=256))
     question = {
         "mechanism": "adaptive-iblt",
         "threshold": 1,
         "contribution": 2,
-        "domain": {"kind": "alphabet", "characters": characters, "length": 1024},
-        "words": 60_000,
+        "domain": {"kind": "alphabet", "characters": characters, "length": 256},
+        "words": 30_000,
     }
-    async with serve(postgres_url) as served:
+    async with serve(database_url) as served:
         study = await served.create(question=question)
         devices = await served.join(study, 6)
         for device in devices:
             device.histogram = {item: 1}
         for step in ("share", "mask", "reveal"):
             await asyncio.gather(*(getattr(device, step)() for device in devices))
-        assert (await served.until_closed(study)).state == "failed"
-        assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+        assert (await served.until_closed(study)).state == "decoded"
+        rows = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+        assert [row["item"] for row in rows["heavy_hitters"]] == [item]
+
+
+async def test_a_decision_that_waited_too_long_is_not_carried_out(
+    served: Served, clock: Clock
+) -> None:
+    """Whoever spoke while the database was locked stands behind it in the queue."""
+    study = await served.create()
+    await served.join(study, 6)
+    (due,) = await served.app.state.service.store.cohorts.waiting()
+    database = served.app.state.service.store.database
+    cohorts = served.app.state.service.store.cohorts
+    locked = asyncio.create_task(database.write(lambda _: clock.advance(10)))
+    with pytest.raises(BusyError, match="stale"):
+        await asyncio.gather(
+            locked, cohorts.fail(due.id, due.waiting.phase, "late", due.waiting.heard)
+        )
+    (still,) = await served.app.state.service.store.cohorts.waiting()
+    assert still.waiting.phase is due.waiting.phase
