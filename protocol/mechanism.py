@@ -41,7 +41,7 @@ class Terms(Public):
 
     cohort_size: int = Field(ge=3, le=100_000)
     minimum: int = Field(ge=3)
-    cohorts: int = Field(default=1, ge=1, le=10_000)
+    cohorts: int = Field(default=1, ge=1, le=1_000)
     corrupt: Rate = 0.1
     dropout: Rate = 0.2
     sigma: int = Field(default=40, ge=1, le=256)

@@ -63,16 +63,18 @@ def check_reveal(
     """Check the shares that participant `slot` gives.
 
     `shared` are those whose envelopes were passed on, `survivors` those of them whose
-    vectors arrived. Shares may be missing (an envelope that did not open has none to give).
+    vectors arrived. Others' shares may be missing: an envelope that did not open has none.
 
     Raises:
-        FaultyParticipantError: if a share is of a stranger, of the other secret than the one
-            that was asked for, or no field element, with which nothing can be recovered.
+        FaultyParticipantError: if its own is missing, or a share is of a stranger, of the
+            other secret than the one that was asked for, or no field element.
     """
     held = {slot, *(other for other in cohort.graph.neighbours(slot) if other in shared)}
     given = reveal.seed_shares.keys() | reveal.key_shares.keys()
     if strangers := given - held:
         raise FaultyParticipantError(slot, f"gave a share of a stranger: {min(strangers)}")
+    if slot not in given:
+        raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
     for owner in held:
         unasked = reveal.key_shares if owner in survivors else reveal.seed_shares
         if owner in unasked:

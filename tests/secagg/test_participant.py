@@ -223,21 +223,25 @@ def test_envelopes_to_a_stranger_or_not_to_a_neighbour_are_faults(group: Any) ->
 
 def test_shares_of_a_stranger_or_of_the_wrong_secret_are_faults(group: Any) -> None:
     near = group.cohort.graph.neighbours(0)[0]
+    own = {0: bytes(33)}
     share = {near: bytes(33)}
     check = aggregator.check_reveal
-    check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal(share, {}))
-    check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal({}, share))
+    check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal(own | share, {}))
+    check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal(own, share))
     with pytest.raises(FaultyParticipantError, match="wrong secret"):
-        check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal({}, share))
+        check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal(own, share))
     with pytest.raises(FaultyParticipantError, match="wrong secret"):
-        check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal(share, {}))
+        check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal(own | share, {}))
     with pytest.raises(FaultyParticipantError, match="stranger"):
-        check(group.cohort, 0, EVERYBODY - {near}, EVERYBODY, Reveal(share, {}))
+        check(group.cohort, 0, EVERYBODY - {near}, EVERYBODY, Reveal(own | share, {}))
+    for nothing in ({}, share):
+        with pytest.raises(FaultyParticipantError, match="its own seed"):
+            check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal(nothing, {}))
     for noise in (b"\xff" * 33, bytes(32)):  # one such share would cost the cohort its sum
         with pytest.raises(FaultyParticipantError, match="noise"):
-            check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal({near: noise}, {}))
+            check(group.cohort, 0, EVERYBODY, EVERYBODY, Reveal(own | {near: noise}, {}))
         with pytest.raises(FaultyParticipantError, match="noise"):
-            check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal({}, {near: noise}))
+            check(group.cohort, 0, EVERYBODY, EVERYBODY - {near}, Reveal(own, {near: noise}))
 
 
 def test_a_recovered_key_must_be_the_advertised_one(group: Any) -> None:
