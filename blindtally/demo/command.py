@@ -34,7 +34,7 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 4,
     threshold: Annotated[
         float | None,
         typer.Option(min=1, help="An item is heavy from this count on.", show_default="by size"),
