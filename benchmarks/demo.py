@@ -8,36 +8,22 @@ and table, but without network and masks (the sums are the same), once for each 
 """
 
 import argparse
-import json
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from blindtally.demo.setup import choose
+from benchmarks.rows import Row, report
+from blindtally.demo.setup import CONTRIBUTION, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.measures import measure
 from protocol.mechanisms import MECHANISMS
 from protocol.simulation import run_study
 
 ENOUGH = 0.9
-DEVICES, ROUNDS, DROPOUT, CONTRIBUTION = 160, 7, 0.1, 2  # the demo's defaults
 FIRST = 1_000  # seeds that nothing was chosen on
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure beside its reference."""
-
-    name: str
-    value: float
-    unit: str
-    reference: float | None = None
-    ratio: float | None = None
 
 
 def f1(seed: int) -> float:
@@ -81,13 +67,7 @@ def main() -> None:
         Row("F1, mean", float(scores.mean()), "F1", ENOUGH, float(scores.mean()) / ENOUGH),
         Row("F1, least", float(scores.min()), "F1", ENOUGH, float(scores.min()) / ENOUGH),
     ]
-    table = Table("figure", "value", "unit", "reference", "ratio")
-    for row in rows:
-        beside = [f"{x:.3f}" if x is not None else "" for x in (row.reference, row.ratio)]
-        table.add_row(row.name, f"{row.value:.3f}", row.unit, *beside)
-    Console(width=100).print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    report(rows, "reference", arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ machines are shared; phases of a client are means over all clients of the cohort
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -23,10 +22,10 @@ from random import Random, SystemRandom
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
+from benchmarks.rows import Row, report
 from protocol.messages import pack_envelopes, pack_reveal
 from secagg.aggregator import Heard, digest, unmask
 from secagg.graph import Assumptions, parameters
@@ -35,17 +34,6 @@ from secagg.participant import Cohort, Masked, Reveal, Shared, join
 from secagg.ring import Lane, Ring, Vector
 
 ASSUMPTIONS = Assumptions(corrupt=0.2, dropout=0.2)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure: what it is, its unit, what it stands beside, and their ratio."""
-
-    name: str
-    value: float
-    unit: str
-    reference: float | None = None
-    ratio: float | None = None
 
 
 @dataclass(slots=True)
@@ -188,19 +176,6 @@ class Bench:
         return rows
 
 
-def show(rows: list[Row]) -> None:
-    """Print `rows` as a table."""
-    table = Table()
-    for heading in ("figure", "value", "unit", "floor", "ratio"):
-        table.add_column(heading, justify="left" if heading in ("figure", "unit") else "right")
-    for row in rows:
-        digits = 0 if row.unit == "B" else 3
-        reference = "" if row.reference is None else f"{row.reference:,.{digits}f}"
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name, f"{row.value:,.{digits}f}", row.unit, reference, ratio)
-    Console(width=100).print(table)
-
-
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argparse.ArgumentParser(
@@ -217,9 +192,7 @@ def main() -> None:
         for n in arguments.clients or [100, 1_000]:
             task = progress.add_task(f"cohort of {n}", total=2 * n)
             rows += Bench(n, arguments.words, partial(progress.advance, task)).run()
-    show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    report(rows, "floor", arguments.json)
 
 
 if __name__ == "__main__":

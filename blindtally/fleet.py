@@ -14,7 +14,8 @@ from rich.text import Text
 from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import choose, hold, load
+from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, choose, hold, load
+from blindtally.output import failed
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
@@ -37,10 +38,10 @@ def fleet(
     devices: Annotated[
         int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = ROUNDS,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
-    ] = 0.1,
+    ] = DROPOUT,
     seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 1,
     max_contribution: Annotated[
         int, typer.Option(min=1, help="Devices refuse to give more items than this.")
@@ -56,10 +57,10 @@ def fleet(
     Example: blindtally fleet --url http://127.0.0.1:8000 --study 3f2a... --data words.csv
     """
     if (study is None) is not new:
-        raise _failed("name a study with --study, or make one with --create")
+        raise failed("name a study with --study, or make one with --create", code=1)
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     policy = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
-    crew = Crew(devices or 160, dropout, seed, policy)
+    crew = Crew(devices or DEVICES, dropout, seed, policy)
     try:
         with Analyst(url, patience=PATIENCE) as analyst:
             if study is None:
@@ -77,9 +78,9 @@ def fleet(
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
     except httpx.TransportError as error:
-        raise _failed(f"{url} is out of reach: {error}") from None
+        raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error), code=1) from None
 
 
 def _new(data: Path | None, crew: Crew, rounds: int) -> Setup:
@@ -111,8 +112,3 @@ def _show(study: StudyView, found: list[HeavyHitter]) -> None:
     for one in found[:SHOWN]:
         table.add_row(Text(one.item), f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}")
     Console().print(table)
-
-
-def _failed(why: str) -> typer.Exit:
-    typer.echo(f"error: {why}", err=True)
-    return typer.Exit(1)

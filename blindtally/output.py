@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 
-def failed(why: str) -> typer.Exit:
-    """Return the end, with exit code 2, of a command that cannot do what was asked; say why."""
+def failed(why: str, code: int = 2) -> typer.Exit:
+    """Return the end, with exit `code`, of a command that cannot do what was asked; say why."""
     typer.echo(f"error: {why}", err=True)
-    return typer.Exit(2)
+    return typer.Exit(code)
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:

@@ -18,7 +18,8 @@ from blindtally.demo.play import Setup, Watchers, run
 from blindtally.demo.results import InexactError, Results
 from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError
-from blindtally.demo.setup import choose
+from blindtally.demo.setup import CONTRIBUTION, DEVICES, DROPOUT, ROUNDS, choose
+from blindtally.output import failed
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
 
@@ -26,11 +27,11 @@ WIDTH = 100  # of the tables, where no terminal says how wide it is
 
 
 def demo(
-    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = 160,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 7,
+    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = DEVICES,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = ROUNDS,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
-    ] = 0.1,
+    ] = DROPOUT,
     data: Annotated[
         Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
     ] = None,
@@ -41,7 +42,7 @@ def demo(
     ] = None,
     contribution: Annotated[
         int, typer.Option(min=1, help="The most items that a device gives.")
-    ] = 2,
+    ] = CONTRIBUTION,
     words: Annotated[
         int | None,
         typer.Option(min=1, help="16-bit words that a device may send.", show_default="by size"),
@@ -77,7 +78,7 @@ def demo(
         )
         folder = _folder(out)
     except (ValueError, OSError) as error:
-        raise _failed(_told(error)) from None
+        raise failed(_told(error), code=1) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     results = _run(console, folder, setup, settings)
     _write(console, folder, results, json_path)
@@ -95,9 +96,11 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
         raise typer.Exit(130) from None
     except InexactError as error:
-        raise _failed(f"A SUM IS WRONG: {error}; please report this, with {folder}/") from None
+        raise failed(
+            f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1
+        ) from None
     except (ServiceDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error), code=1) from None
 
 
 def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:
@@ -110,7 +113,7 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
         try:
             Path(json_path).write_text(text)
         except OSError as error:
-            raise _failed(f"cannot write {json_path}: {error.strerror}") from None
+            raise failed(f"cannot write {json_path}: {error.strerror}", code=1) from None
     show(console, results)
     try:
         draw(results, folder)
@@ -147,8 +150,3 @@ def _told(error: Exception) -> str:
         faults = error.errors()
         return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
     return str(error)
-
-
-def _failed(why: str) -> typer.Exit:
-    typer.echo(f"error: {why}", err=True)
-    return typer.Exit(1)

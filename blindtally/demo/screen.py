@@ -30,7 +30,6 @@ class Screen:
     """Live progress of a study of `rounds` rounds on `console`."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._console = console
         self._rounds = rounds
         self._number = 0
         self._bars = Progress(

@@ -25,6 +25,11 @@ from protocol.mechanisms import MECHANISMS, AnyQuestion
 from protocol.messages import Timeouts
 from protocol.sketches.capacity import cells_for
 
+# What a demo is unless told otherwise; the sizes below were chosen for it.
+DEVICES: Final = 160
+ROUNDS: Final = 7
+DROPOUT: Final = 0.1
+CONTRIBUTION: Final = 2
 DATA_SET: Final = "link_user_domains.csv.gz"
 # Chosen before anybody's items are seen, as for a real study: domain names, in lower case.
 DOMAIN_NAMES: Final = Alphabet(
