@@ -7,173 +7,234 @@ The sum of the masked vectors of the survivors S is
 so the server recovers the seed b_u of each survivor, and the mask key of each participant
 who shared but was lost since, each from `threshold` shares, and takes these masks off.
 Whoever was lost before it shared is in nobody's masks. The server never holds both secrets
-of one participant, and what it recovers lives no longer than `unmask`. A secret counts as
-recovered only if it is the one whose commitment (for a mask key: whose public key) was made
-before any share was sent; so false shares cost a correction or the sum, never make it wrong.
+of one participant, and what it recovers lives no longer than `unmask`.
 
-Source: [Bonawitz17, figure 4, round 4] on the graph of [Bell20, figure 2]. Commitments and
-corrections are ours.
+Who lies is told by commitments. A share that is not the one its dealer committed to is refused
+as it comes, so a holder cannot spoil a sum. A secret counts as recovered only if it is the one
+that its owner committed to (a mask key: its public key), so a dealer of false shares is
+corrected and named, or costs the sum and is named; it never makes it wrong.
+
+Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import cached_property
 from itertools import chain, islice
-from typing import TypeAlias
 
+from secagg.cohort import Cohort, View
+from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
 from secagg.errors import FaultyParticipantError, RecoveryError
-from secagg.keys import KeyPair, PublicKeys
+from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
-from secagg.participant import ENVELOPE_BYTES, Cohort, Reveal, commit
 from secagg.ring import Ring, Vector
 from secagg.shamir import correct, is_share, recover
 
-_Given: TypeAlias = Mapping[int, Mapping[int, bytes]]  # shares by giver, then by owner
 
-
-def digest(keys: Mapping[int, PublicKeys]) -> bytes:
-    """Return the SHA-256 of a roster: everybody's slot and keys, in the order of slots."""
-    rows = (slot.to_bytes(4, "big") + keys[slot].mask + keys[slot].seal for slot in sorted(keys))
-    return sha256(b"blindtally roster v1\0" + b"".join(rows)).digest()
-
-
-def check_envelopes(cohort: Cohort, slot: int, envelopes: Mapping[int, bytes]) -> None:
+def check_shares(cohort: Cohort, slot: int, deal: KeyDeal) -> None:
     """Check what participant `slot` shares, before it is passed on.
 
     Raises:
-        FaultyParticipantError: if there is not one envelope of `ENVELOPE_BYTES` for each
-            neighbour and for nobody else.
+        FaultyParticipantError: if there is not one parcel for each holder, or the deal is
+            not signed.
     """
-    neighbours = set(cohort.graph.neighbours(slot))
-    if strangers := envelopes.keys() - neighbours:
-        raise FaultyParticipantError(slot, f"addressed a stranger: participant {min(strangers)}")
-    if missing := neighbours - envelopes.keys():
-        raise FaultyParticipantError(slot, f"left out its neighbour {min(missing)}")
-    if any(len(envelope) != ENVELOPE_BYTES for envelope in envelopes.values()):
-        raise FaultyParticipantError(slot, f"sent an envelope not of {ENVELOPE_BYTES} bytes")
+    holders = cohort.parameters.holders
+    if len(deal.parcels) != holders:
+        raise FaultyParticipantError(slot, f"dealt {len(deal.parcels)} shares to {holders}")
+    said = statement("shares", cohort.label, slot, deal.sharer.said())
+    _check_signature(cohort, slot, said, deal.signature)
 
 
-def check_reveal(
-    cohort: Cohort,
-    slot: int,
-    shared: Collection[int],
-    survivors: Collection[int],
-    reveal: Reveal,
-) -> None:
-    """Check the shares that participant `slot` gives.
-
-    `shared` are those whose envelopes were passed on, `survivors` those of them whose
-    vectors arrived. Others' shares may be missing: an envelope that did not open has none.
+def check_upload(view: View, slot: int, upload: Upload) -> None:
+    """Check the deal and the signature of a vector that participant `slot` sends.
 
     Raises:
-        FaultyParticipantError: if its own is missing, or a share is of a stranger, of the
-            other secret than the one that was asked for, or no field element.
+        FaultyParticipantError: if there is not one parcel for each of its holders that
+            shared, or the upload is not signed.
     """
-    held = {slot, *(other for other in cohort.graph.neighbours(slot) if other in shared)}
-    given = reveal.seed_shares.keys() | reveal.key_shares.keys()
-    if strangers := given - held:
-        raise FaultyParticipantError(slot, f"gave a share of a stranger: {min(strangers)}")
-    if slot not in given:
+    holders = len(heard_holders(view, slot))
+    if len(upload.deal.parcels) != holders:
+        raise FaultyParticipantError(
+            slot, f"dealt {len(upload.deal.parcels)} shares of its seed to {holders}"
+        )
+    said = statement("vector", view.label, slot, upload.said())
+    _check_signature(view.cohort, slot, said, upload.signature)
+
+
+def check_confirmation(view: View, slot: int, survivors: frozenset[int], signature: bytes) -> None:
+    """Check the signature of participant `slot` under the survivors.
+
+    Raises:
+        FaultyParticipantError: if it is under anything else.
+    """
+    _check_signature(view.cohort, slot, view.confirmation(slot, survivors), signature)
+
+
+def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -> None:
+    if not is_signed(cohort.roster[slot].identity, said, signature):
+        raise FaultyParticipantError(slot, "did not sign this")
+
+
+def heard_holders(view: View, slot: int) -> tuple[int, ...]:
+    """Return the holders of `slot` that shared, in the order of their shares."""
+    return tuple(holder for holder in view.holders(slot) if holder in view.sharers)
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """What is settled once the vectors are in: who survived, and the shares that matter now.
+
+    These are of the seeds of survivors and of the mask keys of the lost, never of both.
+    `seeds` are the survivors' commitments to their seeds; `commitments` those to shares, by
+    owner and then holder; `inboxes` the parcels, by holder and then owner.
+    """
+
+    view: View
+    seeds: Mapping[int, bytes]
+    commitments: Mapping[int, Mapping[int, bytes]]
+    inboxes: Mapping[int, Mapping[int, Parcel]]
+
+    @cached_property
+    def survivors(self) -> frozenset[int]:
+        """Return the slots whose vectors are in the masked sum."""
+        return frozenset(self.seeds)
+
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Return the slots that shared and were lost since."""
+        return frozenset(self.view.sharers.keys() - self.seeds.keys())
+
+
+def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, SeedDeal]) -> Settled:
+    """Return what is settled by the survivors' `seeds` and by the `keys` of the lost.
+
+    Raises:
+        ValueError: if one of those lost since they shared is not in `keys`.
+    """
+    commitments: dict[int, dict[int, bytes]] = {}
+    inboxes: dict[int, dict[int, Parcel]] = {slot: {} for slot in view.sharers}
+    for owner in view.sharers:
+        if owner in seeds:
+            holders, parcels = heard_holders(view, owner), seeds[owner].parcels
+        elif owner in keys:
+            holders, parcels = view.holders(owner), keys[owner].parcels
+        else:
+            raise ValueError(f"what participant {owner} dealt is missing")
+        dealt = dict(zip(holders, parcels, strict=True))
+        commitments[owner] = {holder: parcel.commitment for holder, parcel in dealt.items()}
+        if owner in seeds:
+            commitments[owner][owner] = seeds[owner].own
+        for holder in dealt.keys() & inboxes.keys():
+            inboxes[holder][owner] = dealt[holder]
+    committed = {owner: deal.commitment for owner, deal in seeds.items()}
+    return Settled(view, committed, commitments, inboxes)
+
+
+def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
+    """Check the shares that participant `slot` gives.
+
+    Raises:
+        FaultyParticipantError: if its own is missing, a share is of one who dealt it none, of
+            the other secret than was asked for, or not the one that was dealt, or the reveal
+            is not signed.
+    """
+    if slot not in reveal.seed_shares:
         raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
-    for owner in held:
-        unasked = reveal.key_shares if owner in survivors else reveal.seed_shares
-        if owner in unasked:
-            raise FaultyParticipantError(slot, f"gave the wrong secret of participant {owner}")
+    wrong = reveal.seed_shares.keys() - settled.survivors
+    if wrong := wrong | reveal.key_shares.keys() & settled.survivors:
+        raise FaultyParticipantError(slot, f"gave the wrong secret of participant {min(wrong)}")
+    for owner in reveal.faulty:
+        if slot not in settled.commitments.get(owner, {}):
+            raise FaultyParticipantError(slot, f"complained of a stranger: {owner}")
     for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
-        if not is_share(share):
-            raise FaultyParticipantError(slot, f"gave no share of participant {owner} but noise")
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What a cohort said until its last phase closed.
-
-    `keys` is the whole roster, `commitments` those to everybody's seeds; `shared` the slots
-    whose envelopes were passed on; `survivors` those of them whose vectors are in the masked
-    sum; `reveals` by giver.
-    """
-
-    keys: Mapping[int, PublicKeys]
-    commitments: Mapping[int, bytes]
-    shared: Collection[int]
-    survivors: Collection[int]
-    reveals: Mapping[int, Reveal]
+        dealt = settled.commitments.get(owner, {}).get(slot)
+        if dealt != commit_share(share) or not is_share(share):
+            raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
+    said = statement("reveal", settled.view.label, slot, reveal.said())
+    _check_signature(settled.view.cohort, slot, said, reveal.signature)
 
 
 @dataclass(frozen=True, slots=True)
 class Unmasked:
-    """The sum of the survivors' vectors, and the false shares met on the way.
-
-    `disputed` names them as (owner, holder): the one dealt it or the other changed it.
-    """
+    """The sum of the survivors' vectors, and the dealers of false shares met on the way."""
 
     total: Vector
-    disputed: frozenset[tuple[int, int]]
+    blamed: frozenset[int]
 
 
-def unmask(cohort: Cohort, ring: Ring, heard: Heard, masked_sum: Vector) -> Unmasked:
+def unmask(
+    settled: Settled, ring: Ring, reveals: Mapping[int, Reveal], masked_sum: Vector
+) -> Unmasked:
     """Return the sum of the survivors' vectors, given the sum of their masked ones.
 
-    False shares are outvoted while enough others are true; if not, there is no sum, since a
-    recovered secret must be the one that its owner committed to.
+    `reveals` are by giver, each checked by `check_reveal`.
 
     Raises:
         RecoveryError: if a secret that is needed cannot be had from the shares.
-        ValueError: if the survivors are fewer than the quorum, or did not all share.
+        ValueError: if the survivors are fewer than the quorum.
     """
-    survivors, shared = set(heard.survivors), set(heard.shared)
-    if not survivors <= shared or len(survivors) < cohort.quorum:
-        raise ValueError(f"{len(survivors)} survivors, where {cohort.quorum} sharers are needed")
+    view = settled.view
+    if len(settled.survivors) < view.cohort.quorum:
+        raise ValueError(f"{len(settled.survivors)} survivors, fewer than {view.cohort.quorum}")
     total = tuple(lane.copy() for lane in masked_sum)
-    wardrobe, recovery = Wardrobe(ring), _Recovery(cohort, heard)
-    for slot in sorted(survivors):
-        wardrobe.take_off(total, cohort.own(slot).stream(recovery.seed(slot)))
-    for slot in sorted(shared - survivors):
-        kept = survivors.intersection(cohort.graph.neighbours(slot))
+    wardrobe, recovery = Wardrobe(ring), _Recovery(settled, reveals)
+    for slot in sorted(settled.survivors):
+        wardrobe.take_off(total, view.own(slot).stream(recovery.seed(slot)))
+    for slot in sorted(settled.lost):
+        kept = settled.survivors & view.partners(slot)
         if not kept:
             continue  # its masks were with the lost only, and are in no vector
         pair = recovery.pair(slot)
         for other in kept:
-            stream = cohort.pairwise(slot, other).stream(pair.agree(heard.keys[other].mask))
+            secret = pair.agree(view.cohort.roster[other].keys.mask)
+            stream = view.pairwise(slot, other).stream(secret)
             (wardrobe.take_off if other < slot else wardrobe.put_on)(total, stream)
-    return Unmasked(total, frozenset(recovery.disputed))
+    return Unmasked(total, frozenset(recovery.blamed))
 
 
 class _Recovery:
     """Recovers secrets, each checked against what its owner made public."""
 
-    def __init__(self, cohort: Cohort, heard: Heard) -> None:
-        self.disputed: set[tuple[int, int]] = set()
-        self._cohort = cohort
-        self._heard = heard
-        self._seeds = {slot: reveal.seed_shares for slot, reveal in heard.reveals.items()}
-        self._keys = {slot: reveal.key_shares for slot, reveal in heard.reveals.items()}
+    def __init__(self, settled: Settled, reveals: Mapping[int, Reveal]) -> None:
+        self.blamed: set[int] = set()
+        self._settled = settled
+        self._seed_shares = {slot: reveal.seed_shares for slot, reveal in reveals.items()}
+        self._key_shares = {slot: reveal.key_shares for slot, reveal in reveals.items()}
 
     def seed(self, owner: int) -> bytes:
         """Return the seed that `owner` committed to."""
-        committed = self._heard.commitments[owner]
-        return self._secret(owner, self._seeds, lambda seed: commit(seed) == committed)
+        committed = self._settled.seeds[owner]
+        return self._secret(owner, self._seed_shares, lambda seed: commit_seed(seed) == committed)
 
     def pair(self, owner: int) -> KeyPair:
         """Return the pair of the mask key that `owner` advertised."""
-        public = self._heard.keys[owner].mask
-        key = self._secret(owner, self._keys, lambda secret: KeyPair.of(secret).public == public)
-        return KeyPair.of(key)
+        public = self._settled.view.cohort.roster[owner].keys.mask
+        return KeyPair.of(
+            self._secret(
+                owner, self._key_shares, lambda secret: KeyPair.of(secret).public == public
+            )
+        )
 
-    def _secret(self, owner: int, given: _Given, is_committed: Callable[[bytes], bool]) -> bytes:
-        threshold = self._cohort.parameters.threshold
-        doubted = {holder for _, holder in self.disputed}
-        near = (owner, *self._cohort.graph.neighbours(owner))
-        holders = sorted(near, key=lambda holder: (holder in doubted, holder))
-        found = {holder + 1: given.get(holder, {}).get(owner, b"") for holder in holders}
-        shares = {x: share for x, share in found.items() if is_share(share)}
+    def _secret(
+        self,
+        owner: int,
+        given: Mapping[int, Mapping[int, bytes]],
+        is_committed: Callable[[bytes], bool],
+    ) -> bytes:
+        threshold = self._settled.view.cohort.parameters.threshold
+        order = (owner, *self._settled.view.holders(owner))
+        shares = {
+            x: given[holder][owner]
+            for x, holder in enumerate(order, start=1)
+            if owner in given.get(holder, {})
+        }
         if len(shares) < threshold:
             raise RecoveryError(owner, f"{len(shares)} shares of the {threshold} needed")
         secret = recover(dict(islice(shares.items(), threshold)))
         if secret is not None and is_committed(secret):
             return secret
+        self.blamed.add(owner)
         corrected = correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):
             raise RecoveryError(owner, "its shares meet in another secret than it committed to")
-        self.disputed |= {(owner, x - 1) for x in corrected[1]}
         return corrected[0]

@@ -1,25 +1,29 @@
-"""The primitives: key agreement, labels, envelopes and seed streams.
+"""The primitives: signatures, key agreement, labels, envelopes and seed streams.
 
+    signatures  Ed25519; a statement names what is said, in which sum and by which slot
     agreement   X25519; a shared secret never leaves this module as it is
-    labels      HKDF-SHA256, salted with the label of the sum (which covers plan, cohort,
-                roster and graph), told apart by purpose, sender and receiver
-    envelopes   AES-256-GCM with a random nonce; key and associated data name the sum,
-                the sender, the receiver and the purpose, so none can be reflected or moved
+    labels      HKDF-SHA256, salted with a label of the sum (which covers plan, cohort and
+                roster, and once it is known the graph), told apart by purpose, sender, receiver
+    envelopes   AES-256-GCM under a key for one envelope; key and associated data name the
+                sum, the sender, the receiver and the purpose, so none can be reflected or moved
     streams     AES-128-CTR keystream, from which masks are drawn
 
-A participant has two key pairs, made for one sum: one agrees on masks, the other on
-envelopes, so that giving away the first (as a lost participant's neighbours do) opens no
-envelope. This is the only module of ours that imports `cryptography`.
+A participant has two X25519 key pairs, made for one sum: one agrees on masks, the other on
+envelopes, so that giving away the first (as a lost participant's holders do) opens no
+envelope. Its Ed25519 pair is its identity: it is enrolled once, and signs only. This is the
+only module of ours that imports `cryptography`.
 
-Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869].
+Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869], signatures [RFC8032].
 """
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from random import Random
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -31,10 +35,10 @@ from numpy.typing import NDArray
 
 KEY_BYTES = 32
 SEED_BYTES = 32
+SIGNATURE_BYTES = 64
+SEAL_BYTES = 16  # what sealing adds to a message
 _STREAM_KEY_BYTES = 16
-_NONCE_BYTES = 12
-_TAG_BYTES = 16
-SEAL_BYTES = _NONCE_BYTES + _TAG_BYTES  # what sealing adds to a message
+_NONCE = bytes(12)  # of each envelope: its key is derived for it alone
 
 _P = 2**255 - 19
 # The points whose order divides 8, and their encodings not below p: with them every secret
@@ -99,12 +103,76 @@ class KeyPair:
         return self._key.exchange(X25519PublicKey.from_public_bytes(public))
 
 
+# The y coordinates of the points of Ed25519 whose order divides 8, with their encodings not
+# below p: a signature under such an identity is no evidence of anything.
+_WEAK_IDENTITIES = {
+    0,
+    1,
+    2707385501144840649318225287225658788936804267575313519463743609750303402022,
+    55188659117513257062467267217118295137698188065244968500265048394206261417927,
+    _P - 1,
+    _P,
+    _P + 1,
+}
+
+
+def check_identity(public: bytes) -> None:
+    """Check an Ed25519 public key that somebody claims as its identity.
+
+    Raises:
+        ValueError: if it is not 32 bytes, or of low order.
+    """
+    if len(public) != KEY_BYTES:
+        raise ValueError(f"an identity has {KEY_BYTES} bytes, got {len(public)}")
+    if int.from_bytes(public, "little") % 2**255 in _WEAK_IDENTITIES:
+        raise ValueError("an identity is of low order: its signatures prove nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An Ed25519 key pair that signs what a device says; the secret half stays out of logs."""
+
+    public: bytes
+    _key: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, secret: bytes) -> "Identity":
+        """Return the identity of a 32-byte `secret`."""
+        key = Ed25519PrivateKey.from_private_bytes(secret)
+        return cls(key.public_key().public_bytes_raw(), key)
+
+    @classmethod
+    def generate(cls, rng: Random) -> "Identity":
+        """Return a fresh identity; pass the system's randomness."""
+        return cls.of(rng.randbytes(KEY_BYTES))
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return the 64-byte signature of `statement`."""
+        return self._key.sign(statement)
+
+
+def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
+    """Return whether `signature` is that of `identity` under `statement`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, statement)
+    except (InvalidSignature, ValueError):  # ValueError: no public key at all
+        return False
+    return True
+
+
+def statement(what: str, label: bytes, slot: int, payload: bytes = b"") -> bytes:
+    """Return the bytes that participant `slot` signs to say `payload` in the sum of `label`."""
+    said = sha256(payload).digest()
+    return b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big") + said
+
+
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """What a derived key is for: `name`, from slot `sender` to slot `receiver`, in one sum.
 
-    `label` is the sum's 32 bytes; `name` is one of `mask` (sender below receiver), `self`
-    (both the owner) and `seal`.
+    `label` is 32 bytes: of the cohort, or of the view of it that includes who shared. `name`
+    is one of `mask` (sender below receiver), `self` (both the owner), `key share` and
+    `seed share`.
     """
 
     label: bytes
@@ -125,19 +193,17 @@ class Purpose:
         """Return the keystream that `secret` grows into for this purpose."""
         return Stream(self.derive(secret, _STREAM_KEY_BYTES))
 
-    def seal(self, secret: bytes, message: bytes, rng: Random) -> bytes:
-        """Return `message` sealed: nonce, ciphertext, tag; `SEAL_BYTES` longer."""
-        nonce = rng.randbytes(_NONCE_BYTES)
+    def seal(self, secret: bytes, message: bytes) -> bytes:
+        """Return `message` sealed: ciphertext and tag. Seal once for each purpose and secret."""
         key = AESGCM(self.derive(secret, KEY_BYTES))
-        return nonce + key.encrypt(nonce, message, self.label + self.info())
+        return key.encrypt(_NONCE, message, self.label + self.info())
 
     def open(self, secret: bytes, sealed: bytes) -> bytes | None:
         """Return the message in `sealed`, or None if it was not sealed for this purpose."""
         key = AESGCM(self.derive(secret, KEY_BYTES))
-        nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
-            return key.decrypt(nonce, ciphertext, self.label + self.info())
-        except (InvalidTag, ValueError):  # ValueError: shorter than a nonce
+            return key.decrypt(_NONCE, sealed, self.label + self.info())
+        except (InvalidTag, ValueError):  # ValueError: shorter than a tag
             return None
 
 

@@ -1,108 +1,49 @@
 """A participant's half of a secure sum: a chain of states, one step each.
 
-    join -> Joined.share -> Shared.mask -> Masked.reveal
+    join -> Joined.share -> Shared.mask -> Masked.confirm -> Confirmed.reveal
 
-Participant u draws a seed b and agrees with each neighbour v on a mask. It sends
+Participant u agrees on a mask with each partner v, draws a seed b of its own, and sends
 
     y_u = x_u + mask(b_u) + sum over v > u of mask(u, v) - sum over v < u of mask(u, v)
 
-Summed over everybody the pairwise masks cancel. Before that, u shares both b_u and its
-secret mask key among its neighbours and itself, each neighbour's two shares in one
-envelope. In the end the server asks for shares of b_u of whoever's vector arrived, and of
-the mask key of whoever's did not. Given both for one participant it could read a vector, so
-a participant gives one of them only, once, and only for lists that make sense.
+Summed over everybody the pairwise masks cancel. Before that, u shares its secret mask key
+among its holders; with y_u it shares b_u among those of them that are still there. In the end
+the server asks for shares of b_u of whoever's vector arrived, and of the mask key of whoever's
+did not. Given both for one participant it could read a vector, so a participant gives one of
+them only, once, and (in the `active` mode) only when it has seen that a quorum signed the
+same set of survivors.
+
+What a participant is told step by step is bound into its keys: shares of b are sealed under a
+label that covers who shared, and everybody's picks. Whoever was told another story deals
+shares that do not open, and its vector stays masked.
 
 A state is spent by its step: a second call raises `OutOfPhaseError`. Whoever must repeat a
 message (the network lost the answer) repeats the bytes, not the step.
 
-The server learns a commitment to b as u joins, and u's public mask key anyway: so what it
-recovers in the end can be told from what false shares meet in. That is ours.
-
-Source: [Bonawitz17, figure 4] on the graph of [Bell20, figure 2].
+Source: [Bonawitz17, figure 4] on a graph of picked holders [Bell20, section 4]. Sharing b
+with the vector, witnesses and the commitments in the deals are ours.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from hashlib import sha256
 from random import Random
 
+from secagg.cohort import Cohort, Entry, View
+from secagg.deals import (
+    KeyDeal,
+    Parcel,
+    Reveal,
+    SeedDeal,
+    Upload,
+    commit_seed,
+    commit_share,
+)
 from secagg.errors import OutOfPhaseError, RefusedError
-from secagg.graph import Assumptions, Graph, Parameters, graph, parameters
-from secagg.keys import SEAL_BYTES, SEED_BYTES, KeyPair, PublicKeys, Purpose
+from secagg.graph import CONTRIBUTION_BYTES
+from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
 from secagg.ring import Ring, Vector
-from secagg.shamir import SHARE_BYTES, is_share, split
-
-ENVELOPE_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The public facts of one secure sum, the same for all its participants.
-
-    `session` (32 bytes) names the plan and the cohort; `seed` (32 bytes) makes the graph;
-    `digest` (32 bytes) covers everybody's keys.
-
-    Raises:
-        ValueError: if one of the three is not 32 bytes.
-    """
-
-    session: bytes
-    parameters: Parameters
-    assumptions: Assumptions
-    seed: bytes
-    digest: bytes
-
-    def __post_init__(self) -> None:
-        if {len(self.session), len(self.seed), len(self.digest)} != {32}:
-            raise ValueError("session, seed and digest have 32 bytes each")
-
-    @property
-    def n(self) -> int:
-        """Return the number of participants."""
-        return self.parameters.n
-
-    @property
-    def quorum(self) -> int:
-        """Return how many participants each phase must keep."""
-        return self.assumptions.quorum(self.n)
-
-    @property
-    def graph(self) -> Graph:
-        """Return who masks with whom."""
-        return graph(self.n, self.parameters.degree, self.seed)
-
-    @cached_property
-    def label(self) -> bytes:
-        """Return the 32 bytes that bind each derived key to all these facts.
-
-        Participants who were shown different facts derive different keys: they get noise.
-        """
-        numbers = (self.n, self.parameters.degree, self.parameters.threshold)
-        packed = b"".join(number.to_bytes(4, "big") for number in numbers)
-        facts = self.session + self.seed + self.digest + packed
-        return sha256(b"blindtally sum v1\0" + facts).digest()
-
-    def pairwise(self, one: int, other: int) -> Purpose:
-        """Return the purpose of the mask between two slots."""
-        return Purpose(self.label, "mask", min(one, other), max(one, other))
-
-    def own(self, slot: int) -> Purpose:
-        """Return the purpose of the mask that `slot` grows from its own seed."""
-        return Purpose(self.label, "self", slot, slot)
-
-    def envelope(self, sender: int, receiver: int) -> Purpose:
-        """Return the purpose of the envelope from one slot to another."""
-        return Purpose(self.label, "seal", sender, receiver)
-
-
-@dataclass(frozen=True, slots=True)
-class Reveal:
-    """Shares given to the server, by the slot of the secret's owner: never both for one."""
-
-    seed_shares: dict[int, bytes] = field(repr=False)  # owners whose vectors are in the sum
-    key_shares: dict[int, bytes] = field(repr=False)  # owners who shared and were lost since
+from secagg.shamir import is_share, split
 
 
 @dataclass(slots=True)
@@ -117,132 +58,147 @@ class _State:
         self._spent = True
 
 
-def commit(seed: bytes) -> bytes:
-    """Return the 32 bytes that a participant is bound to `seed` by, and that do not tell it."""
-    return sha256(b"blindtally seed v1\0" + seed).digest()
-
-
-def join(rng: Random) -> "Joined":
+def join(identity: Identity, rng: Random) -> "Joined":
     """Return a participant with fresh keys for one sum; pass the system's randomness."""
-    pairs = KeyPair.generate(rng), KeyPair.generate(rng)
-    return Joined(*pairs, seed=rng.randbytes(SEED_BYTES))
+    return Joined(identity, KeyPair.generate(rng), KeyPair.generate(rng))
 
 
 @dataclass(slots=True)
 class Joined(_State):
-    """Keys and seed are made; the roster is awaited."""
+    """Keys are made; the roster is awaited."""
 
+    identity: Identity
     mask: KeyPair
     seal: KeyPair
-    seed: bytes = field(repr=False)
 
     @property
     def public(self) -> PublicKeys:
         """Return the keys to advertise."""
         return PublicKeys(self.mask.public, self.seal.public)
 
-    @property
-    def commitment(self) -> bytes:
-        """Return the commitment to the seed, to advertise to the server."""
-        return commit(self.seed)
-
-    def share(
-        self, slot: int, cohort: Cohort, keys: Mapping[int, PublicKeys], rng: Random
-    ) -> tuple["Shared", dict[int, bytes]]:
-        """Return the next state and an envelope of `ENVELOPE_BYTES` for each neighbour.
-
-        `keys` are the neighbours' keys, by slot.
+    def share(self, slot: int, cohort: Cohort, rng: Random) -> tuple["Shared", KeyDeal]:
+        """Return the next state, and shares of the mask key for the holders picked.
 
         Raises:
-            RefusedError: if the parameters are not those that the assumptions ask for, there
-                is no such slot, `keys` are not those of the neighbours that the graph gives,
-                or a key is repeated.
+            RefusedError: if another than me sits in `slot`, or an identity or a key is in
+                the roster twice.
         """
-        _check_parameters(cohort)
-        if not 0 <= slot < cohort.n:
-            raise RefusedError(f"gave me slot {slot} of {cohort.n}")
-        if set(keys) != set(cohort.graph.neighbours(slot)):
-            raise RefusedError("showed a roster of others than the neighbours in the graph")
-        known = [self.public, *keys.values()]
-        if len({key for pair in known for key in (pair.mask, pair.seal)}) < 2 * len(known):
-            raise RefusedError("showed a roster with the same key twice")
+        _check_roster(cohort.roster)
+        if not 0 <= slot < cohort.n or not self._is_mine(cohort.roster[slot]):
+            raise RefusedError(f"showed a roster with another than me in slot {slot}")
         self._spend()
-        holders = [other + 1 for other in (slot, *keys)]
-        threshold = cohort.parameters.threshold
-        seed_shares = split(self.seed, holders, threshold, rng)
-        key_shares = split(self.mask.secret, holders, threshold, rng)
-        sealing = {other: self.seal.agree(theirs.seal) for other, theirs in keys.items()}
-        envelopes = {
-            other: cohort.envelope(slot, other).seal(
-                secret, seed_shares[other + 1] + key_shares[other + 1], rng
-            )
-            for other, secret in sealing.items()
-        }
-        mask_keys = {other: theirs.mask for other, theirs in keys.items()}
-        own = (seed_shares[slot + 1], key_shares[slot + 1])
-        return Shared(slot, cohort, self.mask, mask_keys, sealing, self.seed, own), envelopes
-
-
-def _check_parameters(cohort: Cohort) -> None:
-    # More is not safer: with more neighbours at the same threshold, more of them collude.
-    offered, needed = cohort.parameters, parameters(cohort.n, cohort.assumptions)
-    if (offered.degree, offered.threshold) != (needed.degree, needed.threshold):
-        raise RefusedError(
-            f"offered degree {offered.degree} and threshold {offered.threshold} where "
-            f"{needed.degree} and {needed.threshold} are needed for {cohort.n} participants"
+        contribution = rng.randbytes(CONTRIBUTION_BYTES)
+        holders = cohort.picking.holders(slot, contribution)
+        shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
+        sealing = {holder: self._agree(cohort.roster[holder]) for holder in holders}
+        parcels = tuple(
+            Parcel(commit_share(share), cohort.key_share(slot, holder).seal(secret, share))
+            for (holder, secret), share in zip(sealing.items(), shares[1:], strict=True)
         )
+        said = KeyDeal(contribution, parcels).sharer.said()
+        signature = self.identity.sign(statement("shares", cohort.label, slot, said))
+        deal = KeyDeal(contribution, parcels, signature)
+        return Shared(slot, cohort, self, deal, sealing), deal
+
+    def _is_mine(self, entry: Entry) -> bool:
+        return (entry.identity, entry.keys) == (self.identity.public, self.public)
+
+    def _agree(self, other: Entry) -> bytes:
+        return self.seal.agree(other.keys.seal)
+
+
+def _check_roster(roster: tuple[Entry, ...]) -> None:
+    # One device in two slots would be two of the corrupt; a key twice, two masks in one.
+    if len({entry.identity for entry in roster}) < len(roster):
+        raise RefusedError("showed a roster with the same identity twice")
+    if len({key for e in roster for key in (e.keys.mask, e.keys.seal)}) < 2 * len(roster):
+        raise RefusedError("showed a roster with the same key twice")
 
 
 @dataclass(slots=True)
 class Shared(_State):
-    """My secrets are shared; my neighbours' envelopes are awaited."""
+    """My mask key is shared; who else shared is awaited."""
 
     slot: int
     cohort: Cohort
-    pair: KeyPair
-    mask_keys: dict[int, bytes]  # public, by neighbour
-    sealing: dict[int, bytes] = field(repr=False)  # agreed with each neighbour, for envelopes
-    seed: bytes = field(repr=False)
-    own_shares: tuple[bytes, bytes] = field(repr=False)
+    joined: Joined
+    deal: KeyDeal
+    sealing: dict[int, bytes] = field(repr=False)  # agreed with each holder, for envelopes
 
-    def mask(
-        self, envelopes: Mapping[int, bytes], ring: Ring, vector: Vector
-    ) -> tuple["Masked", Vector]:
-        """Return the next state and `vector` masked; `vector` itself is left as it is.
+    def mask(self, view: View, ring: Ring, vector: Vector, rng: Random) -> tuple["Masked", Upload]:
+        """Return the next state, and `vector` masked with the deal of my seed.
 
-        `envelopes` are those addressed to me, by sender: exactly the neighbours that shared.
-        One that does not open gives no shares, but its sender is masked with all the same:
-        whether enough others hold good shares shows when they are needed.
+        `vector` itself is left as it is.
 
         Raises:
             ValueError: if `vector` is not one of `ring`'s.
-            RefusedError: if an envelope comes from no neighbour, or too few neighbours
-                shared for anybody's secrets to be recovered.
+            RefusedError: if what `view` says I shared is not what I did, fewer than a quorum
+                shared, too few of my holders did, or one of these did not sign, or is not
+                enrolled.
         """
         ring.check(vector)
-        if not envelopes.keys() <= self.sealing.keys():
-            raise RefusedError("passed on an envelope of somebody who is no neighbour")
-        threshold = self.cohort.parameters.threshold
-        if len(envelopes) + 1 < threshold:
-            raise RefusedError(f"passed on {len(envelopes)} envelopes with threshold {threshold}")
+        holders = self._check(view)
         self._spend()
+        seed = rng.randbytes(SEED_BYTES)
         masked = tuple(lane.copy() for lane in vector)
         wardrobe = Wardrobe(ring)
-        wardrobe.put_on(masked, self.cohort.own(self.slot).stream(self.seed))
-        for other in envelopes:
-            secret = self.pair.agree(self.mask_keys[other])
-            stream = self.cohort.pairwise(self.slot, other).stream(secret)
+        wardrobe.put_on(masked, view.own(self.slot).stream(seed))
+        for other in view.partners(self.slot):
+            secret = self.joined.mask.agree(self.cohort.roster[other].keys.mask)
+            stream = view.pairwise(self.slot, other).stream(secret)
             (wardrobe.put_on if self.slot < other else wardrobe.take_off)(masked, stream)
-        held = {other: self._open(other, sealed) for other, sealed in envelopes.items()}
-        held[self.slot] = self.own_shares
-        return Masked(self.slot, self.cohort, held), masked
+        deal, own = self._deal(view, holders, seed, rng)
+        packed = ring.pack(masked)
+        said = statement("vector", view.label, self.slot, deal.pack() + packed)
+        upload = Upload(deal, packed, self.joined.identity.sign(said))
+        return Masked(self.slot, view, self.joined, self.sealing, own), upload
 
-    def _open(self, sender: int, sealed: bytes) -> tuple[bytes, bytes] | None:
-        both = self.cohort.envelope(sender, self.slot).open(self.sealing[sender], sealed)
-        if both is None:
-            return None
-        shares = both[:SHARE_BYTES], both[SHARE_BYTES:]
-        return shares if all(map(is_share, shares)) else None
+    def _check(self, view: View) -> list[int]:
+        """Return my holders that shared."""
+        told = view.sharers.get(self.slot)
+        if view.cohort is not self.cohort or told is None:
+            raise RefusedError("asked for a vector but left out what I shared")
+        if told.said() != self.deal.sharer.said():
+            raise RefusedError("passed on other shares than I dealt")
+        if len(view.sharers) < self.cohort.quorum:
+            raise RefusedError(
+                f"kept {len(view.sharers)} of {self.cohort.n} participants, "
+                f"fewer than the quorum of {self.cohort.quorum}"
+            )
+        holders = [holder for holder in self.sealing if holder in view.sharers]
+        threshold = self.cohort.parameters.threshold
+        if len(holders) + 1 < threshold:
+            raise RefusedError(f"kept {len(holders)} of my holders with threshold {threshold}")
+        if self.cohort.assumptions.is_active:
+            self._check_signatures(view, holders)
+        return holders
+
+    def _check_signatures(self, view: View, holders: Collection[int]) -> None:
+        registry = self.cohort.registry
+        for holder in holders:
+            if not view.is_signed(holder):
+                raise RefusedError(f"passed on shares that participant {holder} did not sign")
+            entry = self.cohort.roster[holder]
+            if registry and not registry.admits(entry.identity, entry.enrolment):
+                raise RefusedError(f"seated participant {holder}, who is not enrolled")
+
+    def _deal(
+        self, view: View, holders: Collection[int], seed: bytes, rng: Random
+    ) -> tuple[SeedDeal, bytes]:
+        """Return shares of `seed` for those of my holders that shared, and my own share."""
+        threshold = self.cohort.parameters.threshold
+        shares = split(seed, len(self.sealing) + 1, threshold, rng)
+        numbered = zip(self.sealing, shares[1:], strict=True)
+        kept = set(holders)
+        parcels = tuple(
+            Parcel(
+                commit_share(share),
+                view.seed_share(self.slot, holder).seal(self.sealing[holder], share),
+            )
+            for holder, share in numbered
+            if holder in kept
+        )
+        return SeedDeal(commit_seed(seed), commit_share(shares[0]), parcels), shares[0]
 
 
 @dataclass(slots=True)
@@ -250,45 +206,106 @@ class Masked(_State):
     """My masked vector is sent; the survivors are awaited."""
 
     slot: int
-    cohort: Cohort
-    held: dict[int, tuple[bytes, bytes] | None] = field(repr=False)
+    view: View
+    joined: Joined
+    sealing: dict[int, bytes] = field(repr=False)
+    own_share: bytes = field(repr=False)  # of my seed
 
-    def reveal(self, survivors: Collection[int], lost: Collection[int]) -> Reveal:
-        """Return a share of the seed of each surviving neighbour, of the key of each lost one.
+    def confirm(self, survivors: Collection[int]) -> tuple["Confirmed", bytes]:
+        """Return the next state, and my signature under the set of survivors.
 
-        `survivors` and `lost` are slots of the whole cohort: whose vectors arrived, and who
-        shared but was not heard since.
+        `survivors` are the slots whose vectors arrived.
 
         Raises:
-            RefusedError: if the lists overlap, name an unknown slot or one twice, leave out
-                or invent a neighbour, leave me out, or keep fewer than the quorum.
+            RefusedError: if they leave me out, name one twice or somebody who did not share,
+                or are fewer than the quorum.
             OutOfPhaseError: if this was asked before.
         """
-        self._check_lists(survivors, lost)
-        self._spend()
-        seeds, keys = {}, {}
-        for owner, shares in self.held.items():
-            if shares is None:
-                continue
-            if owner in lost:
-                keys[owner] = shares[1]
-            else:
-                seeds[owner] = shares[0]
-        return Reveal(seed_shares=seeds, key_shares=keys)
-
-    def _check_lists(self, survivors: Collection[int], lost: Collection[int]) -> None:
-        named = [*survivors, *lost]
-        if len(set(named)) < len(named):
-            raise RefusedError("named a participant twice: as surviving and lost, or repeated")
-        if any(not 0 <= slot < self.cohort.n for slot in named):
-            raise RefusedError("named a participant who is not in the cohort")
-        if self.slot not in survivors:
+        kept = frozenset(survivors)
+        cohort = self.view.cohort
+        if len(kept) < len(survivors):
+            raise RefusedError("named a survivor twice")
+        if not kept <= self.view.sharers.keys():
+            raise RefusedError("named a survivor who did not share")
+        if self.slot not in kept:
             raise RefusedError("asked for shares but left my vector out")
-        neighbours = set(self.cohort.graph.neighbours(self.slot))
-        if neighbours.intersection(named) != self.held.keys() - {self.slot}:
-            raise RefusedError("named other neighbours than those whose envelopes it passed on")
-        if len(survivors) < max(self.cohort.quorum, 2):
+        if len(kept) < max(cohort.quorum, 2):
             raise RefusedError(
-                f"kept {len(survivors)} of {self.cohort.n} participants, "
-                f"fewer than the quorum of {self.cohort.quorum}"
+                f"kept {len(kept)} of {cohort.n} participants, "
+                f"fewer than the quorum of {cohort.quorum}"
             )
+        self._spend()
+        signature = self.joined.identity.sign(self.view.confirmation(self.slot, kept))
+        return Confirmed(self.slot, self.view, self.joined, self.sealing, self.own_share, kept), (
+            signature
+        )
+
+
+@dataclass(slots=True)
+class Confirmed(_State):
+    """I signed one set of survivors; the signatures of the others are awaited."""
+
+    slot: int
+    view: View
+    joined: Joined
+    sealing: dict[int, bytes] = field(repr=False)
+    own_share: bytes = field(repr=False)
+    survivors: frozenset[int]
+
+    def reveal(
+        self, confirmations: Mapping[int, bytes], parcels: Mapping[int, Parcel], rng: Random
+    ) -> Reveal:
+        """Return a share of each owner that made me its holder: of its seed if it survived.
+
+        `confirmations` are signatures under the survivors, by slot; `parcels` are those
+        addressed to me, by owner: of seeds for survivors, of mask keys for the lost. One that
+        holds no share that it commits to is reported. In the `semi-honest` mode no
+        confirmations are looked at.
+
+        Raises:
+            RefusedError: if a parcel is of nobody who shared, or (`active`) fewer than a
+                quorum confirmed, or one of the witnesses that I pick did not.
+            OutOfPhaseError: if this was asked before.
+        """
+        if not parcels.keys() <= self.view.sharers.keys() - {self.slot}:
+            raise RefusedError("passed on a share of somebody who dealt none")
+        if self.view.cohort.assumptions.is_active:
+            self._check_witnesses(confirmations, rng)
+        self._spend()
+        seeds, keys, faulty = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
+        for owner, parcel in parcels.items():
+            share = self._open(owner, parcel)
+            if share is None:
+                faulty.add(owner)
+            else:
+                (seeds if owner in self.survivors else keys)[owner] = share
+        said = Reveal(seeds, keys, frozenset(faulty)).said()
+        signature = self.joined.identity.sign(statement("reveal", self.view.label, self.slot, said))
+        return Reveal(seeds, keys, frozenset(faulty), signature)
+
+    def _check_witnesses(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
+        cohort = self.view.cohort
+        if not confirmations.keys() <= self.survivors:
+            raise RefusedError("showed the signature of one who is no survivor")
+        if len(confirmations) < max(cohort.quorum, 2):
+            raise RefusedError(
+                f"showed {len(confirmations)} signatures under the survivors, "
+                f"fewer than the quorum of {cohort.quorum}"
+            )
+        others = sorted(confirmations.keys() - {self.slot})
+        witnesses = rng.sample(others, min(cohort.parameters.witnesses, len(others)))
+        for slot in witnesses:
+            said = self.view.confirmation(slot, self.survivors)
+            if not is_signed(cohort.roster[slot].identity, said, confirmations[slot]):
+                raise RefusedError(f"showed survivors that participant {slot} did not sign")
+
+    def _open(self, owner: int, parcel: Parcel) -> bytes | None:
+        """Return the share in a parcel, of the one secret that may be given of `owner`."""
+        secret = self.sealing.get(owner)
+        if secret is None:
+            secret = self.joined.seal.agree(self.view.cohort.roster[owner].keys.seal)
+        kept = owner in self.survivors
+        purpose = self.view.seed_share if kept else self.view.cohort.key_share
+        share = purpose(owner, self.slot).open(secret, parcel.envelope)
+        is_good = share is not None and is_share(share) and commit_share(share) == parcel.commitment
+        return share if is_good else None

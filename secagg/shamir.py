@@ -5,17 +5,22 @@ the point (x, f(x)), x = 1, 2, ..., and recovery is Lagrange interpolation at ze
 than `threshold` points leave every secret equally likely. A secret is one field element:
 sharing it in blocks costs a hundredfold.
 
+Shares are numbered 1, 2, ... for each secret anew, so that Lagrange's weights are integers:
+a binomial coefficient each, and a small factor for each number that is missing.
+
 False shares are found by what Shamir sharing is besides: a Reed-Solomon code. Among m shares
 of which at most (m - threshold) / 2 are false there is one polynomial that all others lie on.
 
 Source: [Shamir79]. P is fixed, where the paper lets the dealer choose it, so that every
-share has one size on the wire. Decoding is [Gao03].
+share has one size on the wire. Decoding is [Gao03]. Sharing by values and the integer
+weights are ours.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import zip_longest
-from math import prod
+from math import comb, prod
+from operator import mul
 from random import Random
 from typing import TypeAlias
 
@@ -23,52 +28,88 @@ import numpy as np
 
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
-MOST_HOLDER = 2**21 - 1  # so that differences of three pairs of holders multiply in 64 bits
+MOST_SHARES = 2**16
+_DRAW_BYTES = 48  # reduced modulo P these are uniform but for odds of 2^-127
 
 
-def split(secret: bytes, holders: Iterable[int], threshold: int, rng: Random) -> dict[int, bytes]:
-    """Return one 33-byte share for each of `holders`, distinct x from 1 to `MOST_HOLDER`.
+def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]:
+    """Return the 33-byte shares 1 to `count` of a secret.
+
+    The first threshold - 1 of them are drawn, the others follow from these and the secret:
+    the same as drawing the polynomial, in a third of the time.
 
     Raises:
-        ValueError: if the secret is not 32 bytes, a holder is out of range or repeated, or
-            there are fewer holders than `threshold`.
+        ValueError: if the secret is not 32 bytes, or there are fewer shares than `threshold`
+            or more than `MOST_SHARES`.
     """
-    xs = list(holders)
     if len(secret) != 32:
         raise ValueError("only 32-byte secrets are shared")
-    if len(set(xs)) != len(xs) or min(xs, default=0) < 1 or max(xs) > MOST_HOLDER:
-        raise ValueError(f"holders are distinct numbers from 1 to {MOST_HOLDER:,}")
-    if not 1 <= threshold <= len(xs):
-        raise ValueError(f"threshold {threshold} with {len(xs)} holders")
-    coefficients = [rng.randrange(P) for _ in range(threshold - 1)]
-    coefficients.append(int.from_bytes(secret, "big"))
-    return {x: _evaluate(coefficients, x).to_bytes(SHARE_BYTES, "big") for x in xs}
+    if not 1 <= threshold <= count <= MOST_SHARES:
+        raise ValueError(f"{count} shares with threshold {threshold}: 1 to {MOST_SHARES} fit")
+    drawn = rng.randbytes((threshold - 1) * _DRAW_BYTES)
+    starts = range(0, len(drawn), _DRAW_BYTES)
+    ys = [int.from_bytes(drawn[start : start + _DRAW_BYTES], "big") % P for start in starts]
+    ys.insert(0, int.from_bytes(secret, "big"))
+    following = [sum(map(mul, row, ys)) % P for row in _following(threshold, count)]
+    return [y.to_bytes(SHARE_BYTES, "big") for y in ys[1:] + following]
 
 
-def _evaluate(coefficients: list[int], x: int) -> int:
-    y = 0
-    for coefficient in coefficients:
-        y = (y * x + coefficient) % P
-    return y
+@lru_cache(maxsize=64)
+def _following(threshold: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return Lagrange's weights of the points 0 .. threshold - 1, for each x up to `count`.
+
+    For integers i < t <= x they are (-1)^(t-1-i) C(x, i) C(x-i-1, t-1-i).
+    """
+    last = threshold - 1
+    signs = [(-1) ** (last - i) for i in range(threshold)]
+    return tuple(
+        tuple(signs[i] * comb(x, i) * comb(x - i - 1, last - i) for i in range(threshold))
+        for x in range(threshold, count + 1)
+    )
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
-    """Return the secret that `shares` (by holder) meet in, or None if it is no 32-byte one.
+    """Return the secret that `shares`, by number, meet in, or None if it is no 32-byte one.
 
     Pass exactly `threshold` shares: more cost time, and a false one among them is not named.
 
     Raises:
         ValueError: if there are none, or one is not a field element of 33 bytes.
     """
-    if not shares or min(shares) < 1 or max(shares) > MOST_HOLDER:
-        raise ValueError(f"shares of holders from 1 to {MOST_HOLDER:,} are needed")
-    holders = tuple(sorted(shares))
-    if not all(map(is_share, shares.values())):
+    if not shares or min(shares) < 1 or max(shares) > MOST_SHARES:
+        raise ValueError(f"shares numbered 1 to {MOST_SHARES:,} are needed")
+    xs = tuple(sorted(shares))
+    ys = [int.from_bytes(shares[x], "big") for x in xs]
+    if max(ys) >= P or {len(share) for share in shares.values()} != {SHARE_BYTES}:
         raise ValueError(f"a share is a field element of {SHARE_BYTES} bytes")
-    ys = [int.from_bytes(shares[x], "big") for x in holders]
-    weights = _weights_at_zero(holders)
-    secret = sum(y * weight for y, weight in zip(ys, weights, strict=True)) % P
+    weights, divisor = _weights_at_zero(xs)
+    secret = sum(map(mul, weights, ys)) * divisor % P
     return secret.to_bytes(32, "big") if secret < 2**256 else None
+
+
+@lru_cache(maxsize=1024)  # nobody lost: all have the same
+def _weights_at_zero(xs: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Return Lagrange's weights at zero as integers, and what to multiply their sum by.
+
+    Of the points 1 .. m that of i is (-1)^(i-1) C(m, i); each point j that is missing turns
+    it into (j - i) / j of that.
+    """
+    last = xs[-1]
+    missing = sorted(set(range(1, last)).difference(xs))
+    full = _full_weights(last)
+    if not missing:
+        return full, 1
+    gaps = np.subtract.outer(np.array(missing), np.array(xs))  # each below 2^16
+    parts = [gaps[start : start + 3].prod(axis=0).tolist() for start in range(0, len(gaps), 3)]
+    weights = tuple(
+        prod(factors, start=full[i - 1]) for i, *factors in zip(xs, *parts, strict=True)
+    )
+    return weights, pow(prod(missing), -1, P)
+
+
+@lru_cache(maxsize=1024)
+def _full_weights(last: int) -> tuple[int, ...]:
+    return tuple((-1) ** (i - 1) * comb(last, i) for i in range(1, last + 1))
 
 
 def is_share(share: bytes) -> bool:
@@ -76,36 +117,14 @@ def is_share(share: bytes) -> bool:
     return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < P
 
 
-@lru_cache(maxsize=64)  # in a complete graph all owners have the same holders
-def _weights_at_zero(xs: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the Lagrange weights at zero, with one inversion for all (Montgomery's trick)."""
-    product = prod(xs)
-    points = np.array(xs, dtype=np.int64)
-    differences = points[np.newaxis, :] - points[:, np.newaxis]
-    np.fill_diagonal(differences, points)
-    padded = np.ones((len(xs), -(-len(xs) // 3) * 3), dtype=np.int64)
-    padded[:, : len(xs)] = differences
-    thirds = padded.reshape(len(xs), -1, 3).prod(axis=2)  # below 2^63, and a third to multiply
-    denominators = [prod(row) % P for row in thirds.tolist()]
-    before = [1]
-    for denominator in denominators:
-        before.append(before[-1] * denominator % P)
-    inverse = pow(before.pop(), -1, P)
-    weights = []
-    for denominator, partial in zip(reversed(denominators), reversed(before), strict=True):
-        weights.append(product * inverse * partial % P)
-        inverse = inverse * denominator % P
-    return tuple(reversed(weights))
-
-
 def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:
-    """Return the secret and the holders of false shares; None if too many are false.
+    """Return the secret and the numbers of false shares; None if too many are false.
 
     Interpolates all shares and divides by Euclid until what is left of the false ones can be
     divided out; a hundred shares take some 30 ms, so use it when `recover` gave no good
     secret. More than (m - threshold) / 2 false ones may meet in another secret.
 
-    Each must be a share (`is_share`) of a holder of its own.
+    Each must be a share (`is_share`).
     """
     xs = sorted(shares)
     ys = [int.from_bytes(shares[x], "big") for x in xs]
@@ -120,6 +139,13 @@ def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozens
 
 
 Poly: TypeAlias = list[int]  # coefficients modulo P, lowest first, the last one not zero
+
+
+def _evaluate(top_first: list[int], x: int) -> int:
+    y = 0
+    for coefficient in top_first:
+        y = (y * x + coefficient) % P
+    return y
 
 
 def _interpolate(xs: list[int], ys: list[int]) -> tuple[Poly, Poly]:

@@ -1,18 +1,20 @@
 """A cohort in memory: the protocol's messages, passed on by hand."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 import pytest
 
 from secagg import aggregator
-from secagg.aggregator import Heard
-from secagg.errors import RecoveryError, RefusedError
-from secagg.graph import Assumptions, parameters
-from secagg.keys import PublicKeys
-from secagg.participant import Cohort, Joined, Masked, Shared, join
+from secagg.aggregator import Settled
+from secagg.cohort import Cohort, Entry, Registry, View
+from secagg.deals import KeyDeal, Reveal, Upload
+from secagg.errors import RecoveryError
+from secagg.keys import Identity
+from secagg.parameters import Assumptions
+from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
 
 RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)))
@@ -21,69 +23,101 @@ ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
 
 @dataclass
 class Group:
-    """Participants who have joined, and the cohort they are about to form."""
+    """Participants who have joined, and what they said since; every step is done on demand."""
 
     cohort: Cohort
+    identities: list[Identity]
     joined: list[Joined]
-    keys: dict[int, PublicKeys]
     rng: Random
+    shared: dict[int, Shared] = field(default_factory=dict)
+    deals: dict[int, KeyDeal] = field(default_factory=dict)
+    masked: dict[int, Masked] = field(default_factory=dict)
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    confirmed: dict[int, Confirmed] = field(default_factory=dict)
+    confirmations: dict[int, bytes] = field(default_factory=dict)
+    reveals: dict[int, Reveal] = field(default_factory=dict)
 
     @property
-    def commitments(self) -> dict[int, bytes]:
-        """Return everybody's commitment to its seed."""
-        return {slot: state.commitment for slot, state in enumerate(self.joined)}
+    def everybody(self) -> frozenset[int]:
+        """Return all slots."""
+        return frozenset(range(self.cohort.n))
 
-    def share(
-        self, slots: Collection[int]
-    ) -> tuple[dict[int, Shared], dict[int, dict[int, bytes]]]:
-        """Let `slots` share; return their states and everybody's envelopes by receiver."""
-        shared: dict[int, Shared] = {}
-        inbox: dict[int, dict[int, bytes]] = {slot: {} for slot in self.keys}
-        for slot in slots:
-            neighbours = {other: self.keys[other] for other in self.cohort.graph.neighbours(slot)}
-            shared[slot], sent = self.joined[slot].share(slot, self.cohort, neighbours, self.rng)
-            aggregator.check_envelopes(self.cohort, slot, sent)
-            for receiver, envelope in sent.items():
-                inbox[receiver][slot] = envelope
-        return shared, inbox
+    def share(self, slots: Collection[int] | None = None) -> View:
+        """Let `slots` (all) share; return the view that follows."""
+        for slot in sorted(self.everybody if slots is None else slots):
+            self.shared[slot], self.deals[slot] = self.joined[slot].share(
+                slot, self.cohort, self.rng
+            )
+            aggregator.check_shares(self.cohort, slot, self.deals[slot])
+        return self.view
 
-    def hear(
-        self, sharing: set[int], masking: set[int], unmasking: set[int]
-    ) -> tuple[Heard, Vector] | None:
-        """Run the phases with those who are still there; return what the server has heard.
+    @property
+    def view(self) -> View:
+        """Return the cohort with those who shared."""
+        return View(self.cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
 
-        None if a phase keeps less than the quorum.
-        """
-        shared, inbox = self.share(sharing)
-        if len(shared) < self.cohort.quorum:
-            return None
-        masked: dict[int, Masked] = {}
-        masked_sum = RING.zero()
-        for slot, state in shared.items():
-            if slot in masking:
-                try:
-                    masked[slot], vector = state.mask(inbox[slot], RING, self.vector(slot))
-                except RefusedError:  # too few of its neighbours shared: it leaves
-                    continue
-                RING.add(masked_sum, RING.unpack(RING.pack(vector)))
-        if len(masked) < self.cohort.quorum:
-            return None
-        lost = shared.keys() - masked.keys()
-        reveals = {
-            slot: state.reveal(masked.keys(), lost)
-            for slot, state in masked.items()
-            if slot in unmasking
-        }
-        for slot, reveal in reveals.items():
-            aggregator.check_reveal(self.cohort, slot, shared.keys(), masked.keys(), reveal)
-        keys, commitments = self.keys, self.commitments
-        return Heard(keys, commitments, shared.keys(), masked.keys(), reveals), masked_sum
+    def mask(self, slots: Collection[int] | None = None) -> Settled:
+        """Let `slots` (all who shared) mask; return what is settled then."""
+        view = self.view
+        for slot in sorted(self.shared if slots is None else slots):
+            self.masked[slot], self.uploads[slot] = self.shared[slot].mask(
+                view, RING, self.vector(slot), self.rng
+            )
+            aggregator.check_upload(view, slot, self.uploads[slot])
+        return self.settled
 
-    def total(self, sharing: set[int], masking: set[int], unmasking: set[int]) -> Vector | None:
+    @property
+    def settled(self) -> Settled:
+        """Return what is settled by those who shared and those who masked."""
+        seeds = {slot: upload.deal for slot, upload in self.uploads.items()}
+        return aggregator.settle_deals(self.view, self.deals, seeds)
+
+    def confirm(self, slots: Collection[int] | None = None) -> None:
+        """Let `slots` (all who masked) sign the survivors."""
+        survivors = frozenset(self.uploads)
+        for slot in sorted(self.masked if slots is None else slots):
+            state, signature = self.masked[slot].confirm(survivors)
+            aggregator.check_confirmation(self.view, slot, survivors, signature)
+            self.confirmed[slot], self.confirmations[slot] = state, signature
+
+    def reveal(self, slots: Collection[int] | None = None) -> None:
+        """Let `slots` (all who confirmed) give their shares."""
+        settled = self.settled
+        for slot in sorted(self.confirmed if slots is None else slots):
+            self.reveals[slot] = self.confirmed[slot].reveal(
+                self.confirmations, settled.inboxes[slot], self.rng
+            )
+            aggregator.check_reveal(settled, slot, self.reveals[slot])
+
+    def masked_sum(self) -> Vector:
+        """Return the sum of the masked vectors."""
+        total = RING.zero()
+        for upload in self.uploads.values():
+            RING.add(total, RING.unpack(upload.vector))
+        return total
+
+    def unmask(self) -> Vector:
+        """Return the survivors' sum, from what was revealed."""
+        return aggregator.unmask(self.settled, RING, self.reveals, self.masked_sum()).total
+
+    def total(
+        self,
+        sharing: Collection[int],
+        masking: Collection[int],
+        confirming: Collection[int],
+        unmasking: Collection[int],
+    ) -> Vector | None:
         """Run the whole sum with those who are still there in each phase; None if it fails."""
-        heard = self.hear(sharing, masking, unmasking)
+        quorum = self.cohort.quorum
+        stages = (self.share, self.mask, self.confirm, self.reveal)
+        slots: frozenset[int] = self.everybody
+        for stage, there in zip(stages, (sharing, masking, confirming, unmasking), strict=True):
+            slots = slots.intersection(there)
+            if len(slots) < quorum:
+                return None
+            stage(slots)
         try:
-            return aggregator.unmask(self.cohort, RING, *heard).total if heard else None
+            return self.unmask()
         except RecoveryError:
             return None
 
@@ -106,17 +140,27 @@ class Group:
 def gather() -> Callable[..., Group]:
     """Return a function that gathers a group of n under some assumptions."""
 
-    def group(n: int, assumptions: Assumptions = ASSUMPTIONS, seed: int = 0) -> Group:
+    def group(
+        n: int,
+        assumptions: Assumptions = ASSUMPTIONS,
+        seed: int = 0,
+        registrar: Identity | None = None,
+    ) -> Group:
         rng = Random(seed)
-        joined = [join(rng) for _ in range(n)]
-        keys = {slot: participant.public for slot, participant in enumerate(joined)}
-        cohort = Cohort(
-            session=rng.randbytes(32),
-            parameters=parameters(n, assumptions),
-            assumptions=assumptions,
-            seed=rng.randbytes(32),
-            digest=aggregator.digest(keys),
+        identities = [Identity.generate(rng) for _ in range(n)]
+        joined = [join(identity, rng) for identity in identities]
+        registry = Registry(registrar.public, bytes(32)) if registrar else None
+        roster = tuple(
+            Entry(
+                state.identity.public,
+                state.public,
+                registrar.sign(registry.enrolment(state.identity.public))
+                if registrar and registry
+                else b"",
+            )
+            for state in joined
         )
-        return Group(cohort, joined, keys, rng)
+        cohort = Cohort(rng.randbytes(32), roster, assumptions, registry)
+        return Group(cohort, identities, joined, rng)
 
     return group

@@ -1,0 +1,189 @@
+"""The public facts of one secure sum, and the labels that bind every key to them.
+
+    session, roster           -> Cohort, its label: keys for shares of mask keys
+    the cohort, who shared    -> View, its label: masks, and keys for shares of seeds
+
+A label is the digest of all that participants must agree on by then. Whoever was shown another
+plan, roster or list of sharers has another label: its keys agree with nobody's, its envelopes
+open for nobody, and the sum of its masks is noise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+from secagg.graph import CONTRIBUTION_BYTES, Picking
+from secagg.keys import PublicKeys, Purpose, check_identity, is_signed, statement
+from secagg.parameters import Assumptions, Parameters, parameters
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Who may take part: identities that `registrar` has signed for `scope` (32 bytes).
+
+    Without a registry the server's word is all there is that identities are different devices.
+    """
+
+    registrar: bytes
+    scope: bytes
+
+    def enrolment(self, identity: bytes) -> bytes:
+        """Return the statement by which the registrar lets `identity` in."""
+        return statement("enrolment", self.scope, 0, identity)
+
+    def admits(self, identity: bytes, signature: bytes) -> bool:
+        """Return whether `signature` is the registrar's under the enrolment of `identity`."""
+        return is_signed(self.registrar, self.enrolment(identity), signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One participant in a roster: its identity, its keys for this sum, its enrolment.
+
+    `enrolment` is the registrar's signature, empty where there is no registry.
+
+    Raises:
+        ValueError: if the identity is not a good public key.
+    """
+
+    identity: bytes
+    keys: PublicKeys
+    enrolment: bytes = b""
+
+    def __post_init__(self) -> None:
+        check_identity(self.identity)
+
+    def pack(self) -> bytes:
+        """Return the entry's bytes: identity, mask key, seal key, enrolment if any."""
+        return self.identity + self.keys.mask + self.keys.seal + self.enrolment
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """One secure sum of those in `roster`, by slot; `session` (32 bytes) names plan and cohort.
+
+    Raises:
+        ValueError: if the session is not 32 bytes.
+        InfeasibleError: if so many cannot be kept safe under the assumptions.
+    """
+
+    session: bytes
+    roster: tuple[Entry, ...]
+    assumptions: Assumptions
+    registry: Registry | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.session) != DIGEST_BYTES:
+            raise ValueError(f"a session has {DIGEST_BYTES} bytes")
+        parameters(self.n, self.assumptions)
+
+    @property
+    def n(self) -> int:
+        """Return the number of participants."""
+        return len(self.roster)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Return what the assumptions ask for: everybody computes it, nobody is told."""
+        return parameters(self.n, self.assumptions)
+
+    @property
+    def quorum(self) -> int:
+        """Return how many participants each phase must keep."""
+        return self.assumptions.quorum(self.n)
+
+    @cached_property
+    def label(self) -> bytes:
+        """Return the 32 bytes that stand for session, roster and parameters."""
+        p = self.parameters
+        numbers = (p.n, p.holders, p.threshold, p.partners, p.witnesses)
+        packed = b"".join(number.to_bytes(4, "big") for number in numbers)
+        roster = sha256(b"".join(entry.pack() for entry in self.roster)).digest()
+        return sha256(b"blindtally sum v1\0" + self.session + packed + roster).digest()
+
+    @cached_property
+    def picking(self) -> Picking:
+        """Return how the participants pick their holders."""
+        return Picking(self.label, self.parameters)
+
+    def key_share(self, owner: int, holder: int) -> Purpose:
+        """Return the purpose of the envelope with a share of `owner`'s mask key."""
+        return Purpose(self.label, "key share", owner, holder)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """That a participant shared: its contribution to the graph, and what it signed.
+
+    `digest` is the SHA-256 of the shares it dealt, `signature` that of the whole.
+    """
+
+    contribution: bytes
+    digest: bytes
+    signature: bytes = field(repr=False)
+
+    def said(self) -> bytes:
+        """Return the bytes under the signature."""
+        return self.contribution + self.digest
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A cohort as it is once the mask keys are shared: who did, who masks with whom.
+
+    Raises:
+        ValueError: if a sharer is not in the cohort, or what it said has a wrong size.
+    """
+
+    cohort: Cohort
+    sharers: Mapping[int, Sharer]
+
+    def __post_init__(self) -> None:
+        for slot, sharer in self.sharers.items():
+            sizes = (len(sharer.contribution), len(sharer.digest))
+            if not 0 <= slot < self.cohort.n or sizes != (CONTRIBUTION_BYTES, DIGEST_BYTES):
+                raise ValueError(f"participant {slot}: no such sharer, or of a wrong size")
+
+    @cached_property
+    def label(self) -> bytes:
+        """Return the 32 bytes that stand for the cohort, its graph and all shares dealt."""
+        said = (s.to_bytes(4, "big") + self.sharers[s].said() for s in sorted(self.sharers))
+        return sha256(b"blindtally view v1\0" + self.cohort.label + b"".join(said)).digest()
+
+    @cached_property
+    def _contributions(self) -> dict[int, bytes]:
+        return {slot: sharer.contribution for slot, sharer in self.sharers.items()}
+
+    def holders(self, slot: int) -> tuple[int, ...]:
+        """Return the k holders that sharer `slot` picked, in the order of their shares."""
+        return self.cohort.picking.holders(slot, self._contributions[slot])
+
+    def partners(self, slot: int) -> frozenset[int]:
+        """Return the sharers whom sharer `slot` masks with."""
+        return self.cohort.picking.partners(slot, self._contributions)
+
+    def is_signed(self, slot: int) -> bool:
+        """Return whether sharer `slot` signed what it is said to have shared."""
+        sharer = self.sharers[slot]
+        said = statement("shares", self.cohort.label, slot, sharer.said())
+        return is_signed(self.cohort.roster[slot].identity, said, sharer.signature)
+
+    def pairwise(self, one: int, other: int) -> Purpose:
+        """Return the purpose of the mask between two slots."""
+        return Purpose(self.label, "mask", min(one, other), max(one, other))
+
+    def own(self, slot: int) -> Purpose:
+        """Return the purpose of the mask that `slot` grows from its own seed."""
+        return Purpose(self.label, "self", slot, slot)
+
+    def seed_share(self, owner: int, holder: int) -> Purpose:
+        """Return the purpose of the envelope with a share of `owner`'s seed."""
+        return Purpose(self.label, "seed share", owner, holder)
+
+    def confirmation(self, slot: int, survivors: frozenset[int]) -> bytes:
+        """Return what `slot` signs to say that these, and no others, are in the sum."""
+        listed = b"".join(other.to_bytes(4, "big") for other in sorted(survivors))
+        return statement("survivors", self.label, slot, listed)

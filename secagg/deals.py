@@ -1,0 +1,219 @@
+"""What participants deal and give: shares in envelopes, and shares in the open; their bytes.
+
+A *parcel* is one share for one holder: a commitment to it, for the server, and the envelope
+that only the holder opens. The parcels of a deal stand in the order of the shares: number 1
+is the dealer's own, which it keeps, number 2 its first holder's, and so on.
+
+    KeyDeal   contribution (32), a parcel for each holder, signature (64)
+    SeedDeal  commitments to the seed (32) and to the own share of it (32), a parcel for each
+              holder that shared; it travels before the masked vector, in one upload
+    Reveal    for each owner in rising order: slot (u32), kind (u8), share (33); signature (64)
+
+Shares have the full entropy of the field, so a digest commits to one and tells nothing of it.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+
+from secagg.cohort import DIGEST_BYTES, Sharer
+from secagg.graph import CONTRIBUTION_BYTES
+from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES
+from secagg.shamir import SHARE_BYTES
+
+ENVELOPE_BYTES = SHARE_BYTES + SEAL_BYTES
+PARCEL_BYTES = DIGEST_BYTES + ENVELOPE_BYTES
+_REVEALED = struct.Struct(f">IB{SHARE_BYTES}s")
+REVEALED_BYTES = _REVEALED.size
+_SEED, _KEY, _NEITHER = range(3)
+
+
+def commit_seed(seed: bytes) -> bytes:
+    """Return the 32 bytes that bind a participant to `seed`, and that do not tell it."""
+    return sha256(b"blindtally seed v1\0" + seed).digest()
+
+
+def commit_share(share: bytes) -> bytes:
+    """Return the 32 bytes that bind a dealer to `share`, and that do not tell it."""
+    return sha256(b"blindtally share v1\0" + share).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One share for one holder: what commits to it, and what it is sealed in."""
+
+    commitment: bytes
+    envelope: bytes
+
+    def pack(self) -> bytes:
+        """Return the `PARCEL_BYTES` of the parcel."""
+        return self.commitment + self.envelope
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "Parcel":
+        """Return the parcel in `PARCEL_BYTES` bytes.
+
+        Raises:
+            ValueError: if there are more or fewer.
+        """
+        if len(body) != PARCEL_BYTES:
+            raise ValueError(f"a parcel has {PARCEL_BYTES} bytes, got {len(body)}")
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
+
+
+def _unpack_parcels(body: bytes) -> tuple[Parcel, ...]:
+    starts = range(0, len(body), PARCEL_BYTES)
+    return tuple(Parcel.unpack(body[start : start + PARCEL_BYTES]) for start in starts)
+
+
+def _pack_parcels(parcels: tuple[Parcel, ...]) -> bytes:
+    return b"".join(parcel.pack() for parcel in parcels)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDeal:
+    """A participant's contribution to the graph, and shares of its mask key for its holders."""
+
+    contribution: bytes
+    parcels: tuple[Parcel, ...]
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(holders: int) -> int:
+        """Return the size of a deal among so many holders."""
+        return CONTRIBUTION_BYTES + holders * PARCEL_BYTES + SIGNATURE_BYTES
+
+    @property
+    def sharer(self) -> Sharer:
+        """Return what the others are told of this deal."""
+        digest = sha256(_pack_parcels(self.parcels)).digest()
+        return Sharer(self.contribution, digest, self.signature)
+
+    def pack(self) -> bytes:
+        """Return the bytes of the deal."""
+        return self.contribution + _pack_parcels(self.parcels) + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "KeyDeal":
+        """Return the deal in `body`.
+
+        Raises:
+            ValueError: if `body` is not as long as some number of parcels makes it.
+        """
+        if len(body) < CONTRIBUTION_BYTES + SIGNATURE_BYTES:
+            raise ValueError("too short for a contribution and a signature")
+        parcels = _unpack_parcels(body[CONTRIBUTION_BYTES:-SIGNATURE_BYTES])
+        return cls(body[:CONTRIBUTION_BYTES], parcels, body[-SIGNATURE_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDeal:
+    """Commitments to a seed and to the dealer's own share of it; the shares of its holders."""
+
+    commitment: bytes
+    own: bytes
+    parcels: tuple[Parcel, ...]
+
+    @staticmethod
+    def nbytes(holders: int) -> int:
+        """Return the size of a deal among so many holders."""
+        return 2 * DIGEST_BYTES + holders * PARCEL_BYTES
+
+    def pack(self) -> bytes:
+        """Return the bytes of the deal."""
+        return self.commitment + self.own + _pack_parcels(self.parcels)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "SeedDeal":
+        """Return the deal in `body`.
+
+        Raises:
+            ValueError: if `body` is not as long as some number of parcels makes it.
+        """
+        if len(body) < 2 * DIGEST_BYTES:
+            raise ValueError("too short for two commitments")
+        parcels = _unpack_parcels(body[2 * DIGEST_BYTES :])
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES : 2 * DIGEST_BYTES], parcels)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A masked vector, packed, with the deal of the seed that grew its own mask."""
+
+    deal: SeedDeal
+    vector: bytes = field(repr=False)
+    signature: bytes
+
+    def said(self) -> bytes:
+        """Return the bytes under the signature."""
+        return self.deal.pack() + self.vector
+
+    def pack(self) -> bytes:
+        """Return the bytes of the upload."""
+        return self.said() + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes, holders: int) -> "Upload":
+        """Return the upload in `body`, dealt among so many holders.
+
+        Raises:
+            ValueError: if `body` is too short for that.
+        """
+        start = SeedDeal.nbytes(holders)
+        if len(body) < start + SIGNATURE_BYTES:
+            raise ValueError(f"too short for a deal among {holders} holders")
+        deal = SeedDeal.unpack(body[:start])
+        return cls(deal, body[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """Shares given to the server, by the slot of the secret's owner: never both for one.
+
+    `faulty` are the owners whose parcel held no share that it commits to.
+    """
+
+    seed_shares: dict[int, bytes] = field(repr=False)  # owners whose vectors are in the sum
+    key_shares: dict[int, bytes] = field(repr=False)  # owners who shared and were lost since
+    faulty: frozenset[int] = frozenset()
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(owners: int) -> int:
+        """Return the size of a reveal about so many owners."""
+        return owners * REVEALED_BYTES + SIGNATURE_BYTES
+
+    def said(self) -> bytes:
+        """Return the bytes under the signature."""
+        records = [(owner, _SEED, share) for owner, share in self.seed_shares.items()]
+        records += [(owner, _KEY, share) for owner, share in self.key_shares.items()]
+        records += [(owner, _NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
+        return b"".join(_REVEALED.pack(*record) for record in sorted(records))
+
+    def pack(self) -> bytes:
+        """Return the bytes of the reveal."""
+        return self.said() + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "Reveal":
+        """Return the reveal in `body`.
+
+        Raises:
+            ValueError: if the size is no whole number of records and a signature, owners do
+                not strictly rise (so nobody can give both secrets of one owner), or a kind
+                is unknown.
+        """
+        size = len(body) - SIGNATURE_BYTES
+        if size < 0 or size % REVEALED_BYTES:
+            raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
+        records = list(_REVEALED.iter_unpack(body[:size]))
+        owners = [owner for owner, _, _ in records]
+        if any(later <= earlier for earlier, later in pairwise(owners)):
+            raise ValueError("the slots of shares must strictly rise")
+        if any(kind > _NEITHER for _, kind, _ in records):
+            raise ValueError("a share's kind is 0, 1 or 2")
+        by_kind: tuple[dict[int, bytes], ...] = ({}, {}, {})
+        for owner, kind, share in records:
+            by_kind[kind][owner] = share
+        return cls(by_kind[_SEED], by_kind[_KEY], frozenset(by_kind[_NEITHER]), body[size:])
