@@ -17,13 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
 from protocol.public import Public
-from secagg.graph import Assumptions, parameters
+from secagg.cohort import Registry
+from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
@@ -36,7 +37,9 @@ class Terms(Public):
 
     A round has `cohorts` secure sums of at most `cohort_size` devices each; a cohort that
     finds fewer than `minimum` is not run. `corrupt` and `dropout` are fractions of a cohort,
-    `sigma` and `eta` the exponents of the odds against privacy and correctness.
+    `sigma` and `eta` the exponents of the odds against privacy and correctness. Only devices
+    whose identity `registrar`, an Ed25519 public key, has signed may take part; without one
+    the server's word is all there is that devices are not its own.
     """
 
     cohort_size: int = Field(ge=3, le=100_000)
@@ -46,7 +49,8 @@ class Terms(Public):
     dropout: Rate = 0.2
     sigma: int = Field(default=40, ge=1, le=256)
     eta: int = Field(default=30, ge=1, le=256)
-    mode: Literal["semi-honest"] = "semi-honest"  # what is built; see docs/threat-model.md
+    mode: Mode = "active"
+    registrar: Hex32 | None = None
 
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:
@@ -82,6 +86,11 @@ class Question(Public):
 Q = TypeVar("Q", bound=Question)
 
 
+def enrolment_scope(study: str) -> bytes:
+    """Return the 32 bytes that a registrar enrols identities for: one study, never all."""
+    return hashlib.sha256(b"blindtally study v1\0" + study.encode()).digest()
+
+
 class Plan(Public):
     """What one round asks of each device; its digest is bound into every key of the round.
 
@@ -99,6 +108,13 @@ class Plan(Public):
         plain = self.model_dump(mode="json")
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
+
+    @property
+    def registry(self) -> Registry | None:
+        """Return who may take part in this study, None if the server decides that alone."""
+        if self.terms.registrar is None:
+            return None
+        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(self.study))
 
     def session(self, cohort: int) -> bytes:
         """Return the 32-byte label of the secure sum of this plan's `cohort` (from 0)."""

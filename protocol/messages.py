@@ -1,18 +1,21 @@
 """Everything the programs say to one another: fields, sizes, limits and bytes.
 
-Public facts travel as JSON (the pydantic models below; keys and seeds in hexadecimal),
-everything large as raw bytes:
+Public facts travel as JSON (the pydantic models below; keys and signatures in hexadecimal),
+everything large as raw bytes. What a participant sends is in `secagg/deals.py`; what it
+hears is
 
-    vector       the ring's packed bytes, exactly `Ring.nbytes`
-    envelopes    per neighbour: slot (u32, big end first), envelope (`ENVELOPE_BYTES`)
-    reveal       per neighbour and self: owner's slot (u32), kind (u8), share (33 bytes)
+    roster          for each slot: identity, mask key, seal key (32 each), enrolment (64, if
+                    the study has a registrar)
+    sharers         for each: slot (u32), contribution (32), digest (32), signature (64)
+    confirmations   for each: slot (u32), signature (64)
+    parcels         for each owner: slot (u32), parcel (81)
 
 An error is problem+json (RFC 9457); its `type` is `urn:blindtally:problem:` and one of
 `ProblemType`, which is stable: programs may act on it.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
@@ -20,24 +23,26 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from protocol.mechanism import Hex32, Terms
+from protocol.mechanism import Hex32, Plan, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
-from secagg.participant import ENVELOPE_BYTES, Reveal
-from secagg.shamir import SHARE_BYTES
+from secagg.cohort import DIGEST_BYTES, Entry, Sharer
+from secagg.deals import PARCEL_BYTES, Parcel
+from secagg.graph import CONTRIBUTION_BYTES
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, statement
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-DeviceId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{8,64}$")]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 StudyState = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
 RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no service
 PROBLEM = "urn:blindtally:problem:"
 
-_ENVELOPE = struct.Struct(f">I{ENVELOPE_BYTES}s")
-_REVEALED = struct.Struct(f">IB{SHARE_BYTES}s")
-_KINDS = ("seed_shares", "key_shares")
+_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES}s{DIGEST_BYTES}s{SIGNATURE_BYTES}s")
+_CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
+_PARCEL = struct.Struct(f">I{PARCEL_BYTES}s")
 
 
 class ProblemType(StrEnum):
@@ -54,6 +59,8 @@ class ProblemType(StrEnum):
     WRONG_STATE = "wrong-state"  # 409: the study is not in a state that allows this
     NO_ROUND = "no-round"  # 409: no round takes devices now; come back after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round
+    NOT_ENROLLED = "not-enrolled"  # 403: the study's registrar did not sign this identity
+    BARRED = "barred"  # 403: this device departed from the protocol in an earlier cohort
     COHORT_FAILED = "cohort-failed"  # 410: the sum will not be made; forget it
     LEFT_OUT = "left-out"  # 410: the cohort went on without this participant
     UNAVAILABLE = "unavailable"  # 503: the database is busy or away; Retry-After
@@ -77,6 +84,7 @@ class Timeouts(Public):
     enrolling: Seconds = 600
     sharing: Seconds = 60
     masking: Seconds = 60
+    confirming: Seconds = 60
     unmasking: Seconds = 60
     patience: Seconds = 5
 
@@ -117,19 +125,21 @@ class PhaseRecord(Public):
 class CohortView(Public):
     """One secure sum: how far it is, who is in, and why it failed if it did.
 
-    `degree` and `threshold` are 0 until enrolling is over. `survivors` are the slots whose
-    vectors are in the sum, empty until the cohort is summed.
+    `holders` and `threshold` are 0 until enrolling is over. `survivors` are the slots whose
+    vectors are in the sum, empty until the cohort is summed. `blamed` are the slots that
+    departed from the protocol, each with what it did.
     """
 
     number: int
     phase: Phase
     deadline: datetime
     enrolled: int
-    degree: int
+    holders: int
     threshold: int
     history: tuple[PhaseRecord, ...]
     survivors: tuple[int, ...]
     failure: str | None
+    blamed: Mapping[int, str] = {}
 
 
 class RoundView(Public):
@@ -179,15 +189,22 @@ class HeavyHitterPage(Public):
 
 
 class Join(Public):
-    """A device asks to take part in a round, with its public keys and seed commitment for it.
+    """A device asks to take part in a round, with its identity and its keys for it.
 
-    `device` is a pseudonym that the device keeps for one study, so that nobody counts twice.
+    `identity` is an Ed25519 public key that the device keeps for one study, so that nobody
+    counts twice; `signature` is its own, under `join_statement`; `enrolment` the registrar's.
     """
 
-    device: DeviceId
+    identity: Hex32
     mask_key: Hex32
     seal_key: Hex32
-    commitment: Hex32
+    signature: Hex64
+    enrolment: Hex64 | None = None
+
+
+def join_statement(plan: Plan, keys: PublicKeys, ticket_digest: bytes) -> bytes:
+    """Return what a device signs to join the round of `plan`; the digest is SHA-256."""
+    return statement("join", plan.digest(), 0, keys.mask + keys.seal + ticket_digest)
 
 
 class Seat(Public):
@@ -199,35 +216,10 @@ class Seat(Public):
     deadline: datetime
 
 
-class Neighbour(Public):
-    """A neighbour's slot and public keys."""
-
-    slot: int = Field(ge=0)
-    mask_key: Hex32
-    seal_key: Hex32
-
-
-class Roster(Public):
-    """Who takes part, as one participant needs to know it: its neighbours.
-
-    `n` are enrolled; `seed` and (n, degree) give the graph, so that each participant
-    computes its neighbours itself; `digest` covers the keys of all.
-    """
-
-    slot: int = Field(ge=0)
-    n: int = Field(ge=2, le=100_000)
-    degree: int = Field(ge=1)
-    threshold: int = Field(ge=1)
-    seed: Hex32
-    digest: Hex32
-    neighbours: tuple[Neighbour, ...]
-
-
 class Survivors(Public):
-    """Slots whose masked vectors arrived, and those that shared and were lost since."""
+    """Slots whose masked vectors arrived."""
 
     survivors: tuple[int, ...]
-    lost: tuple[int, ...]
 
 
 class Pending(Public):
@@ -237,43 +229,60 @@ class Pending(Public):
     deadline: datetime
 
 
-def pack_envelopes(envelopes: Mapping[int, bytes]) -> bytes:
-    """Return the body that carries `envelopes`, by slot of the other end."""
-    return b"".join(_ENVELOPE.pack(slot, sealed) for slot, sealed in sorted(envelopes.items()))
+def pack_roster(roster: Iterable[Entry]) -> bytes:
+    """Return the body that carries `roster`, by slot."""
+    return b"".join(entry.pack() for entry in roster)
 
 
-def unpack_envelopes(body: bytes) -> dict[int, bytes]:
-    """Return the envelopes in `body`, by slot.
+def unpack_roster(body: bytes, *, has_registrar: bool) -> tuple[Entry, ...]:
+    """Return the roster in `body`.
+
+    Raises:
+        ValueError: if the size is no multiple of an entry's, or a key is no good.
+    """
+    size = 3 * KEY_BYTES + has_registrar * SIGNATURE_BYTES
+    if len(body) % size:
+        raise ValueError(f"entries take {size} bytes each; {len(body)} is no multiple")
+    rows = (body[start : start + size] for start in range(0, len(body), size))
+    return tuple(
+        Entry(row[:32], PublicKeys(row[32:64], row[64:96]), enrolment=row[96:]) for row in rows
+    )
+
+
+def pack_sharers(sharers: Mapping[int, Sharer]) -> bytes:
+    """Return the body that says who shared."""
+    rows = sorted(sharers.items())
+    return b"".join(_SHARER.pack(slot, s.contribution, s.digest, s.signature) for slot, s in rows)
+
+
+def unpack_sharers(body: bytes) -> dict[int, Sharer]:
+    """Return who shared, by slot; raises ValueError as `unpack_parcels`."""
+    return {slot: Sharer(*row) for slot, *row in _records(_SHARER, body, "sharers")}
+
+
+def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:
+    """Return the body that carries signatures under the survivors."""
+    return b"".join(_CONFIRMATION.pack(*row) for row in sorted(signatures.items()))
+
+
+def unpack_confirmations(body: bytes) -> dict[int, bytes]:
+    """Return signatures under the survivors, by slot; raises ValueError as `unpack_parcels`."""
+    return dict(_records(_CONFIRMATION, body, "confirmations"))
+
+
+def pack_parcels(parcels: Mapping[int, Parcel]) -> bytes:
+    """Return the body that carries a holder's parcels."""
+    return b"".join(_PARCEL.pack(owner, p.pack()) for owner, p in sorted(parcels.items()))
+
+
+def unpack_parcels(body: bytes) -> dict[int, Parcel]:
+    """Return a holder's parcels, by owner.
 
     Raises:
         ValueError: if the size is no multiple of a record's, or slots do not strictly rise.
     """
-    return dict(_records(_ENVELOPE, body, "envelopes"))
-
-
-def pack_reveal(reveal: Reveal) -> bytes:
-    """Return the body that carries `reveal`."""
-    records = [
-        (owner, kind, share)
-        for kind, name in enumerate(_KINDS)
-        for owner, share in getattr(reveal, name).items()
-    ]
-    return b"".join(_REVEALED.pack(*record) for record in sorted(records))
-
-
-def unpack_reveal(body: bytes) -> Reveal:
-    """Return the shares in `body`.
-
-    Raises:
-        ValueError: if the size is no multiple of a record's, owners do not strictly rise
-            (so nobody can give both secrets of one owner), or a kind is unknown.
-    """
-    shares: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
-    for owner, kind, share in _records(_REVEALED, body, "shares"):
-        if kind >= len(_KINDS):
-            raise ValueError(f"share of participant {owner}: kind 0 or 1 expected, got {kind}")
-        shares[kind][owner] = share
-    return Reveal(seed_shares=shares[0], key_shares=shares[1])
+    rows = _records(_PARCEL, body, "parcels")
+    return {owner: Parcel.unpack(parcel) for owner, parcel in rows}
 
 
 def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[Any, ...]]:

@@ -1,8 +1,11 @@
 """The phases of one cohort's secure sum, and when each is over.
 
-    enrolling -> sharing -> masking -> unmasking -> summed
-         |           |          |          |
-         +-----------+----------+----------+-> failed
+    enrolling -> sharing -> masking -> confirming -> unmasking -> summed
+         |           |          |           |            |
+         +-----------+----------+-----------+------------+-> failed
+
+Only a sum that is to be safe from an active server has its survivors confirmed; the others
+go from masking to unmasking.
 
 A phase is over when everybody it waits for was heard, or when its deadline passes; then it
 goes on if a quorum was heard and fails if not. Once a quorum was heard, it is over as soon as
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from secagg.parameters import Mode
+
 
 class Phase(StrEnum):
     """One stage of a cohort's sum; the order of definition is the order of time."""
@@ -21,6 +26,7 @@ class Phase(StrEnum):
     ENROLLING = "enrolling"
     SHARING = "sharing"
     MASKING = "masking"
+    CONFIRMING = "confirming"
     UNMASKING = "unmasking"
     SUMMED = "summed"
     FAILED = "failed"
@@ -31,12 +37,18 @@ class Phase(StrEnum):
         return self in (Phase.SUMMED, Phase.FAILED)
 
 
-AFTER = {
-    Phase.ENROLLING: Phase.SHARING,
-    Phase.SHARING: Phase.MASKING,
-    Phase.MASKING: Phase.UNMASKING,
-    Phase.UNMASKING: Phase.SUMMED,
-}
+def phases(mode: Mode) -> tuple[Phase, ...]:
+    """Return the phases in which a cohort of `mode` hears its participants, first to last."""
+    heard = tuple(phase for phase in Phase if not phase.is_over)
+    if mode == "active":
+        return heard
+    return tuple(phase for phase in heard if phase is not Phase.CONFIRMING)
+
+
+def after(phase: Phase, mode: Mode) -> Phase:
+    """Return the phase that follows `phase`, which is not over."""
+    following = (*phases(mode), Phase.SUMMED)
+    return following[following.index(phase) + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class Waiting:
     """A cohort in `phase` that has heard `heard` of `expected`, the last of them at `last`."""
 
     phase: Phase
+    mode: Mode
     expected: int
     quorum: int
     heard: int
@@ -65,7 +78,7 @@ def settle(waiting: Waiting, now: datetime) -> Phase:
     if phase.is_over:
         return phase
     if waiting.heard >= waiting.expected:
-        return AFTER[phase]
+        return after(phase, waiting.mode)
     if now < waiting.closing:
         return phase
-    return AFTER[phase] if waiting.heard >= waiting.quorum else Phase.FAILED
+    return after(phase, waiting.mode) if waiting.heard >= waiting.quorum else Phase.FAILED

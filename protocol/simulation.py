@@ -18,15 +18,24 @@ from typing import Generic
 import numpy as np
 
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, P, Plan, Q, Terms
-from protocol.round import Phase
+from protocol.round import Phase, phases
 from protocol.sampling import clip
-from secagg.aggregator import Heard, check_envelopes, check_reveal, digest, unmask
+from secagg.aggregator import (
+    check_confirmation,
+    check_reveal,
+    check_shares,
+    check_upload,
+    settle_deals,
+    unmask,
+)
+from secagg.cohort import Cohort, Entry, View
 from secagg.errors import RecoveryError
-from secagg.graph import Assumptions, parameters
-from secagg.participant import Cohort, join
+from secagg.keys import Identity
+from secagg.parameters import Mode
+from secagg.participant import join
 from secagg.ring import Ring, Vector
 
-SPEAKING = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING, Phase.UNMASKING)
+BEFORE_A_VECTOR = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later losses are in the sum
 Vanishing = Mapping[int, Phase]  # devices by number, each with the phase it is not heard in
 
 
@@ -57,12 +66,12 @@ def run_study(
     Raises:
         ValueError: if the mechanism has no plan for this question under these terms.
     """
-    plan = mechanism.first_plan(question, terms, "simulation", rng)
+    plan, speaking = mechanism.first_plan(question, terms, "simulation", rng), phases(terms.mode)
     for histograms in rounds:
         chance = np.random.default_rng(rng.getrandbits(128))
         clipped = [clip(histogram, question.contribution, chance) for histogram in histograms]
         vanishing = {
-            device: rng.choice(SPEAKING) for device in range(len(clipped)) if rng.random() < dropout
+            device: rng.choice(speaking) for device in range(len(clipped)) if rng.random() < dropout
         }
         outcome = run_round(mechanism, plan, clipped, rng, vanishing=vanishing, secure=secure)
         yield outcome
@@ -85,8 +94,7 @@ def run_round(
         vectors = [mechanism.encode(plan, histogram, chance) for histogram in histograms]
         total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)
     else:
-        arrived = (None, Phase.UNMASKING)  # whoever vanishes last is in the sum
-        counted = [slot for slot in range(len(histograms)) if vanishing.get(slot) in arrived]
+        counted = [d for d in range(len(histograms)) if vanishing.get(d) not in BEFORE_A_VECTOR]
         total = mechanism.encode_sum(plan, [histograms[device] for device in counted], chance)
     truth: Counter[str] = Counter()
     for device in counted:
@@ -125,7 +133,7 @@ def _sum_cohorts(
             break
         chosen = [vectors[device] for device in members]
         lost = {slot: vanishing[d] for slot, d in enumerate(members) if d in vanishing}
-        found = secure_sum(plan.session(cohort), plan.terms.assumptions, ring, chosen, lost, rng)
+        found = secure_sum(plan, cohort, ring, chosen, lost, rng)
         if found is not None:
             ring.add(total, found[0])
             counted += [members[slot] for slot in found[1]]
@@ -133,8 +141,8 @@ def _sum_cohorts(
 
 
 def secure_sum(
-    session: bytes,
-    assumptions: Assumptions,
+    plan: Plan,
+    number: int,
     ring: Ring,
     vectors: Sequence[Vector],
     vanishing: Vanishing,
@@ -142,43 +150,50 @@ def secure_sum(
 ) -> tuple[Vector, list[int]] | None:
     """Return the sum of the survivors' vectors and their slots, or None if there is none.
 
-    One call is one cohort, phase by phase; `vanishing` is by slot. `rng` makes the secrets:
-    a seeded one keeps none, and is for simulation only.
+    One call is cohort `number`, phase by phase; `vanishing` is by slot. `rng` makes the
+    secrets: a seeded one keeps none, and is for simulation only.
     """
-    n = len(vectors)
-    slots = range(n)
-    gone = {phase: {s for s in slots if vanishing.get(s) is phase} for phase in SPEAKING}
-    shared = set(slots) - gone[Phase.SHARING]
-    survivors = shared - gone[Phase.MASKING]
-    revealing = survivors - gone[Phase.UNMASKING]
-    if len(revealing) < assumptions.quorum(n):
+    joined = [join(Identity.generate(rng), rng) for _ in vectors]
+    roster = tuple(Entry(device.identity.public, device.public) for device in joined)
+    cohort = Cohort(plan.session(number), roster, plan.terms.assumptions)
+    there = _attendance(len(vectors), plan.terms.mode, vanishing)
+    if len(there[Phase.UNMASKING]) < cohort.quorum:
         return None
 
-    joined = [join(rng) for _ in slots]
-    keys = {slot: device.public for slot, device in enumerate(joined)}
-    seed = rng.randbytes(32)
-    cohort = Cohort(session, parameters(n, assumptions), assumptions, seed, digest(keys))
+    sharing, deals = {}, {}
+    for slot in there[Phase.SHARING]:
+        sharing[slot], deals[slot] = joined[slot].share(slot, cohort, rng)
+        check_shares(cohort, slot, deals[slot])
+    view = View(cohort, {slot: deal.sharer for slot, deal in deals.items()})
 
-    sharing, envelopes = {}, {}
-    for slot in sorted(shared):
-        theirs = {other: keys[other] for other in cohort.graph.neighbours(slot)}
-        sharing[slot], envelopes[slot] = joined[slot].share(slot, cohort, theirs, rng)
-        check_envelopes(cohort, slot, envelopes[slot])
+    masking, seeds, masked_sum = {}, {}, ring.zero()
+    for slot in there[Phase.MASKING]:
+        masking[slot], upload = sharing[slot].mask(view, ring, vectors[slot], rng)
+        check_upload(view, slot, upload)
+        seeds[slot] = upload.deal
+        ring.add(masked_sum, ring.unpack(upload.vector))
+    settled = settle_deals(view, deals, seeds)
 
-    masking, masked_sum = {}, ring.zero()
-    for slot in sorted(survivors):
-        senders = shared.intersection(cohort.graph.neighbours(slot))
-        mine = {sender: envelopes[sender][slot] for sender in senders}
-        masking[slot], masked = sharing[slot].mask(mine, ring, vectors[slot])
-        ring.add(masked_sum, masked)
+    confirming, confirmations = {}, {}
+    for slot in there[Phase.CONFIRMING]:
+        confirming[slot], confirmations[slot] = masking[slot].confirm(settled.survivors)
+        check_confirmation(view, slot, settled.survivors, confirmations[slot])
 
-    reveals, lost = {}, shared - survivors
-    for slot in sorted(revealing):
-        reveals[slot] = masking[slot].reveal(survivors, lost)
-        check_reveal(cohort, slot, shared, survivors, reveals[slot])
-    commitments = {slot: device.commitment for slot, device in enumerate(joined)}
-    heard = Heard(keys, commitments, shared, survivors, reveals)
+    reveals = {}
+    for slot in there[Phase.UNMASKING]:
+        reveals[slot] = confirming[slot].reveal(confirmations, settled.inboxes[slot], rng)
+        check_reveal(settled, slot, reveals[slot])
     try:
-        return unmask(cohort, ring, heard, masked_sum).total, sorted(survivors)
+        return unmask(settled, ring, reveals, masked_sum).total, sorted(settled.survivors)
     except RecoveryError:
         return None
+
+
+def _attendance(n: int, mode: Mode, vanishing: Vanishing) -> dict[Phase, list[int]]:
+    """Return who is heard in each phase; nobody vanishes in one that the mode leaves out."""
+    slots, there = list(range(n)), dict[Phase, list[int]]()
+    for phase in phases("active"):
+        if phase in phases(mode):
+            slots = [slot for slot in slots if vanishing.get(slot) is not phase]
+        there[phase] = slots
+    return there
