@@ -229,12 +229,14 @@ class _Recovery:
             if owner in given.get(holder, {})
         }
         if len(shares) < threshold:
-            raise RecoveryError(owner, f"{len(shares)} shares of the {threshold} needed")
+            what = f"{len(shares)} shares of the {threshold} needed"
+            raise RecoveryError(owner, what, frozenset(self.blamed))
         secret = recover(dict(islice(shares.items(), threshold)))
         if secret is not None and is_committed(secret):
             return secret
         self.blamed.add(owner)
         corrected = correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):
-            raise RecoveryError(owner, "its shares meet in another secret than it committed to")
+            what = "its shares meet in another secret than it committed to"
+            raise RecoveryError(owner, what, frozenset(self.blamed))
         return corrected[0]

@@ -154,16 +154,14 @@ class Upload:
         return self.said() + self.signature
 
     @classmethod
-    def unpack(cls, body: bytes, holders: int) -> "Upload":
-        """Return the upload in `body`, dealt among so many holders.
+    def unpack(cls, body: bytes, vector_bytes: int) -> "Upload":
+        """Return the upload in `body`, of a vector of so many bytes.
 
         Raises:
-            ValueError: if `body` is too short for that.
+            ValueError: if `body` is too short for that, or holds no whole number of parcels.
         """
-        start = SeedDeal.nbytes(holders)
-        if len(body) < start + SIGNATURE_BYTES:
-            raise ValueError(f"too short for a deal among {holders} holders")
-        deal = SeedDeal.unpack(body[:start])
+        start = len(body) - SIGNATURE_BYTES - vector_bytes
+        deal = SeedDeal.unpack(body[: max(start, 0)])
         return cls(deal, body[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
 
 

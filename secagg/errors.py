@@ -41,11 +41,13 @@ class RecoveryError(ProtocolError):
 
     Attributes:
         owner: the slot whose secret is missing.
+        blamed: the dealers of false shares met so far, the owner among them if it is one.
     """
 
-    def __init__(self, owner: int, what: str) -> None:
+    def __init__(self, owner: int, what: str, blamed: frozenset[int] = frozenset()) -> None:
         super().__init__(f"the secret of participant {owner} cannot be recovered: {what}")
         self.owner = owner
+        self.blamed = blamed
 
 
 class InfeasibleError(ValueError):

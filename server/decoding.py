@@ -6,21 +6,56 @@ interpreter there. What `unmask` recovers on its way lives in that call and nowh
 """
 
 import asyncio
+from dataclasses import dataclass
 from random import Random
 
 import structlog
 
 from protocol.mechanism import Answer
 from protocol.mechanisms import MECHANISMS, AnyPlan
-from protocol.messages import unpack_reveal
-from secagg.aggregator import Heard, unmask
-from secagg.participant import Reveal
+from secagg.aggregator import Settled, Unmasked, settle_deals, unmask
+from secagg.cohort import Cohort, Sharer, View
+from secagg.deals import KeyDeal, Reveal, SeedDeal
+from secagg.keys import SIGNATURE_BYTES
 from secagg.ring import Ring, Vector
 from server.store.messages import Messages
 from server.store.rounds import Outcome
 
-_SHOWN = 20  # pairs of a dispute in one line of the log
+_SHOWN = 20  # complaints in one line of the log
 _log = structlog.get_logger(__name__)
+
+
+class PoisonedError(Exception):
+    """A cohort's sum breaks a law that every sum of honest vectors obeys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A cohort's packed sum, and the slots of dealers whose false shares were met in it."""
+
+    total: bytes
+    blamed: frozenset[int]
+
+
+async def read_view(messages: Messages, number: int, cohort: Cohort) -> View:
+    """Return the view that follows from what the participants of cohort `number` shared."""
+    sharers: dict[int, Sharer] = {}
+    async for batch in messages.bodies(number, "shares"):
+        sharers |= {slot: KeyDeal.unpack(body).sharer for slot, body in batch}
+    return View(cohort, sharers)
+
+
+async def read_settled(messages: Messages, number: int, view: View) -> Settled:
+    """Return what was dealt in cohort `number` and matters now that its vectors are in."""
+    seeds: dict[int, SeedDeal] = {}
+    async for batch in messages.bodies(number, "seeds"):
+        seeds |= {slot: SeedDeal.unpack(body[:-SIGNATURE_BYTES]) for slot, body in batch}
+    keys: dict[int, KeyDeal] = {}
+    if len(seeds) < len(view.sharers):
+        async for batch in messages.bodies(number, "shares"):
+            lost = ((slot, body) for slot, body in batch if slot not in seeds)
+            keys |= {slot: KeyDeal.unpack(body) for slot, body in lost}
+    return await asyncio.to_thread(settle_deals, view, keys, seeds)
 
 
 async def sum_vectors(messages: Messages, cohort: int, ring: Ring) -> Vector:
@@ -36,29 +71,43 @@ def _add(ring: Ring, total: Vector, batch: list[tuple[int, bytes]]) -> None:
         ring.add(total, ring.unpack(body))
 
 
-async def unmask_cohort(messages: Messages, cohort: int) -> bytes:
-    """Return the packed sum of the survivors' vectors.
+async def unmask_cohort(messages: Messages, cohort: int) -> Summed:
+    """Return the sum of the survivors' vectors.
 
     Raises:
         RecoveryError: if a secret that it needs cannot be had from the shares.
+        PoisonedError: if no honest vectors add up to this.
     """
     facts = await messages.facts(cohort)
+    view = await read_view(messages, cohort, facts.sum)
+    settled = await read_settled(messages, cohort, view)
     reveals: dict[int, Reveal] = {}
     async for batch in messages.bodies(cohort, "reveal"):
-        reveals |= {slot: unpack_reveal(body) for slot, body in batch}
-    heard = Heard(
-        keys=facts.keys,
-        commitments=facts.commitments,
-        shared=await messages.said(cohort, "envelopes"),
-        survivors=await messages.said(cohort, "vector"),
-        reveals=reveals,
-    )
+        reveals |= {slot: Reveal.unpack(body) for slot, body in batch}
+    _log_complaints(cohort, reveals)
     masked = await sum_vectors(messages, cohort, facts.ring)
-    found = await asyncio.to_thread(unmask, facts.sum, facts.ring, heard, masked)
-    if found.disputed:
-        pairs = sorted(found.disputed)
-        _log.warning("false shares outvoted", cohort=cohort, owners_and_holders=pairs[:_SHOWN])
-    return await asyncio.to_thread(facts.ring.pack, found.total)
+    found = await asyncio.to_thread(unmask, settled, facts.ring, reveals, masked)
+    packed = await asyncio.to_thread(_check_laws, facts.plan, found, len(settled.survivors))
+    return Summed(packed, found.blamed)
+
+
+def _check_laws(plan: AnyPlan, found: Unmasked, participants: int) -> bytes:
+    """Return the packed sum, if it can be one."""
+    mechanism = MECHANISMS[plan.mechanism]
+    fault = (
+        mechanism.fault(plan, found.total, participants) if hasattr(mechanism, "fault") else None
+    )
+    if fault is not None:
+        raise PoisonedError(fault)
+    return mechanism.ring(plan).pack(found.total)
+
+
+def _log_complaints(cohort: int, reveals: dict[int, Reveal]) -> None:
+    pairs = sorted((owner, slot) for slot, reveal in reveals.items() for owner in reveal.faulty)
+    if pairs:
+        _log.warning(
+            "shares did not open", cohort=cohort, pairs=len(pairs), owners_holders=pairs[:_SHOWN]
+        )
 
 
 async def decode_round(messages: Messages, study: str, plan: AnyPlan) -> Outcome:

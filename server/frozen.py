@@ -1,21 +1,24 @@
 """What closed phases froze: read from the database once, and kept while it is asked for.
 
 Phases only move forward, and closing one freezes what was heard in it. So the roster of a
-cohort that has enrolled, the envelopes of one that has shared and the survivors of one that
-was masked are the same for ever, and a thousand participants who ask for them cost one
+cohort that has enrolled, the view of one that has shared and the survivors of one that was
+masked are the same for ever, and a thousand participants who ask for them cost one
 reading. Nothing here may be asked before its phase is closed: callers look at the cohort's
 standing first. Losing it all costs time only.
 """
 
 import asyncio
-from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Generic, TypeVar
 
-from protocol.messages import pack_envelopes, unpack_envelopes
+from protocol.messages import pack_roster, pack_sharers
+from secagg.aggregator import Settled
+from secagg.cohort import View
+from server.decoding import read_settled, read_view
 from server.store import Store
-from server.store.messages import Facts, Messages
+from server.store.messages import Facts
 from server.store.participants import Place
 
 K = TypeVar("K")
@@ -58,27 +61,40 @@ class Frozen:
         messages = store.messages
         self.place: Once[str, Place] = Once(store.participants.place, 20_000)
         self.facts: Once[int, Facts] = Once(messages.facts, 16)
-        self.sharers: Once[int, frozenset[int]] = Once(
-            lambda cohort: messages.said(cohort, "envelopes"), 16
-        )
+        self.view: Once[int, View] = Once(self._view, 16)
         self.survivors: Once[int, frozenset[int]] = Once(
             lambda cohort: messages.said(cohort, "vector"), 16
         )
-        # 12 MB for 1,000 participants of degree 100
-        self.mail: Once[int, dict[int, bytes]] = Once(lambda c: _sort_mail(messages, c), 4)
+        self.confirmations: Once[int, dict[int, bytes]] = Once(self._confirmations, 16)
+        # 50 MB for 1,000 participants of 116 holders each
+        self.settled: Once[int, Settled] = Once(self._settled, 4)
+        # The same bytes for all who ask.
+        self.roster: Once[int, bytes] = Once(self._roster, 16)
+        self.sharers: Once[int, bytes] = Once(self._sharers, 16)
+        self._messages = messages
 
+    async def heard(self, cohort: int, kind: str) -> Collection[int]:
+        """Return the slots that sent a message of `kind` in its phase, which is closed."""
+        if kind == "shares":
+            return (await self.view(cohort)).sharers.keys()
+        if kind == "vector":
+            return await self.survivors(cohort)
+        return (await self.confirmations(cohort)).keys()
 
-async def _sort_mail(messages: Messages, cohort: int) -> dict[int, bytes]:
-    """Return the body for each receiver: the envelopes addressed to it, by sender."""
-    inboxes: dict[int, dict[int, bytes]] = defaultdict(dict)
-    async for batch in messages.bodies(cohort, "envelopes"):
-        await asyncio.to_thread(_deliver, inboxes, batch)
-    return await asyncio.to_thread(
-        lambda: {slot: pack_envelopes(inbox) for slot, inbox in inboxes.items()}
-    )
+    async def _view(self, cohort: int) -> View:
+        return await read_view(self._messages, cohort, (await self.facts(cohort)).sum)
 
+    async def _settled(self, cohort: int) -> Settled:
+        return await read_settled(self._messages, cohort, await self.view(cohort))
 
-def _deliver(inboxes: dict[int, dict[int, bytes]], batch: list[tuple[int, bytes]]) -> None:
-    for sender, body in batch:
-        for receiver, envelope in unpack_envelopes(body).items():
-            inboxes[receiver][sender] = envelope
+    async def _confirmations(self, cohort: int) -> dict[int, bytes]:
+        signatures: dict[int, bytes] = {}
+        async for batch in self._messages.bodies(cohort, "confirmation"):
+            signatures |= dict(batch)
+        return signatures
+
+    async def _roster(self, cohort: int) -> bytes:
+        return pack_roster((await self.facts(cohort)).sum.roster)
+
+    async def _sharers(self, cohort: int) -> bytes:
+        return pack_sharers((await self.view(cohort)).sharers)

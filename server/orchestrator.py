@@ -22,23 +22,24 @@ import structlog
 
 from protocol.mechanisms import AnyPlan
 from protocol.messages import RETRY_SECONDS
-from protocol.round import AFTER, Phase, Waiting, settle
-from secagg.aggregator import digest
+from protocol.round import Phase, Waiting, settle
 from secagg.errors import InfeasibleError, RecoveryError
-from secagg.graph import parameters
+from secagg.parameters import parameters
 from server.database import UNAVAILABLE
-from server.decoding import decode_round, plan_next, unmask_cohort
+from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
 from server.store import Store
-from server.store.cohorts import Due, Enrolment
+from server.store.cohorts import Due
 from server.store.rounds import Outcome
 from server.watch import Watch, cohort_bell, study_bell
 
 _log = structlog.get_logger(__name__)
+_FALSE_DEALER = "dealt shares that do not meet in the secret that it committed to"
 _INTERNAL = "a fault of the service; it was logged"
 _WHAT = {
     Phase.ENROLLING: "enrolled",
     Phase.SHARING: "shared their secrets",
     Phase.MASKING: "sent their vectors",
+    Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
 }
 _HEAVY = 2  # sums and answers made at the same time
@@ -210,23 +211,15 @@ class Orchestrator:
         self.wake()  # perhaps nobody is awaited in the next phase
 
     async def _close_enrolling(self, due: Due) -> None:
-        """Fix roster and graph; whoever joins meanwhile is seen by the next look."""
-        keys = await self.store.messages.keys(due.id)
+        """Fix the roster; whoever joins meanwhile is seen by the next look."""
         try:
-            graph = await asyncio.to_thread(parameters, len(keys), due.assumptions)
+            await asyncio.to_thread(parameters, due.enrolled, due.assumptions)
         except InfeasibleError as error:
             await self._fail(due, str(error), due.waiting.heard)
             return
-        roster = Enrolment(
-            enrolled=len(keys),
-            degree=graph.degree,
-            threshold=graph.threshold,
-            seed=self.rng.randbytes(32),
-            digest=digest(keys),
-        )
         deadline = self._deadline(due, Phase.SHARING)
-        moved = await self.store.cohorts.close_enrolling(due.id, roster, deadline)
-        self._moved(due, AFTER[Phase.ENROLLING], moved)
+        moved = await self.store.cohorts.close_enrolling(due.id, due.enrolled, deadline)
+        self._moved(due, Phase.SHARING, moved)
 
     async def _fail(self, due: Due, reason: str, heard: int | None = None) -> None:
         if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard):
@@ -237,16 +230,26 @@ class Orchestrator:
     async def _sum(self, due: Due) -> None:
         """Take the masks off a cohort's sum and keep it."""
         try:
-            total = await unmask_cohort(self.store.messages, due.id)
+            found = await unmask_cohort(self.store.messages, due.id)
         except UNAVAILABLE:
             raise
         except RecoveryError as error:
+            await self._blame(due, error.blamed)
             await self._fail(due, str(error))
+        except PoisonedError as error:
+            await self._fail(due, f"its sum is not one of honest vectors: {error}")
         except Exception:
             _log.exception("cohort not summed", **_names(due))
             await self._fail(due, _INTERNAL)
         else:
-            self._moved(due, Phase.SUMMED, await self.store.cohorts.finish(due.id, total))
+            await self._blame(due, found.blamed)
+            moved = await self.store.cohorts.finish(due.id, found.total)
+            self._moved(due, Phase.SUMMED, moved)
+
+    async def _blame(self, due: Due, dealers: frozenset[int]) -> None:
+        if dealers:
+            _log.warning("false shares dealt", slots=sorted(dealers), **_names(due))
+            await self.store.cohorts.blame(due.id, dict.fromkeys(dealers, _FALSE_DEALER))
 
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""

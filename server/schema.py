@@ -122,8 +122,8 @@ class Round(Table):
 class Cohort(Table):
     """One secure sum of a round. `phase` only moves forward, so it is its own version.
 
-    `history` is a list of phase records, the last of them open. From the end of enrolling
-    on, `enrolled` is the graph's n, and `degree`, `threshold`, `seed` and `digest` are set.
+    `history` is a list of phase records, the last of them open. All that a sum needs to know
+    besides (parameters, roster, graph) follows from the plan and from what was said.
     """
 
     __tablename__ = "cohorts"
@@ -140,24 +140,24 @@ class Cohort(Table):
     phase: Mapped[Phase]
     deadline: Mapped[datetime]
     enrolled: Mapped[int]
-    degree: Mapped[int]
-    threshold: Mapped[int]
-    seed: Mapped[bytes | None]
-    digest: Mapped[bytes | None]
     failure: Mapped[str | None] = mapped_column(Text)
     history: Mapped[list[dict[str, Any]]]
     sum: Mapped[bytes | None] = mapped_column(deferred=True)
 
 
 class Participant(Table):
-    """One device in one cohort; `ticket` is the SHA-256 of what only the device knows."""
+    """One device in one cohort; `ticket` is the SHA-256 of what only the device knows.
+
+    `identity` is its public key in hexadecimal; `blamed` says what it did, if it departed from
+    the protocol: then it takes no part in this study again.
+    """
 
     __tablename__ = "participants"
     __table_args__ = (
         UniqueConstraint("cohort", "slot"),
         UniqueConstraint("cohort", "mask_key"),
         UniqueConstraint("cohort", "seal_key"),
-        UniqueConstraint("study", "device", "round"),
+        UniqueConstraint("study", "identity", "round"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -165,11 +165,12 @@ class Participant(Table):
     slot: Mapped[int]
     study: Mapped[str] = mapped_column(String(64))
     round: Mapped[int]
-    device: Mapped[str] = mapped_column(String(64))
+    identity: Mapped[str] = mapped_column(String(64))
+    enrolment: Mapped[bytes]
     ticket: Mapped[bytes]
     mask_key: Mapped[bytes]
     seal_key: Mapped[bytes]
-    commitment: Mapped[bytes]
+    blamed: Mapped[str | None] = mapped_column(Text)
     joined: Mapped[datetime]
 
 

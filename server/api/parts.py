@@ -51,6 +51,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _MEANING = {
     400: "The body is not JSON, or ended too early.",
     401: "The ticket is missing or not this participant's.",
+    403: "The registrar did not sign this identity, or it is barred from the study.",
     404: "No such study, round, cohort or participant.",
     409: "Not now: another phase or state, or other content than before. See `type`.",
     410: "The cohort failed or went on without this participant.",

@@ -1,6 +1,6 @@
 """Cohorts: how far each is, moved on by whoever sees first that it is due."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from protocol.mechanism import Terms
 from protocol.messages import Timeouts
 from protocol.round import Phase, Waiting
-from secagg.graph import Assumptions
+from secagg.parameters import Assumptions
 from server.database import BusyError, Database, reading, writing
-from server.schema import Cohort, Message, Study
+from server.schema import Cohort, Message, Participant, Study
 from server.store.opening import entry
 from server.store.views import KIND
 
@@ -34,17 +34,6 @@ class Due:
     enrolled: int
     assumptions: Assumptions
     timeouts: Timeouts
-
-
-@dataclass(frozen=True, slots=True)
-class Enrolment:
-    """What the end of enrolling decides: the graph of `enrolled` participants and its roster."""
-
-    enrolled: int
-    degree: int
-    threshold: int
-    seed: bytes
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +59,12 @@ class Cohorts:
 
     @writing
     def close_enrolling(
-        self, session: Session, cohort: int, roster: Enrolment, deadline: datetime
+        self, session: Session, cohort: int, enrolled: int, deadline: datetime
     ) -> bool:
-        """Move on to sharing with `roster`; False if somebody else did, or joined since."""
+        """Move on to sharing among `enrolled`; False if somebody else did, or joined since."""
         row = _lock(session, cohort, Phase.ENROLLING)
-        if row is None or row.enrolled != roster.enrolled:
+        if row is None or row.enrolled != enrolled:
             return False
-        row.degree, row.threshold = roster.degree, roster.threshold
-        row.seed, row.digest = roster.seed, roster.digest
         self._enter(row, Phase.SHARING, row.enrolled, deadline)
         return True
 
@@ -116,6 +103,13 @@ class Cohorts:
             BusyError: as `move`.
         """
         return await self._fail(cohort, seen, reason, heard, self.now())
+
+    @writing
+    def blame(self, session: Session, cohort: int, culprits: Mapping[int, str]) -> None:
+        """Keep who departed from the protocol and how: they are barred from the study."""
+        for slot, what in culprits.items():
+            seat = (Participant.cohort == cohort, Participant.slot == slot)
+            session.execute(update(Participant).where(*seat).values(blamed=what))
 
     @writing
     def _fail(
@@ -224,6 +218,7 @@ def _due(
         number=row.number,
         waiting=Waiting(
             phase=row.phase,
+            mode=rules.mode,
             expected=expected,
             quorum=quorum,
             heard=heard,

@@ -9,27 +9,24 @@ from sqlalchemy.orm import Session, undefer
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import ProblemType
 from protocol.round import Phase
-from secagg.graph import Parameters
-from secagg.keys import PublicKeys
-from secagg.participant import Cohort as Sum
+from secagg.cohort import Cohort as Sum
 from secagg.ring import Ring
 from server.database import Database, reading
 from server.refusals import Refusal, cohort_failed, not_found
 from server.schema import Cohort, Message, Participant, Round
-from server.store.views import parse_plan
+from server.store.participants import entry_of
+from server.store.views import has_enrolled, parse_plan
 
 _BATCH = 16  # vectors read at a time: 6 MB of the usual 400 kB
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is settled once a cohort has enrolled: its sum's public facts, its ring, its roster."""
+    """What is settled once a cohort has enrolled: its plan, its ring, its sum's public facts."""
 
     plan: AnyPlan
     ring: Ring
-    sum: Sum
-    keys: dict[int, PublicKeys] = field(repr=False)
-    commitments: dict[int, bytes] = field(repr=False)
+    sum: Sum = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,6 @@ class Messages:
     database: Database
 
     @reading
-    def keys(self, session: Session, cohort: int) -> dict[int, PublicKeys]:
-        """Return the roster: everybody's public keys, by slot."""
-        return _keys(session, cohort)
-
-    @reading
     def facts(self, session: Session, cohort: int) -> Facts:
         """Return the facts of a cohort that has enrolled.
 
@@ -51,21 +43,14 @@ class Messages:
             Refusal: if it has not, or failed before it had.
         """
         row = session.get_one(Cohort, cohort)
-        if row.seed is None or row.digest is None:
+        if not has_enrolled(row):
             raise _not_enrolled(row)
         plan = parse_plan(session.get_one(Round, (row.study, row.round)).plan)
         ring = MECHANISMS[plan.mechanism].ring(plan)
-        public = Sum(
-            session=plan.session(row.number),
-            parameters=Parameters(row.enrolled, row.degree, row.threshold, slack=0),
-            assumptions=plan.terms.assumptions,
-            seed=row.seed,
-            digest=row.digest,
-        )
-        query = select(Participant.slot, Participant.commitment)
-        rows = session.execute(query.where(Participant.cohort == cohort))
-        commitments = {row.slot: row.commitment for row in rows}
-        return Facts(plan, ring, public, _keys(session, cohort), commitments)
+        seated = select(Participant).where(Participant.cohort == cohort).order_by(Participant.slot)
+        roster = tuple(entry_of(seat) for seat in session.scalars(seated))
+        session_label, assumptions = plan.session(row.number), plan.terms.assumptions
+        return Facts(plan, ring, Sum(session_label, roster, assumptions, plan.registry))
 
     @reading
     def said(self, session: Session, cohort: int, kind: str) -> frozenset[int]:
@@ -116,12 +101,6 @@ class Messages:
             detail = f"the cohort is {row.phase}: there is no sum yet"
             raise Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)
         return row.sum
-
-
-def _keys(session: Session, cohort: int) -> dict[int, PublicKeys]:
-    columns = (Participant.slot, Participant.mask_key, Participant.seal_key)
-    query = select(*columns).where(Participant.cohort == cohort).order_by(Participant.slot)
-    return {slot: PublicKeys(mask, seal) for slot, mask, seal in session.execute(query)}
 
 
 def _not_enrolled(row: Cohort) -> Refusal:

@@ -35,8 +35,6 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "phase": Phase.ENROLLING,
         "deadline": now + timedelta(seconds=study.timeouts.enrolling),
         "enrolled": 0,
-        "degree": 0,
-        "threshold": 0,
         "history": [entry(Phase.ENROLLING, now)],
     }
     cohorts = [cohort | {"number": number} for number in range(study.terms.cohorts)]

@@ -1,6 +1,6 @@
 """Participants: devices that join, and what each says in each phase."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from protocol.messages import ProblemType, Seat
 from protocol.round import Phase
+from secagg.cohort import Entry
 from secagg.keys import PublicKeys
 from server.database import Database, reading, writing
 from server.refusals import Refusal, cohort_failed, left_out, not_found, out_of_phase
@@ -19,18 +20,15 @@ from server.schema import Cohort, Message, Participant, Round
 from server.store.studies import find_study
 from server.store.views import KIND
 
-_BEFORE = {"vector": "envelopes", "reveal": "vector"}  # who did not say that was left out
 _PHASE = {kind: phase for phase, kind in KIND.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A device's wish to take part: its pseudonym, its ticket's SHA-256, what it advertises."""
+    """A device's wish to take part: its ticket's SHA-256, and what it advertises."""
 
-    device: str
     ticket: bytes = field(repr=False)
-    keys: PublicKeys
-    commitment: bytes
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,18 @@ class Place:
     cohort: int
     slot: int
     ticket: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a participant says: one upload, kept as rows of one kind or two.
+
+    `kind` is that of the phase; who did not say `before` was left out.
+    """
+
+    kind: str
+    before: str | None
+    bodies: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +95,22 @@ class Participants:
     def _join(
         self, session: Session, study: str, number: int, wish: Application
     ) -> tuple[Seat, bool]:
-        known = _known(session, study, wish.device, number)
+        known = _known(session, study, wish.entry.identity.hex(), number)
         if known is not None:
             return _same_seat(*known, wish), False
         cohort = self._cohort_with_room(session, study, number)
-        _refuse_borrowed_keys(session, cohort.id, wish.keys)
+        _refuse_borrowed_keys(session, cohort.id, wish.entry.keys)
         row = Participant(
             id=self.rng.randbytes(16).hex(),
             cohort=cohort.id,
             slot=cohort.enrolled,
             study=study,
             round=number,
-            device=wish.device,
+            identity=wish.entry.identity.hex(),
+            enrolment=wish.entry.enrolment,
             ticket=wish.ticket,
-            mask_key=wish.keys.mask,
-            seal_key=wish.keys.seal,
-            commitment=wish.commitment,
+            mask_key=wish.entry.keys.mask,
+            seal_key=wish.entry.keys.seal,
             joined=self.now(),
         )
         session.add(row)
@@ -150,7 +160,7 @@ class Participants:
         row = session.execute(select(*columns).where(Cohort.id == cohort))
         return Standing(*row.one())
 
-    async def accept(self, place: Place, kind: str, body: bytes) -> None:
+    async def accept(self, place: Place, said: Said) -> None:
         """Keep what a participant says, if its cohort is in the phase for it.
 
         Raises:
@@ -159,20 +169,18 @@ class Participants:
         """
         arrived = self.now()  # a queue of writers is no reason to be late
         try:
-            await self._accept(place, kind, body, arrived)
+            await self._accept(place, said, arrived)
         except IntegrityError:  # the same message was kept this very moment
-            await self._accept(place, kind, body, arrived)
+            await self._accept(place, said, arrived)
 
     @writing
-    def _accept(
-        self, session: Session, place: Place, kind: str, body: bytes, arrived: datetime
-    ) -> None:
-        digest = sha256(body).digest()
-        record = _look(session, place, kind)
+    def _accept(self, session: Session, place: Place, said: Said, arrived: datetime) -> None:
+        digest = sha256(b"".join(said.bodies.values())).digest()
+        record = _look(session, place, said)
         if record.said == digest:
             return
-        _check(record, kind, arrived)
-        session.add(
+        _check(record, said.kind, arrived)
+        session.add_all(
             Message(
                 cohort=place.cohort,
                 kind=kind,
@@ -181,6 +189,7 @@ class Participants:
                 digest=digest,
                 body=body,
             )
+            for kind, body in said.bodies.items()
         )
 
 
@@ -200,27 +209,28 @@ def _check(record: _Record, kind: str, arrived: datetime) -> None:
         raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
-def _look(session: Session, place: Place, kind: str) -> _Record:
+def _look(session: Session, place: Place, what: Said) -> _Record:
     """Return what the cohort and the participant have come to; no phase moves meanwhile."""
     mine = (Message.cohort == place.cohort, Message.slot == place.slot)
-    said = select(Message.digest).where(*mine, Message.kind == kind).scalar_subquery()
-    before = exists().where(*mine, Message.kind == _BEFORE.get(kind, ""))
+    said = select(Message.digest).where(*mine, Message.kind == what.kind).scalar_subquery()
+    before = exists().where(*mine, Message.kind == (what.before or ""))
     query = (
         select(Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
         .where(Cohort.id == place.cohort)
         .with_for_update(read=True, of=Cohort)
     )
     phase, deadline, failure, was_heard, digest = session.execute(query).one()
-    return _Record(Standing(phase, deadline, failure), was_heard or kind not in _BEFORE, digest)
+    standing = Standing(phase, deadline, failure)
+    return _Record(standing, was_heard or what.before is None, digest)
 
 
 def _known(
-    session: Session, study: str, device: str, number: int
+    session: Session, study: str, identity: str, number: int
 ) -> tuple[Participant, Cohort] | None:
     """Return the device's row in round `number`, None if it has none.
 
     Raises:
-        Refusal: if it was counted in an earlier round.
+        Refusal: if it was counted in an earlier round, or departed from the protocol there.
     """
     vector = exists().where(
         Message.cohort == Participant.cohort,
@@ -230,13 +240,16 @@ def _known(
     query = (
         select(Participant, Cohort, vector)
         .join(Cohort, Cohort.id == Participant.cohort)
-        .where(Participant.study == study, Participant.device == device)
+        .where(Participant.study == study, Participant.identity == identity)
     )
     rows = session.execute(query).all()
     for participant, cohort, _ in rows:
         if participant.round == number:
             return participant, cohort
     for participant, cohort, has_vector in rows:
+        if participant.blamed is not None:
+            detail = f"in round {participant.round} this device {participant.blamed}"
+            raise Refusal(ProblemType.BARRED, detail)
         if has_vector and cohort.phase is not Phase.FAILED:
             detail = f"this device was counted in round {participant.round}"
             raise Refusal(ProblemType.ALREADY_COUNTED, detail)
@@ -244,12 +257,16 @@ def _known(
 
 
 def _same_seat(row: Participant, cohort: Cohort, wish: Application) -> Seat:
-    keys = PublicKeys(row.mask_key, row.seal_key)
-    said = (keys, row.commitment, row.ticket)
-    if said != (wish.keys, wish.commitment, wish.ticket):
-        detail = "this device joined the round with other keys, commitment or ticket"
+    if (entry_of(row), row.ticket) != (wish.entry, wish.ticket):
+        detail = "this device joined the round with other keys, enrolment or ticket"
         raise Refusal(ProblemType.CONFLICT, detail, phase=cohort.phase)
     return _seat(row, cohort)
+
+
+def entry_of(row: Participant) -> Entry:
+    """Return what the roster says of a participant."""
+    keys = PublicKeys(row.mask_key, row.seal_key)
+    return Entry(bytes.fromhex(row.identity), keys, row.enrolment)
 
 
 def _seat(row: Participant, cohort: Cohort) -> Seat:

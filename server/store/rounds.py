@@ -8,12 +8,12 @@ from datetime import datetime
 from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from protocol.mechanism import Answer, Plan
+from protocol.mechanism import Answer, Plan, Terms
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.round import Phase
 from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
-from server.schema import Cohort, Estimate, Message, Round
+from server.schema import Cohort, Estimate, Message, Participant, Round
 from server.store.opening import insert_round
 from server.store.studies import find_study
 from server.store.views import KIND, cohort_view, round_view, study_view
@@ -139,12 +139,27 @@ def _views(session: Session, rows: Sequence[Round]) -> tuple[RoundView, ...]:
     of_rounds = (Cohort.study == rows[0].study, Cohort.round.in_(numbers))
     cohorts = session.scalars(select(Cohort).where(*of_rounds).order_by(Cohort.number)).all()
     heard, survivors = _messages(session, cohorts)
+    blamed = _blamed(session, cohorts)
+    terms = {row.number: Terms.model_validate(row.plan["terms"]) for row in rows}
     views: dict[int, list[CohortView]] = defaultdict(list)
     for cohort in cohorts:
         said = heard[cohort.id, KIND.get(cohort.phase, "")]
         count = cohort.enrolled if cohort.phase is Phase.ENROLLING else said
-        views[cohort.round].append(cohort_view(cohort, count, survivors[cohort.id]))
+        of = (terms[cohort.round], count, survivors[cohort.id], blamed[cohort.id])
+        views[cohort.round].append(cohort_view(cohort, *of))
     return tuple(round_view(row, views[row.number]) for row in rows)
+
+
+def _blamed(session: Session, cohorts: Sequence[Cohort]) -> dict[int, dict[int, str]]:
+    """Return who departed from the protocol in cohorts that are over."""
+    over = [cohort.id for cohort in cohorts if cohort.phase.is_over]
+    blamed: dict[int, dict[int, str]] = defaultdict(dict)
+    if over:
+        named = (Participant.cohort.in_(over), Participant.blamed.is_not(None))
+        columns = (Participant.cohort, Participant.slot, Participant.blamed)
+        for cohort, slot, what in session.execute(select(*columns).where(*named)):
+            blamed[cohort][slot] = what or ""
+    return blamed
 
 
 def _messages(

@@ -1,11 +1,12 @@
 """Rows as the service shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from protocol.mechanism import Terms
 from protocol.mechanisms import AnyPlan
 from protocol.messages import (
     CohortView,
@@ -14,15 +15,22 @@ from protocol.messages import (
     StudyView,
 )
 from protocol.round import Phase
+from secagg.parameters import parameters
 from server.schema import Cohort, Round, Study
 
 _PLAN: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
 
 KIND = {  # what a cohort hears in each phase; in enrolling, the participants themselves
-    Phase.SHARING: "envelopes",
+    Phase.SHARING: "shares",
     Phase.MASKING: "vector",
+    Phase.CONFIRMING: "confirmation",
     Phase.UNMASKING: "reveal",
 }
+
+
+def has_enrolled(row: Cohort) -> bool:
+    """Return whether the roster of a cohort is settled."""
+    return any(record["phase"] == Phase.SHARING for record in row.history)
 
 
 def parse_plan(document: dict[str, Any]) -> AnyPlan:
@@ -52,8 +60,15 @@ def round_view(row: Round, cohorts: Sequence[CohortView]) -> RoundView:
     )
 
 
-def cohort_view(row: Cohort, heard: int, survivors: Sequence[int]) -> CohortView:
+def cohort_view(
+    row: Cohort,
+    terms: Terms,
+    heard: int,
+    survivors: Sequence[int],
+    blamed: Mapping[int, str],
+) -> CohortView:
     """Return `row`, with so many `heard` in its present phase, as the service shows it."""
+    settled = parameters(row.enrolled, terms.assumptions) if has_enrolled(row) else None
     records = [
         PhaseRecord(
             phase=Phase(record["phase"]),
@@ -69,9 +84,10 @@ def cohort_view(row: Cohort, heard: int, survivors: Sequence[int]) -> CohortView
         phase=row.phase,
         deadline=row.deadline,
         enrolled=row.enrolled,
-        degree=row.degree,
-        threshold=row.threshold,
+        holders=settled.holders if settled else 0,
+        threshold=settled.threshold if settled else 0,
         history=tuple(records),
         survivors=tuple(survivors),
         failure=row.failure,
+        blamed=blamed,
     )

@@ -1,10 +1,11 @@
 """A service in memory over ASGI, and devices that speak real secure aggregation to it."""
 
 import asyncio
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -15,18 +16,19 @@ from fastapi import FastAPI
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import (
     Join,
-    Roster,
     RoundView,
     Seat,
     Survivors,
-    pack_envelopes,
-    pack_reveal,
-    unpack_envelopes,
+    join_statement,
+    unpack_confirmations,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
 )
 from protocol.round import Phase
-from secagg.graph import Parameters
-from secagg.keys import PublicKeys
-from secagg.participant import Cohort, Joined, Masked, Shared, join
+from secagg.cohort import Cohort, View
+from secagg.keys import Identity
+from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -60,7 +62,8 @@ class Device:
     def __post_init__(self) -> None:
         self.ticket = urlsafe_b64encode(self.rng.randbytes(32)).decode().rstrip("=")
         self.headers = {"Authorization": f"Bearer {self.ticket}"}
-        self.joined: Joined = join(self.rng)
+        self.identity = Identity.of(sha256(self.name.encode()).digest())  # kept over rounds
+        self.joined: Joined = join(self.identity, self.rng)
 
     @property
     def path(self) -> str:
@@ -91,45 +94,40 @@ class Device:
 
     async def apply(self, study: str, number: int) -> httpx.Response:
         """Ask for a seat in the round."""
-        keys = self.joined.public
-        wish = Join(
-            device=self.name,
-            mask_key=keys.mask.hex(),
-            seal_key=keys.seal.hex(),
-            commitment=self.joined.commitment.hex(),
-        )
+        wish = self.wish()
         return await self.client.post(
             f"/v1/studies/{study}/rounds/{number}/participants",
             json=wish.model_dump(),
             headers=self.headers,
         )
 
-    async def compute_envelopes(self) -> bytes:
+    def wish(self) -> Join:
+        """Return what to say to join the round in view."""
+        keys, ticket = self.joined.public, urlsafe_b64decode(self.ticket + "=")
+        said = join_statement(self.view.plan, keys, sha256(ticket).digest())
+        return Join(
+            identity=self.identity.public.hex(),
+            mask_key=keys.mask.hex(),
+            seal_key=keys.seal.hex(),
+            signature=self.identity.sign(said).hex(),
+        )
+
+    async def compute_shares(self) -> bytes:
         """Take the step after the roster; return what to say."""
         response = await self.get("roster")
         assert response.status_code == 200, response.text
-        roster = Roster.model_validate_json(response.content)
+        roster = unpack_roster(response.content, has_registrar=False)
         assert self.seat is not None
         plan = self.view.plan
-        cohort = Cohort(
-            session=plan.session(self.seat.cohort),
-            parameters=Parameters(roster.n, roster.degree, roster.threshold, 0),
-            assumptions=plan.terms.assumptions,
-            seed=bytes.fromhex(roster.seed),
-            digest=bytes.fromhex(roster.digest),
-        )
-        keys = {
-            one.slot: PublicKeys(bytes.fromhex(one.mask_key), bytes.fromhex(one.seal_key))
-            for one in roster.neighbours
-        }
+        self.cohort = Cohort(plan.session(self.seat.cohort), roster, plan.terms.assumptions)
         self.shared: Shared
-        self.shared, envelopes = self.joined.share(roster.slot, cohort, keys, self.rng)
-        return pack_envelopes(envelopes)
+        self.shared, deal = self.joined.share(self.seat.slot, self.cohort, self.rng)
+        return deal.pack()
 
     async def share(self) -> None:
-        """Hear the roster, send the envelopes."""
-        self.envelopes = await self.compute_envelopes()
-        assert (await self.put("envelopes", self.envelopes)).status_code == 204
+        """Hear the roster, share the mask key."""
+        self.deal = await self.compute_shares()
+        assert (await self.put("shares", self.deal)).status_code == 204
 
     @property
     def ring(self) -> Ring:
@@ -137,30 +135,47 @@ class Device:
         return MECHANISMS["adaptive-iblt"].ring(self.view.plan)
 
     async def compute_vector(self) -> bytes:
-        """Take the step after the envelopes; return what to say."""
-        response = await self.get("envelopes")
+        """Take the step after the sharers; return what to say."""
+        response = await self.get("sharers")
         assert response.status_code == 200, response.text
         plan, chance = self.view.plan, np.random.default_rng(self.rng.getrandbits(64))
         self.vector: Vector = MECHANISMS["adaptive-iblt"].encode(plan, self.histogram, chance)
         self.masked: Masked
-        received = unpack_envelopes(response.content)
-        self.masked, masked = self.shared.mask(received, self.ring, self.vector)
-        return self.ring.pack(masked)
+        graph = View(self.cohort, unpack_sharers(response.content))
+        self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)
+        return upload.pack()
 
     async def mask(self) -> None:
-        """Hear the envelopes, send the vector."""
+        """Hear the sharers, send the vector."""
         self.body = await self.compute_vector()
         assert (await self.put("vector", self.body)).status_code == 204
 
-    async def compute_reveal(self) -> bytes:
+    async def compute_confirmation(self) -> bytes:
         """Take the step after the survivors; return what to say."""
         response = await self.get("survivors")
         assert response.status_code == 200, response.text
         told = Survivors.model_validate_json(response.content)
-        return pack_reveal(self.masked.reveal(told.survivors, told.lost))
+        self.confirmed: Confirmed
+        self.confirmed, signature = self.masked.confirm(told.survivors)
+        return signature
+
+    async def confirm(self) -> None:
+        """Hear the survivors, sign them."""
+        self.confirmation = await self.compute_confirmation()
+        assert (await self.put("confirmation", self.confirmation)).status_code == 204
+
+    async def compute_reveal(self) -> bytes:
+        """Take the step after the confirmations; return what to say."""
+        signatures = await self.get("confirmations")
+        assert signatures.status_code == 200, signatures.text
+        response = await self.get("parcels")
+        assert response.status_code == 200, response.text
+        confirmations = unpack_confirmations(signatures.content)
+        parcels = unpack_parcels(response.content)
+        return self.confirmed.reveal(confirmations, parcels, self.rng).pack()
 
     async def reveal(self) -> None:
-        """Hear the survivors, send the shares."""
+        """Hear the confirmations, give the shares."""
         self.shares = await self.compute_reveal()
         assert (await self.put("reveal", self.shares)).status_code == 204
 
@@ -263,17 +278,17 @@ async def play(
     served: Served,
     study: str,
     *,
-    lost: Sequence[Sequence[int]] = ((), (), ()),
+    lost: Sequence[Sequence[int]] = ((), (), (), ()),
     after: int = 0,
     count: int = 6,
 ) -> list[Device]:
     """Play a round; return the devices whose vectors are in its sum.
 
-    `lost` names, by slot, who leaves before sharing, before masking, and before revealing.
+    `lost` names, by slot, who leaves before sharing, masking, confirming and revealing.
     """
     devices = await served.join(study, count, after)
     everybody, masked = list(devices), devices
-    for step, gone in zip(("share", "mask", "reveal"), lost, strict=True):
+    for step, gone in zip(("share", "mask", "confirm", "reveal"), lost, strict=True):
         devices = [device for device in devices if everybody.index(device) not in gone]
         tasks = [asyncio.create_task(getattr(device, step)()) for device in devices]
         if gone:  # the others hear no more once a quorum's patience is over

@@ -1,0 +1,85 @@
+"""Who asks, and when: tickets, places, and questions that wait for a phase to be over."""
+
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Annotated
+
+from fastapi import Depends, Header, Response
+
+from protocol.messages import Pending, ProblemType
+from protocol.round import Phase, after
+from secagg.errors import FaultyParticipantError
+from server.api.parts import ParticipantId
+from server.refusals import Refusal, cohort_failed, left_out, malformed, out_of_phase
+from server.service import Served, Service
+from server.store.participants import Place, Standing
+from server.watch import cohort_bell
+
+_TICKET = re.compile(r"Bearer ([A-Za-z0-9_-]{43})")
+ORDER = {phase: place for place, phase in enumerate(Phase)}
+
+
+async def _ticket(authorization: Annotated[str | None, Header()] = None) -> bytes:
+    """Return the SHA-256 of the ticket: nothing else of it is kept or compared."""
+    match = _TICKET.fullmatch(authorization or "")
+    if match is None:
+        detail = "Authorization: Bearer and 32 random bytes in base64url are needed"
+        raise Refusal(ProblemType.NOT_AUTHORISED, detail)
+    return sha256(urlsafe_b64decode(match[1] + "=")).digest()
+
+
+Ticket = Annotated[bytes, Depends(_ticket)]
+
+
+async def _place(ticket: Ticket, participant: ParticipantId, service: Served) -> Place:
+    place = await service.frozen.place(participant)
+    if not compare_digest(place.ticket, ticket):
+        raise Refusal(ProblemType.NOT_AUTHORISED, "this is another participant's ticket")
+    return place
+
+
+Placed = Annotated[Place, Depends(_place)]
+
+
+@contextmanager
+def blame() -> Iterator[None]:
+    """Turn what a body does wrong into the refusal of the body: nothing else changes."""
+    try:
+        yield
+    except (ValueError, FaultyParticipantError) as error:
+        raise malformed(str(error)) from None
+
+
+async def past(
+    service: Service, place: Place, what: str, closing: Phase, seconds: float
+) -> Phase | Response:
+    """Return the phase once `closing` is over, else, after `seconds`, the answer to give.
+
+    Raises:
+        Refusal: if the cohort failed, is over, or is not even in `closing`.
+    """
+
+    async def ask() -> Standing | None:
+        standing = await service.store.participants.standing(place.cohort)
+        return None if standing.phase is closing else standing
+
+    found = await service.watch.until(cohort_bell(place.cohort), ask, seconds)
+    standing = found or await service.store.participants.standing(place.cohort)
+    if standing.phase is Phase.FAILED:
+        raise cohort_failed(standing.failure)
+    if standing.phase is closing:
+        pending = Pending(phase=standing.phase, deadline=standing.deadline)
+        return Response(pending.model_dump_json(), 202, media_type="application/json")
+    if standing.phase is Phase.SUMMED or ORDER[standing.phase] < ORDER[closing]:
+        raise out_of_phase(what, after(closing, "active"), standing.phase)
+    return standing.phase
+
+
+async def refuse_silent(service: Service, place: Place, phase: Phase, kind: str) -> None:
+    """Refuse whoever did not say in its phase, which is closed, what was asked for."""
+    if place.slot not in await service.frozen.heard(place.cohort, kind):
+        raise left_out(phase)
