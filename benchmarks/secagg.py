@@ -1,12 +1,12 @@
-"""One cohort's secure sum beside the floor that its masks alone would cost.
+"""One cohort's secure sum beside the floor that its primitives alone would cost.
 
-    python -m benchmarks.secagg [--clients 100 --clients 1000] [--words 100000] [--json PATH]
+    python -m benchmarks.secagg [--clients N ...] [--words W ...] [--mode MODE ...] [--json PATH]
 
-The floor is measured in the same run: AES-128-CTR keystream into a buffer and an in-place
-add of uint32, as often as there are masks. A client has k + 1 masks; unmasking takes off one
-for each survivor and one for each pair of a lost participant and a surviving neighbour.
-`ratio` is value / reference. Times are process CPU seconds of one thread, because the
-machines are shared; phases of a client are means over all clients of the cohort.
+The floors are measured in the same run and process: AES-128-CTR keystream into a buffer and an
+in-place add of uint32, an X25519 agreement, an Ed25519 verification, each as often as the
+protocol asks for it. `ratio` is value / reference. Times are process CPU seconds of one
+thread, because the machines are shared; a client's are means over all clients of the cohort.
+A cohort of 10,000 is unmasked for a sample of its participants and scaled up.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -26,14 +26,29 @@ from rich.progress import Progress
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
 from benchmarks.rows import Row, report
-from protocol.messages import pack_envelopes, pack_reveal
-from secagg.aggregator import Heard, digest, unmask
-from secagg.graph import Assumptions, parameters
-from secagg.keys import PublicKeys, Stream
-from secagg.participant import Cohort, Masked, Reveal, Shared, join
+from protocol.messages import pack_roster, pack_sharers, unpack_roster, unpack_sharers
+from secagg.aggregator import (
+    Settled,
+    Unmasking,
+    check_confirmation,
+    check_reveal,
+    check_shares,
+    check_upload,
+    settle_deals,
+    unmask,
+)
+from secagg.cohort import Cohort, Entry, Sharer, View
+from secagg.deals import KeyDeal, Reveal, SeedDeal, commit_seed
+from secagg.keys import Identity, KeyPair, PublicKeys, Stream, is_signed
+from secagg.parameters import Assumptions, Mode
+from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
+from secagg.shamir import split
 
-ASSUMPTIONS = Assumptions(corrupt=0.2, dropout=0.2)
+MODES: tuple[Mode, ...] = ("semi-honest", "active")
+LOST = (0.0, 0.1, 0.2)
+SAMPLED = 10_000  # from so many clients on, the server's work is sampled
+SAMPLE = 40
 
 
 @dataclass(slots=True)
@@ -50,130 +65,228 @@ class Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
-def floor(words: int, repeats: int = 30) -> float:
-    """Return the least CPU seconds of one mask: keystream into a buffer, add in place."""
-    buffer, total = np.empty(words, np.uint32), np.zeros(words, np.uint32)
+def least(work: Callable[[], object], repeats: int = 60) -> float:
+    """Return the least CPU seconds that `work` takes."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
-        Stream(bytes(16)).fill(buffer)
-        np.add(total, buffer, out=total)
+        work()
         times.append(time.process_time() - start)
     return min(times)
 
 
+@cache
+def mask_floor(words: int) -> float:
+    """Return the seconds of one mask: keystream into a buffer, add in place."""
+    buffer, total = np.empty(words, np.uint32), np.zeros(words, np.uint32)
+
+    def work() -> None:
+        Stream(bytes(16)).fill(buffer)
+        np.add(total, buffer, out=total)
+
+    return least(work)
+
+
+@cache
+def agreement_floor() -> float:
+    """Return the seconds of one X25519 agreement."""
+    mine, theirs = KeyPair.generate(Random(1)), KeyPair.generate(Random(2)).public
+    return least(lambda: mine.agree(theirs))
+
+
+@cache
+def verification_floor() -> float:
+    """Return the seconds of one Ed25519 verification."""
+    identity = Identity.generate(Random(3))
+    signature = identity.sign(bytes(96))
+    return least(lambda: is_signed(identity.public, bytes(96), signature))
+
+
 @dataclass(slots=True)
 class Bench:
-    """A cohort of `n` over `words` 32-bit words, run once up to the masked sum."""
+    """A cohort of `n` in `mode` over `words` 32-bit words."""
 
     n: int
     words: int
+    mode: Mode
     progress: Callable[[], None]
     watch: Stopwatch = field(default_factory=Stopwatch)
-    commitments: dict[int, bytes] = field(default_factory=dict)
     rng: Random = field(default_factory=SystemRandom)
+    deals: dict[int, KeyDeal] = field(default_factory=dict)
+    seeds: dict[int, SeedDeal] = field(default_factory=dict)
+    shared: dict[int, Shared] = field(default_factory=dict)
+    masked: dict[int, Masked] = field(default_factory=dict)
+    sums: dict[int, Vector] = field(default_factory=dict)  # of masked vectors, by slot modulo 10
+    upload_bytes: int = 0
+    reveal_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return what this is, for the rows."""
+        return f"{self.mode}, n={self.n:,}, {self.words:,} words"
+
+    @property
+    def ring(self) -> Ring:
+        """Return the ring of the vectors."""
+        return Ring((Lane(2**32, self.words),))
 
     def run(self) -> list[Row]:
         """Return the figures of this cohort."""
-        ring = Ring((Lane(2**32, self.words),))
-        cohort, keys, shared, inbox, envelope_bytes = self._set_up()
-        lost = set(range(0, self.n, 10))
-        vector = ring.vector([np.arange(self.words)])
-        masked: dict[int, Masked] = {}
-        sums = {"all": ring.zero(), "lost": ring.zero()}
-        for slot, state in shared.items():
-            with self.watch.time("mask"):
-                masked[slot], out = state.mask(inbox.pop(slot), ring, vector)
-                body = ring.pack(out)
-            ring.add(sums["lost" if slot in lost else "all"], ring.unpack(body))
-            self.progress()
-        kept, everybody = sums["all"], tuple(lane.copy() for lane in sums["all"])
-        ring.add(everybody, sums["lost"])
-        rows = []
-        for name, total, gone in (("0% lost", everybody, set[int]()), ("10% lost", kept, lost)):
-            heard = self._reveal(cohort, keys, masked, gone)
-            rows.append(self._unmask(cohort, ring, heard, total, (name, vector)))
-        reveal_bytes = len(pack_reveal(next(iter(heard.reveals.values()))))
-        return [*self._client_rows(cohort, ring, envelope_bytes + reveal_bytes), *rows]
+        if self.n >= SAMPLED:
+            return [self._unmask_sample(share) for share in LOST]
+        view = self._share()
+        self._mask(view)
+        rows = [self._unmask(view, share) for share in LOST]
+        return [*self._client_rows(view), *rows, self._check_row()]
 
-    def _set_up(
-        self,
-    ) -> tuple[Cohort, dict[int, PublicKeys], dict[int, Shared], dict[int, dict[int, bytes]], int]:
+    def _join(self) -> tuple[list[Joined], Cohort]:
         joined = []
         for _ in range(self.n):
+            identity = Identity.generate(self.rng)
             with self.watch.time("join"):
-                joined.append(join(self.rng))
-        keys = {slot: state.public for slot, state in enumerate(joined)}
-        self.commitments = {slot: state.commitment for slot, state in enumerate(joined)}
-        cohort = Cohort(
-            session=self.rng.randbytes(32),
-            parameters=parameters(self.n, ASSUMPTIONS),
-            assumptions=ASSUMPTIONS,
-            seed=self.rng.randbytes(32),
-            digest=digest(keys),
-        )
-        shared: dict[int, Shared] = {}
-        inbox: dict[int, dict[int, bytes]] = {slot: {} for slot in keys}
-        body = b""
+                joined.append(join(identity, self.rng))
+        roster = tuple(Entry(state.identity.public, state.public) for state in joined)
+        assumptions = Assumptions(0.2, 0.2, mode=self.mode)
+        return joined, Cohort(self.rng.randbytes(32), roster, assumptions)
+
+    def _share(self) -> View:
+        joined, cohort = self._join()
+        roster = pack_roster(cohort.roster)
         for slot, state in enumerate(joined):
-            with self.watch.time("share"):
-                neighbours = {other: keys[other] for other in cohort.graph.neighbours(slot)}
-                shared[slot], sent = state.share(slot, cohort, neighbours, self.rng)
-                body = pack_envelopes(sent)
-            for receiver, envelope in sent.items():
-                inbox[receiver][slot] = envelope
+            with self.watch.time("share"):  # each device reads what it is told
+                told = unpack_roster(roster, has_registrar=False)
+                own = Cohort(cohort.session, told, cohort.assumptions)
+                self.shared[slot], self.deals[slot] = state.share(slot, own, self.rng)
+            self.shared[slot].cohort = cohort  # the same facts, held once
+            with self.watch.time("check"):
+                check_shares(cohort, slot, self.deals[slot])
             self.progress()
-        return cohort, keys, shared, inbox, len(body)
+        return View(cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
 
-    def _reveal(
-        self,
-        cohort: Cohort,
-        keys: dict[int, PublicKeys],
-        masked: dict[int, Masked],
-        lost: set[int],
-    ) -> Heard:
-        survivors = masked.keys() - lost
-        reveals: dict[int, Reveal] = {}
-        for slot in survivors:
-            state = masked[slot]
-            again = Masked(state.slot, cohort, state.held)  # a state answers once only
-            with self.watch.time(f"reveal {bool(lost)}"):
-                reveals[slot] = again.reveal(survivors, lost)
-        return Heard(keys, self.commitments, masked.keys(), survivors, reveals)
+    def _mask(self, view: View) -> None:
+        vector = self.ring.vector([np.arange(self.words)])
+        sharers = pack_sharers(view.sharers)
+        self.sums = {place: self.ring.zero() for place in range(10)}
+        for slot, state in self.shared.items():
+            with self.watch.time("mask"):
+                told = View(state.cohort, unpack_sharers(sharers))
+                assert told.label == view.label
+                self.masked[slot], upload = state.mask(view, self.ring, vector, self.rng)
+                body = upload.pack()
+            with self.watch.time("check"):
+                check_upload(view, slot, upload)
+            self.upload_bytes = len(body) + len(self.deals[slot].pack())
+            with self.watch.time("sum"):
+                self.ring.add(self.sums[slot % 10], self.ring.unpack(upload.vector))
+            self.seeds[slot] = upload.deal
+            self.progress()
 
-    def _unmask(
-        self, cohort: Cohort, ring: Ring, heard: Heard, total: Vector, case: tuple[str, Vector]
-    ) -> Row:
-        name, vector = case
+    def _unmask(self, view: View, share: float) -> Row:
+        lost = {slot for slot in range(self.n) if slot % 10 < share * 10}
+        total = self.ring.zero()
+        for place in range(round(share * 10), 10):
+            self.ring.add(total, self.sums[place])
+        seeds = {slot: deal for slot, deal in self.seeds.items() if slot not in lost}
+        settled = settle_deals(view, self.deals, seeds)
+        reveals = self._reveal(settled, share)
         start = time.process_time()
-        found = unmask(cohort, ring, heard, total).total
+        found = unmask(settled, self.ring, reveals, total).total
         seconds = time.process_time() - start
-        survivors = set(heard.survivors)
-        expected = vector[0] * np.uint32(len(survivors))
-        if not np.array_equal(found[0], expected):
-            raise SystemExit(f"n={self.n}, {name}: the sum is wrong")
-        masks = len(survivors) + sum(
-            len(survivors.intersection(cohort.graph.neighbours(slot)))
-            for slot in set(heard.shared) - survivors
-        )
-        reference = masks * floor(self.words)
-        what = f"server: unmask, n={self.n}, {name}, {masks:,} masks"
+        if not np.array_equal(found[0], np.arange(self.words, dtype=np.uint32) * len(seeds)):
+            raise SystemExit(f"{self.name}: the sum is wrong")
+        pairs = sum(len(settled.survivors & view.graph[slot]) for slot in lost)
+        return self._server_row(share, len(seeds), pairs, seconds)
+
+    def _server_row(self, share: float, survivors: int, pairs: int, seconds: float) -> Row:
+        reference = (survivors + pairs) * mask_floor(self.words) + pairs * agreement_floor()
+        what = f"server: unmask, {self.name}, {share:.0%} lost, {survivors + pairs:,} masks"
         return Row(what, seconds, "s", reference, seconds / reference)
 
-    def _client_rows(self, cohort: Cohort, ring: Ring, extra_bytes: int) -> list[Row]:
-        spent = self.watch.seconds
-        each = {name: spent[name] / self.n * 1e3 for name in ("join", "share", "mask")}
-        each["reveal"] = spent["reveal False"] / self.n * 1e3
-        k, t = cohort.parameters.degree, cohort.parameters.threshold
-        rows = [Row(f"client: {name}, n={self.n}", ms, "ms") for name, ms in each.items()]
-        reference = (k + 1) * floor(self.words) * 1e3
+    def _reveal(self, settled: Settled, share: float) -> dict[int, Reveal]:
+        signatures, confirmed, reveals = {}, dict[int, Confirmed](), {}
+        for slot in settled.survivors:
+            state = self.masked[slot]
+            again = Masked(state.slot, state.view, state.joined, state.sealing, state.own_share)
+            with self.watch.time(f"confirm {share}"):
+                confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
+            with self.watch.time(f"check {share}"):
+                check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
+        for slot, last in confirmed.items():
+            with self.watch.time(f"reveal {share}"):
+                reveals[slot] = last.reveal(signatures, settled.inboxes[slot], self.rng)
+            with self.watch.time(f"check {share}"):
+                check_reveal(settled, slot, reveals[slot])
+        self.reveal_bytes = max(len(reveal.pack()) for reveal in reveals.values())
+        return reveals
+
+    def _client_rows(self, view: View) -> list[Row]:
+        spent, p = self.watch.seconds, view.cohort.parameters
+        phases = {"join": "join", "share": "share", "mask": "mask"}
+        phases |= {"confirm": "confirm 0.0", "reveal": "reveal 0.0"}
+        each = {phase: spent[name] / self.n * 1e3 for phase, name in phases.items()}
+        rows = [Row(f"client: {phase}, {self.name}", ms, "ms") for phase, ms in each.items()]
+        partners = sum(len(view.graph[slot]) for slot in range(self.n)) / self.n
+        sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # picked, or picked by
+        agreements = 2 + partners + sealing
+        verifications = p.holders + p.witnesses if self.mode == "active" else 0
+        reference = 1e3 * (
+            (partners + 1) * mask_floor(self.words)
+            + agreements * agreement_floor()
+            + verifications * verification_floor()
+        )
         total = sum(each.values())
-        name = f"client: all phases, n={self.n}, k={k}, t={t}"
+        counts = f"{partners + 1:.0f} masks, {agreements:.0f} agreements"
+        name = f"client: all, {self.name}, {counts}, {verifications} verifications"
         rows.append(Row(name, total, "ms", reference, total / reference))
-        upload = ring.nbytes + extra_bytes
-        name = f"client: upload, n={self.n}, {self.words:,} words"
-        rows.append(Row(name, upload, "B", ring.nbytes, upload / ring.nbytes))
+        upload = self.upload_bytes + self.reveal_bytes + 64  # and the confirmation
+        packed = self.ring.nbytes
+        rows.append(Row(f"client: upload, {self.name}", upload, "B", packed, upload / packed))
         return rows
+
+    def _check_row(self) -> Row:
+        spent = self.watch.seconds
+        seconds = spent["check"] + spent["check 0.0"] + spent["sum"]
+        reference = 4 * self.n * verification_floor()
+        what = f"server: check and add uploads, {self.name}"
+        return Row(what, seconds, "s", reference, seconds / reference)
+
+    def _unmask_sample(self, share: float) -> Row:
+        """Take masks off for a sample of survivors and lost ones; scale up."""
+        n, rng = self.n, self.rng
+        pairs = [KeyPair.generate(rng) for _ in range(n)]
+        seal = KeyPair.generate(rng).public
+        roster = tuple(
+            Entry(rng.randbytes(31) + b"\1", PublicKeys(pair.public, seal)) for pair in pairs
+        )
+        cohort = Cohort(bytes(32), roster, Assumptions(0.2, 0.2, mode=self.mode))
+        sharers = {slot: Sharer(rng.randbytes(32), bytes(32), bytes(64)) for slot in range(n)}
+        view, lost = View(cohort, sharers), frozenset(range(round(share * n)))
+        seeds = {slot: rng.randbytes(32) for slot in range(len(lost), n)}
+        reveals = {slot: Reveal({}, {}) for slot in seeds}
+        chosen = [*range(len(lost))][:SAMPLE], [*seeds][:SAMPLE]
+        for owner in (*chosen[0], *chosen[1]):
+            secret = seeds.get(owner) or pairs[owner].secret
+            p = cohort.parameters
+            shares = split(secret, p.holders + 1, p.threshold, rng)
+            for holder, one in zip((owner, *view.holders(owner)), shares, strict=True):
+                if holder in reveals:
+                    kind = "seed_shares" if owner in seeds else "key_shares"
+                    getattr(reveals[holder], kind)[owner] = one
+        committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
+        settled = Settled(view, committed, {}, {})
+        unmasking = Unmasking(settled, self.ring, reveals, self.ring.zero())
+        start = time.process_time()
+        for slot in chosen[0]:
+            unmasking.take_off_pairwise(slot)
+        middle = time.process_time()
+        for slot in chosen[1]:
+            unmasking.take_off_own(slot)
+        end = time.process_time()
+        scale = (len(lost) / max(len(chosen[0]), 1), len(seeds) / SAMPLE)
+        seconds = (middle - start) * scale[0] + (end - middle) * scale[1]
+        counted = sum(len(settled.survivors & view.graph[slot]) for slot in chosen[0])
+        self.progress()
+        return self._server_row(share, len(seeds), round(counted * scale[0]), seconds)
 
 
 def main() -> None:
@@ -181,17 +294,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clients", type=int, action="append", help="default: 100 and 1000")
-    parser.add_argument("--words", type=int, default=100_000, help="32-bit words of a vector")
+    parser.add_argument("--clients", type=int, action="append", help="100, 1,000 and 10,000")
+    parser.add_argument("--words", type=int, action="append", help="10,000 and 100,000")
+    parser.add_argument("--mode", choices=MODES, action="append", help="both")
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
     arguments = parser.parse_args()
     rows = [
-        Row(f"floor: one mask of {arguments.words:,} words", floor(arguments.words) * 1e3, "ms")
+        Row("floor: one X25519 agreement", agreement_floor() * 1e6, "us"),
+        Row("floor: one Ed25519 verification", verification_floor() * 1e6, "us"),
     ]
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
-        for n in arguments.clients or [100, 1_000]:
-            task = progress.add_task(f"cohort of {n}", total=2 * n)
-            rows += Bench(n, arguments.words, partial(progress.advance, task)).run()
+        for words in arguments.words or [10_000, 100_000]:
+            rows.append(Row(f"floor: one mask of {words:,} words", mask_floor(words) * 1e6, "us"))
+            for n in arguments.clients or [100, 1_000, SAMPLED]:
+                for mode in arguments.mode or MODES:
+                    steps = len(LOST) if n >= SAMPLED else 2 * n
+                    task = progress.add_task(f"{mode}, {n:,} clients", total=steps)
+                    rows += Bench(n, words, mode, partial(progress.advance, task)).run()
     report(rows, "floor", arguments.json)
 
 

@@ -173,67 +173,80 @@ def unmask(
         RecoveryError: if a secret that is needed cannot be had from the shares.
         ValueError: if the survivors are fewer than the quorum.
     """
-    view = settled.view
-    if len(settled.survivors) < view.cohort.quorum:
-        raise ValueError(f"{len(settled.survivors)} survivors, fewer than {view.cohort.quorum}")
-    total = tuple(lane.copy() for lane in masked_sum)
-    wardrobe, recovery = Wardrobe(ring), _Recovery(settled, reveals)
+    if len(settled.survivors) < settled.view.cohort.quorum:
+        raise ValueError(f"{len(settled.survivors)} survivors are fewer than a quorum")
+    unmasking = Unmasking(settled, ring, reveals, masked_sum)
     for slot in sorted(settled.survivors):
-        wardrobe.take_off(total, view.own(slot).stream(recovery.seed(slot)))
+        unmasking.take_off_own(slot)
     for slot in sorted(settled.lost):
-        kept = settled.survivors & view.partners(slot)
-        if not kept:
-            continue  # its masks were with the lost only, and are in no vector
-        pair = recovery.pair(slot)
-        for other in kept:
-            secret = pair.agree(view.cohort.roster[other].keys.mask)
-            stream = view.pairwise(slot, other).stream(secret)
-            (wardrobe.take_off if other < slot else wardrobe.put_on)(total, stream)
-    return Unmasked(total, frozenset(recovery.blamed))
+        unmasking.take_off_pairwise(slot)
+    return Unmasked(unmasking.total, frozenset(unmasking.blamed))
 
 
-class _Recovery:
-    """Recovers secrets, each checked against what its owner made public."""
+class Unmasking:
+    """A masked sum on its way to `total`, which it is once each participant's masks are off."""
 
-    def __init__(self, settled: Settled, reveals: Mapping[int, Reveal]) -> None:
+    def __init__(
+        self, settled: Settled, ring: Ring, reveals: Mapping[int, Reveal], masked_sum: Vector
+    ) -> None:
+        self.total = tuple(lane.copy() for lane in masked_sum)
         self.blamed: set[int] = set()
         self._settled = settled
+        self._wardrobe = Wardrobe(ring)
         self._seed_shares = {slot: reveal.seed_shares for slot, reveal in reveals.items()}
         self._key_shares = {slot: reveal.key_shares for slot, reveal in reveals.items()}
 
-    def seed(self, owner: int) -> bytes:
-        """Return the seed that `owner` committed to."""
-        committed = self._settled.seeds[owner]
-        return self._secret(owner, self._seed_shares, lambda seed: commit_seed(seed) == committed)
+    def take_off_own(self, slot: int) -> None:
+        """Take off the mask that a survivor grew from its seed.
 
-    def pair(self, owner: int) -> KeyPair:
-        """Return the pair of the mask key that `owner` advertised."""
-        public = self._settled.view.cohort.roster[owner].keys.mask
-        return KeyPair.of(
-            self._secret(
-                owner, self._key_shares, lambda secret: KeyPair.of(secret).public == public
-            )
+        Raises:
+            RecoveryError: if that seed cannot be had from the shares.
+        """
+        committed = self._settled.seeds[slot]
+        seed = self._recover(slot, self._seed_shares, lambda seed: commit_seed(seed) == committed)
+        self._wardrobe.take_off(self.total, self._settled.view.own(slot).stream(seed))
+
+    def take_off_pairwise(self, slot: int) -> None:
+        """Take off the masks between a lost participant and the survivors.
+
+        Raises:
+            RecoveryError: if its mask key cannot be had from the shares.
+        """
+        view = self._settled.view
+        roster, kept = view.cohort.roster, self._settled.survivors & view.graph[slot]
+        if not kept:
+            return  # its masks were with the lost only, and are in no vector
+        public = roster[slot].keys.mask
+        pair = KeyPair.of(
+            self._recover(slot, self._key_shares, lambda key: KeyPair.of(key).public == public)
         )
+        for other in kept:
+            secret = pair.agree(roster[other].keys.mask)
+            stream = view.pairwise(slot, other).stream(secret)
+            (self._wardrobe.take_off if other < slot else self._wardrobe.put_on)(self.total, stream)
 
-    def _secret(
+    def _recover(
         self,
         owner: int,
         given: Mapping[int, Mapping[int, bytes]],
         is_committed: Callable[[bytes], bool],
     ) -> bytes:
-        threshold = self._settled.view.cohort.parameters.threshold
-        order = (owner, *self._settled.view.holders(owner))
-        shares = {
-            x: given[holder][owner]
-            for x, holder in enumerate(order, start=1)
-            if owner in given.get(holder, {})
-        }
+        """Return the secret of `owner` that it committed to."""
+        view = self._settled.view
+        threshold = view.cohort.parameters.threshold
+        found = (
+            (x, given[holder][owner])
+            for x, holder in enumerate((owner, *view.holders(owner)), start=1)
+            if holder in given and owner in given[holder]
+        )
+        shares = dict(islice(found, threshold))
         if len(shares) < threshold:
             what = f"{len(shares)} shares of the {threshold} needed"
             raise RecoveryError(owner, what, frozenset(self.blamed))
-        secret = recover(dict(islice(shares.items(), threshold)))
+        secret = recover(shares)
         if secret is not None and is_committed(secret):
             return secret
+        shares.update(found)
         self.blamed.add(owner)
         corrected = correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):

@@ -157,13 +157,32 @@ class View:
     def _contributions(self) -> dict[int, bytes]:
         return {slot: sharer.contribution for slot, sharer in self.sharers.items()}
 
+    @cached_property
+    def _holders(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
     def holders(self, slot: int) -> tuple[int, ...]:
         """Return the k holders that sharer `slot` picked, in the order of their shares."""
-        return self.cohort.picking.holders(slot, self._contributions[slot])
+        found = self._holders.get(slot)
+        if found is None:
+            found = self.cohort.picking.holders(slot, self._contributions[slot])
+            self._holders[slot] = found
+        return found
 
     def partners(self, slot: int) -> frozenset[int]:
         """Return the sharers whom sharer `slot` masks with."""
         return self.cohort.picking.partners(slot, self._contributions)
+
+    @cached_property
+    def graph(self) -> dict[int, set[int]]:
+        """Return the partners of all sharers, for whoever needs those of many."""
+        found: dict[int, set[int]] = {slot: set() for slot in self.sharers}
+        for slot in self.sharers:
+            picked = self.holders(slot)[: self.cohort.parameters.partners]
+            for other in found.keys() & picked:
+                found[slot].add(other)
+                found[other].add(slot)
+        return found
 
     def is_signed(self, slot: int) -> bool:
         """Return whether sharer `slot` signed what it is said to have shared."""

@@ -57,13 +57,20 @@ class Picking:
         words = np.frombuffer(streams, _WORD).reshape(len(others), -1)
         # Scaled words equal v from ceil(2^32 v / scale) on; whoever sits behind `slot` counts
         # it as v = slot, whoever sits before it as slot - 1.
-        places = np.array(others) > slot
+        behind = np.array(others) > slot
         first = [-(-(v << 32) // scale) for v in (slot - 1, slot, slot + 1)]
-        low = np.where(places, first[1], first[0])[:, np.newaxis]
-        high = np.where(places, first[2], first[1])[:, np.newaxis]
-        hits = np.any((words >= low) & (words < high), axis=1)
-        drawn = (other for other, hit in zip(others, hits.tolist(), strict=True) if hit)
-        picked = {o for o in drawn if slot in self._distinct(o, contributions[o], m)}
+        low = np.where(behind, first[1], first[0] % 2**32).astype(_WORD)[:, np.newaxis]
+        width = np.where(behind, first[2] - first[1], first[1] - first[0])[:, np.newaxis]
+        hits = words - low < width.astype(_WORD)  # wraps below `low`
+        drawn = np.flatnonzero(hits.any(axis=1)).tolist()
+        first_hits = hits.argmax(axis=1).tolist()
+        # Fewer than m draws before it hold fewer than m others; else they must be counted.
+        picked = {
+            others[row]
+            for row in drawn
+            if first_hits[row] < m
+            or slot in self._distinct(others[row], contributions[others[row]], m)
+        }
         own = self.holders(slot, contributions[slot])[:m]
         return frozenset(picked.union(other for other in own if other in contributions))
 

@@ -16,6 +16,7 @@ only module of ours that imports `cryptography`.
 Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869], signatures [RFC8032].
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
@@ -41,17 +42,26 @@ _STREAM_KEY_BYTES = 16
 _NONCE = bytes(12)  # of each envelope: its key is derived for it alone
 
 _P = 2**255 - 19
+
+
+def _encodings(values: Iterable[int]) -> frozenset[bytes]:
+    """Return all 32-byte encodings of values below 2^255: the top bit is not read."""
+    return frozenset(v.to_bytes(32, "little") for low in values for v in (low, low + 2**255))
+
+
 # The points whose order divides 8, and their encodings not below p: with them every secret
 # key agrees on the same secret, zero.
-_LOW_ORDER = {
-    0,
-    1,
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-    _P - 1,
-    _P,
-    _P + 1,
-}
+_LOW_ORDER = _encodings(
+    {
+        0,
+        1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+        _P - 1,
+        _P,
+        _P + 1,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class PublicKeys:
         for key in (self.mask, self.seal):
             if len(key) != KEY_BYTES:
                 raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
-            if int.from_bytes(key, "little") % 2**255 in _LOW_ORDER:
+            if key in _LOW_ORDER:
                 raise ValueError("a public key is of low order: it agrees on nothing secret")
         if self.mask == self.seal:
             raise ValueError("the keys for masks and for envelopes must differ")
@@ -105,15 +115,17 @@ class KeyPair:
 
 # The y coordinates of the points of Ed25519 whose order divides 8, with their encodings not
 # below p: a signature under such an identity is no evidence of anything.
-_WEAK_IDENTITIES = {
-    0,
-    1,
-    2707385501144840649318225287225658788936804267575313519463743609750303402022,
-    55188659117513257062467267217118295137698188065244968500265048394206261417927,
-    _P - 1,
-    _P,
-    _P + 1,
-}
+_WEAK_IDENTITIES = _encodings(
+    {
+        0,
+        1,
+        2707385501144840649318225287225658788936804267575313519463743609750303402022,
+        55188659117513257062467267217118295137698188065244968500265048394206261417927,
+        _P - 1,
+        _P,
+        _P + 1,
+    }
+)
 
 
 def check_identity(public: bytes) -> None:
@@ -124,7 +136,7 @@ def check_identity(public: bytes) -> None:
     """
     if len(public) != KEY_BYTES:
         raise ValueError(f"an identity has {KEY_BYTES} bytes, got {len(public)}")
-    if int.from_bytes(public, "little") % 2**255 in _WEAK_IDENTITIES:
+    if public in _WEAK_IDENTITIES:
         raise ValueError("an identity is of low order: its signatures prove nothing")
 
 
