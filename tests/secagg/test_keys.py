@@ -1,74 +1,126 @@
-"""Keys agree, are told apart by every label, and refuse what is not theirs."""
+"""Keys agree, signatures bind, and each label tells a key from all others."""
 
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from secagg.keys import _LOW_ORDER, KeyPair, PublicKeys, Purpose, Stream
+from secagg.keys import (
+    Identity,
+    KeyPair,
+    PublicKeys,
+    Purpose,
+    Stream,
+    check_identity,
+    is_signed,
+    statement,
+)
 
+Q = 2**255 - 19  # both curves are over GF(Q)
 ONE = KeyPair.of(b"\1" * 32)
 OTHER = KeyPair.of(b"\2" * 32)
-PURPOSE = Purpose(b"L" * 32, "seal", 3, 5)
-ELSEWHERE = [
-    replace(PURPOSE, label=b"M" * 32),
-    replace(PURPOSE, name="mask"),
-    replace(PURPOSE, sender=4),
-    replace(PURPOSE, receiver=6),
-    replace(PURPOSE, sender=5, receiver=3),  # reflected
-]
+DEVICE = Identity.of(b"\3" * 32)
+SECRET = b"s" * 32
+PURPOSE = Purpose(b"L" * 32, "seed share", 3, 5)
+ELSEWHERE = {
+    "in another sum": replace(PURPOSE, label=b"M" * 32),
+    "for another use": replace(PURPOSE, name="key share"),
+    "from another sender": replace(PURPOSE, sender=4),
+    "to another receiver": replace(PURPOSE, receiver=6),
+    "reflected": replace(PURPOSE, sender=5, receiver=3),
+}
+elsewhere = pytest.mark.parametrize("elsewhere", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+
+
+def roots(square: int) -> set[int]:
+    """Return the square roots modulo Q = 5 mod 8."""
+    root = pow(square, (Q + 3) // 8, Q)
+    candidates = {root, root * pow(2, (Q - 1) // 4, Q) % Q}
+    found = {x for x in candidates if x * x % Q == square % Q}
+    return found | {-x % Q for x in found}
+
+
+def of_order_dividing_8_on_curve25519() -> set[int]:
+    """Solve y^2 = x^3 + A x^2 + x, on either sign of y^2, for the x of small order.
+
+    Doubling takes x to (x^2 - 1)^2 / 4 x (x^2 + A x + 1): to infinity from 0, to 0 from 1 and
+    -1, and to 1 or -1 where w = x + 1/x has w^2 - 4 = 4 (w + A) or w^2 - 4 = -4 (w + A).
+    """
+    a = 486662
+    eighth = {
+        (w + z) * pow(2, -1, Q) % Q
+        for sign in (1, -1)
+        for root in roots(8 + sign * 4 * a)
+        for w in [sign * 2 + root]
+        for z in roots(w * w - 4)
+    }
+    return {0, 1, Q - 1} | eighth
+
+
+def of_order_dividing_8_on_edwards25519() -> set[int]:
+    """Solve -x^2 + y^2 = 1 + d x^2 y^2 for the y of small order.
+
+    These are 1, -1 (where x = 0), 0, and those whose double has y = 0, so that x^2 = -y^2
+    and d y^4 + 2 y^2 = 1.
+    """
+    d = -121665 * pow(121666, -1, Q) % Q
+    squares = {(root - 1) * pow(d, -1, Q) % Q for root in roots(1 + d)}
+    return {0, 1, Q - 1}.union(*(roots(square) for square in squares))
+
+
+def encodings(coordinate: int) -> list[bytes]:
+    """Return all 32 bytes that decode to `coordinate`, with either top bit."""
+    below = [x for x in (coordinate, coordinate + Q) if x < 2**255]
+    return [(x + high).to_bytes(32, "little") for x, high in product(below, (0, 2**255))]
 
 
 def test_both_ends_agree_on_one_secret() -> None:
     assert ONE.agree(OTHER.public) == OTHER.agree(ONE.public)
 
 
-@pytest.mark.parametrize("elsewhere", ELSEWHERE)
-def test_each_part_of_a_purpose_changes_the_key(elsewhere: Purpose) -> None:
-    assert elsewhere.derive(b"s" * 32, 32) != PURPOSE.derive(b"s" * 32, 32)
+def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
+    points = of_order_dividing_8_on_curve25519()
+    low = [encoded for point in points for encoded in encodings(point)]
+    assert (len(points), len(low)) == (5, 14)  # 0 and 1 are below 2^255 - Q: two encodings more
+    for encoded in low:
+        with pytest.raises(ValueError):  # the library's own opinion of the point
+            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(encoded))
+        with pytest.raises(ValueError, match="low order"):
+            PublicKeys(encoded, ONE.public)
+        with pytest.raises(ValueError, match="low order"):
+            PublicKeys(ONE.public, encoded)
 
 
-@pytest.mark.parametrize("elsewhere", ELSEWHERE)
-def test_an_envelope_opens_for_its_purpose_only(elsewhere: Purpose) -> None:
-    sealed = PURPOSE.seal(b"s" * 32, b"shares", Random(1))
-    assert PURPOSE.open(b"s" * 32, sealed) == b"shares"
-    assert elsewhere.open(b"s" * 32, sealed) is None
-    assert PURPOSE.open(b"x" * 32, sealed) is None
+def test_all_points_of_low_order_are_refused_as_identities() -> None:
+    points = of_order_dividing_8_on_edwards25519()
+    assert len(points) == 5
+    for encoded in (encoded for point in points for encoded in encodings(point)):
+        with pytest.raises(ValueError, match="low order"):
+            check_identity(encoded)
+    check_identity(DEVICE.public)
 
 
-def test_an_envelope_that_was_touched_anywhere_does_not_open() -> None:
-    sealed = PURPOSE.seal(b"s" * 32, b"shares", Random(1))
-    for position in range(len(sealed)):
-        touched = bytearray(sealed)
-        touched[position] ^= 1
-        assert PURPOSE.open(b"s" * 32, bytes(touched)) is None
-    for size in (0, 11, 12, 27, len(sealed) - 1):
-        assert PURPOSE.open(b"s" * 32, sealed[:size]) is None
-
-
-def test_sealing_twice_never_repeats_a_nonce() -> None:
-    rng = Random(1)
-    assert len({PURPOSE.seal(b"s" * 32, b"", rng)[:12] for _ in range(100)}) == 100
-
-
-@pytest.mark.parametrize("point", sorted(_LOW_ORDER))
-@pytest.mark.parametrize("high_bit", [0, 2**255])
-def test_each_point_of_low_order_is_refused(point: int, high_bit: int) -> None:
-    encoded = (point + high_bit).to_bytes(32, "little")
-    with pytest.raises(ValueError):  # the library's own opinion of the point
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(encoded))
+def test_a_signature_under_an_identity_of_low_order_would_be_anybodys() -> None:
+    # R = the neutral point and S = 0 satisfy S B = R + h A for every message where A is the
+    # neutral point too: the library lets it pass, so nobody may claim such an identity.
+    neutral = (1).to_bytes(32, "little")
+    forged = neutral + bytes(32)
+    assert is_signed(neutral, b"anything", forged)
     with pytest.raises(ValueError, match="low order"):
-        PublicKeys(encoded, ONE.public)
-    with pytest.raises(ValueError, match="low order"):
-        PublicKeys(ONE.public, encoded)
+        check_identity(neutral)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_key_of_the_wrong_size_is_refused(size: int) -> None:
+def test_a_key_or_identity_of_the_wrong_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         PublicKeys(ONE.public, bytes(size))
+    with pytest.raises(ValueError, match="32 bytes"):
+        PublicKeys(bytes(size), ONE.public)
+    with pytest.raises(ValueError, match="32 bytes"):
+        check_identity(bytes(size))
 
 
 def test_one_key_for_both_purposes_is_refused() -> None:
@@ -76,9 +128,77 @@ def test_one_key_for_both_purposes_is_refused() -> None:
         PublicKeys(ONE.public, ONE.public)
 
 
+def test_a_signature_is_of_its_statement_and_identity_only() -> None:
+    signature = DEVICE.sign(b"this")
+    assert is_signed(DEVICE.public, b"this", signature)
+    assert not is_signed(DEVICE.public, b"that", signature)
+    assert not is_signed(Identity.of(b"\4" * 32).public, b"this", signature)
+    for position in range(len(signature)):
+        touched = bytearray(signature)
+        touched[position] ^= 1
+        assert not is_signed(DEVICE.public, b"this", bytes(touched))
+
+
+@pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64), bytes(65)])
+def test_what_is_no_signature_is_not_one(signature: bytes) -> None:
+    assert not is_signed(DEVICE.public, b"this", signature)
+
+
+@pytest.mark.parametrize("identity", [b"", bytes(31), b"\xff" * 32])
+def test_what_is_no_identity_has_signed_nothing(identity: bytes) -> None:
+    assert not is_signed(identity, b"this", DEVICE.sign(b"this"))
+
+
+def test_each_part_of_a_statement_changes_it() -> None:
+    said = statement("shares", b"L" * 32, 3, b"payload")
+    others = [
+        statement("vector", b"L" * 32, 3, b"payload"),
+        statement("shares", b"M" * 32, 3, b"payload"),
+        statement("shares", b"L" * 32, 4, b"payload"),
+        statement("shares", b"L" * 32, 3, b"another"),
+        statement("shares", b"L" * 32, 3),
+    ]
+    assert len({said, *others}) == 6
+
+
+@elsewhere
+def test_each_part_of_a_purpose_changes_the_key(elsewhere: Purpose) -> None:
+    assert elsewhere.derive(SECRET, 32) != PURPOSE.derive(SECRET, 32)
+
+
+@elsewhere
+def test_an_envelope_opens_for_its_purpose_only(elsewhere: Purpose) -> None:
+    sealed = PURPOSE.seal(SECRET, b"share")
+    assert PURPOSE.open(SECRET, sealed) == b"share"
+    assert elsewhere.open(SECRET, sealed) is None
+
+
+def test_an_envelope_opens_with_its_secret_only() -> None:
+    assert PURPOSE.open(b"x" * 32, PURPOSE.seal(SECRET, b"share")) is None
+
+
+def test_an_envelope_that_was_touched_anywhere_does_not_open() -> None:
+    sealed = PURPOSE.seal(SECRET, b"share")
+    for position in range(len(sealed)):
+        touched = bytearray(sealed)
+        touched[position] ^= 1
+        assert PURPOSE.open(SECRET, bytes(touched)) is None
+    for size in (0, 1, 15, len(sealed) - 1):
+        assert PURPOSE.open(SECRET, sealed[:size]) is None
+    assert PURPOSE.open(SECRET, sealed + b"\0") is None
+
+
 def test_secrets_stay_out_of_representations() -> None:
-    assert repr(ONE.secret) not in repr(ONE)
-    assert "secret" not in repr(ONE)
+    for holder, secret in ((ONE, ONE.secret), (DEVICE, b"\3" * 32)):
+        for shown in (repr(holder), str(holder), f"{holder}"):
+            assert repr(secret) not in shown
+            assert secret.hex() not in shown
+            assert "secret" not in shown
+
+
+def test_fresh_keys_are_drawn_from_the_chance_given() -> None:
+    assert KeyPair.generate(Random(1)) == KeyPair.of(Random(1).randbytes(32))
+    assert Identity.generate(Random(1)) == Identity.of(Random(1).randbytes(32))
 
 
 def test_a_stream_goes_on_where_it_stopped_across_its_buffer() -> None:
