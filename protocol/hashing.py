@@ -68,20 +68,6 @@ def reduce(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
     return ((words >> _U32) * np.uint64(bound)) >> _U32
 
 
-def distinct_places(words: NDArray[np.uint64], places: int) -> NDArray[np.int64]:
-    """Return 3 distinct places below `places` for each row of 3 words, all equally likely.
-
-    The second is drawn from the places without the first, the third without both.
-    """
-    a = reduce(words[:, 0], places)
-    b = reduce(words[:, 1], places - 1)
-    b += b >= a
-    c = reduce(words[:, 2], places - 2)
-    c += c >= np.minimum(a, b)
-    c += c >= np.maximum(a, b)
-    return np.stack([a, b, c], axis=1).astype(np.int64)
-
-
 def _derive(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
     """Return `count` words of BLAKE2b in counter mode, for this seed and purpose only."""
     blocks = (

@@ -191,6 +191,14 @@ class Mechanism(ABC, Generic[Q, P]):
         return total
 
     @abstractmethod
+    def fault(self, plan: P, total: Vector, participants: int) -> str | None:
+        """Return which linear law `total` breaks, as no sum of `participants` honest vectors can.
+
+        None if it breaks none, which does not prove that everybody was honest. The mechanism
+        says with which odds garbage breaks none, and what it cannot see.
+        """
+
+    @abstractmethod
     def decode(self, plan: P, total: Vector, participants: int) -> Answer:
         """Return what `total`, the sum of `participants` vectors, says."""
 

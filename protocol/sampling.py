@@ -57,6 +57,14 @@ class Threshold:
         return 1 if self.t >= self.most else self.most
 
     @property
+    def total(self) -> int:
+        """Return the most that one device adds to all items together, in units.
+
+        For t < m that is more than m: m items that it holds one of may all come out as T.
+        """
+        return self.most if self.t >= self.most else self.most * math.ceil(self.t)
+
+    @property
     def mean(self) -> float:
         """Return E[T]: a sampled count of 1 has variance E[T] - 1."""
         if self.t >= self.most:

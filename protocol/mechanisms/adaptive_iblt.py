@@ -31,13 +31,13 @@ from pydantic import Field, model_validator
 from protocol.domain import Domain
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
 from protocol.sampling import Threshold
-from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import LEAST_CELLS, Cell, Iblt
+from protocol.sketches.capacity import SUBTABLES, capacity, cells_for
+from protocol.sketches.iblt import Cell, Iblt
 from secagg.ring import Ring, Vector
 
 WORD_BITS = 16
-LEAST_CAPACITY = 10  # keys; below, a table holds fewer than one key in three cells
-_MOST_CELLS = 2**24
+LEAST_CAPACITY = 10  # keys, at 3.6 cells each; fewer take more still
+_MOST_CELLS = SUBTABLES * 2**22
 _MOST_VALUE = 2**31
 
 
@@ -55,7 +55,7 @@ class AdaptiveIbltPlan(Plan):
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
     question: AdaptiveIbltQuestion
     t: float = Field(ge=1, le=1e15)
-    cells: int = Field(ge=LEAST_CELLS, le=_MOST_CELLS)
+    cells: int = Field(ge=SUBTABLES, le=_MOST_CELLS, multiple_of=SUBTABLES)
 
     @model_validator(mode="after")
     def _keeps_to_the_words(self) -> Self:
@@ -130,6 +130,16 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         values = np.zeros(len(numbers), dtype=np.int64)
         np.add.at(values, np.array(which, np.int64), sampled)
         return _table(plan).insert(keys[values > 0], values[values > 0])
+
+    def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
+        """Return which of the table's laws `total` breaks; `Iblt.fault` has them and the odds.
+
+        Not seen is a device that adds and subtracts honest tables: it may make items up, take
+        counts from others' items, or spoil cells so that the sum cannot be read. It gains no
+        more counts than all devices may insert, of which honest ones, as they sample, use
+        some 1 / t.
+        """
+        return _table(plan).fault(total, participants * plan.threshold.total)
 
     def decode(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> Answer:
         """Return the estimates in `total`, highest first, or how full the table was.
@@ -207,7 +217,7 @@ def _most_cells(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> int:
 
 def _first_threshold(question: AdaptiveIbltQuestion, terms: Terms) -> float:
     """Return t_1, from a table with cells as wide as any threshold needs."""
-    cells = max(LEAST_CELLS, _most_cells(question, terms, 1.0))
+    cells = max(SUBTABLES, _most_cells(question, terms, 1.0))
     return max(1.0, terms.devices * question.contribution / capacity(cells))
 
 

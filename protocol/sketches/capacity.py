@@ -1,11 +1,17 @@
 """How many keys a table of cells holds, and how many a table holds that could not be read.
 
-Keys are hyperedges over k = 3 random cells. Peeling reads all of them unless a *core* is
-left, a set of keys of which each cell is hit at least twice. Large tables have none up to
-0.8185 keys a cell [Molloy05]; small ones need more room, mostly because two keys may choose
-the same three cells. The paper's flat 1.3 cells a key fails in 45% of tables at 100 keys, so
-we interpolate sizes that were measured (50 to 40,000 random tables each) to be read in
-full with odds of 99%.
+Keys are hyperedges over k = 3 random cells, one in each of three sub-tables of as many cells.
+Peeling reads all of them unless a *core* is left, a set of keys of which each cell is hit at
+least twice. Large tables have none up to 0.8185 keys a cell [Molloy05], whether or not they
+are divided; small ones need more room, mostly because two keys may choose the same three
+cells. These *twins* alone leave a core with odds of about keys^2 / 2 * (3 / cells)^3, 4.5
+times as often as in one table of distinct cells.
+
+That is the price of the sub-tables' laws (`iblt.py`). We pay it in odds, not in cells, and
+interpolate sizes that were measured (500 to 200,000 random tables each) to be read in full
+with odds of 97%. For 99%, 100 keys would take 40% more cells, and studies in small tables find
+much less with that many fewer keys, where a round more in fifty that is not read costs
+little. The paper's flat 1.3 cells a key fails in 45% of tables at 100 keys.
 
 From a stuck table, S non-empty of C cells, the number of keys is estimated. The keys that
 hit a core cell are Poisson(x) in number given that they are at least two, where
@@ -25,40 +31,46 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
+SUBTABLES = 3
+
 # keys -> the fewest cells found to be enough, to about 1%
 _MEASURED = {
     1: 3,
-    2: 10,
-    3: 14,
-    5: 20,
-    10: 34,
-    20: 54,
-    30: 71,
-    50: 99,
-    70: 126,
-    100: 164,
-    150: 222,
-    200: 284,
-    300: 411,
-    500: 663,
-    1_000: 1_292,
-    2_000: 2_542,
-    5_000: 6_250,
-    10_000: 12_400,
-    30_000: 36_970,
-    100_000: 122_900,
+    2: 12,
+    3: 15,
+    5: 21,
+    10: 36,
+    20: 57,
+    30: 78,
+    50: 108,
+    70: 135,
+    100: 171,
+    150: 228,
+    200: 285,
+    300: 405,
+    500: 657,
+    700: 906,
+    1_000: 1_278,
+    1_500: 1_899,
+    2_000: 2_520,
+    3_000: 3_756,
+    5_000: 6_222,
+    10_000: 12_381,
+    30_000: 36_930,
+    100_000: 122_727,
 }
 _LOG_KEYS = np.log(list(_MEASURED))
 _CELLS_PER_KEY = [cells / keys for keys, cells in _MEASURED.items()]
 
 
 def cells_for(keys: int) -> int:
-    """Return the cells in which `keys` >= 1 keys are read in full with odds of 99%."""
-    return math.ceil(keys * float(np.interp(math.log(keys), _LOG_KEYS, _CELLS_PER_KEY)))
+    """Return the cells in which `keys` >= 1 keys are read in full with odds of 97%."""
+    cells = keys * float(np.interp(math.log(keys), _LOG_KEYS, _CELLS_PER_KEY))
+    return SUBTABLES * math.ceil(cells / SUBTABLES - 1e-9)  # what was measured stays as it is
 
 
 def capacity(cells: int) -> int:
-    """Return the most keys that `cells` >= 3 cells let be read in full with odds of 99%."""
+    """Return the most keys that `cells` >= 3 cells let be read in full with odds of 97%."""
     low, high = 1, cells
     while low < high:
         middle = (low + high + 1) // 2

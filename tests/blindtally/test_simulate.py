@@ -179,7 +179,7 @@ def outcome(answer: Answer | None, truth: dict[str, int]) -> Outcome[Any]:
                 "domain": {"kind": "utf8", "max_bytes": 3},
             },
             "t": 2,
-            "cells": 10,
+            "cells": 9,
         }
     )
     return Outcome(plan, (0, 1), answer, Counter(truth))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.hashing import Family, distinct_places, reduce
+from protocol.hashing import Family, reduce
 
 SEED = bytes(range(32))
 NEXT = (int.from_bytes(SEED, "big") + 1).to_bytes(32, "big")
@@ -51,16 +51,6 @@ def test_the_check_is_not_linear() -> None:
         for factor in (1, 2, 3)
     )
     assert not (low + high == middle * np.uint64(2)).any()
-
-
-def test_places_are_distinct_and_all_sets_equally_likely() -> None:
-    keys = np.arange(60_000, dtype=np.uint64).reshape(-1, 1)
-    places = np.sort(distinct_places(Family(SEED, "test", 1, 3).hash(keys), 5), axis=1)
-    _, counts = np.unique(places, axis=0, return_counts=True)
-    assert (np.diff(places, axis=1) > 0).all()
-    assert len(counts) == 10
-    # Chi-squared with 9 degrees of freedom: above 34 with odds of 1e-4.
-    assert ((counts - 6000) ** 2 / 6000).sum() < 34
 
 
 @given(st.integers(1, 2**32 - 1), st.integers(0, 2**64 - 1))

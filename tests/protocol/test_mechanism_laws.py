@@ -4,6 +4,7 @@ shape       a vector is one of the plan's ring, also of a device with nothing to
 chance      comes from the generator that was passed, and from nothing else
 order       of devices and of items is irrelevant
 sum         decoding the secure sum is decoding the plain sum
+fault       an honest sum has none, whoever is in it
 plan        comes back from JSON, with the same digest; each round's seed is fresh
 influence   one device changes an answer by no more than its bound
 width       no sum wraps, not even with everybody saying the most
@@ -57,7 +58,7 @@ def iblt(contribution: int, t: float, domain: Alphabet | Utf8) -> Example:
         threshold=5, contribution=contribution, domain=domain, words=3000
     )
     return Example(
-        question, TERMS, {"t": t, "cells": 200}, lambda plan: max(plan.t + 1, contribution)
+        question, TERMS, {"t": t, "cells": 201}, lambda plan: max(plan.t + 1, contribution)
     )
 
 
@@ -170,6 +171,29 @@ def test_the_secure_sum_decodes_as_the_plain_sum(example: Example, data: st.Data
 
 
 @every
+@given(data=st.data())
+def test_an_honest_sum_has_no_fault(example: Example, data: st.DataObject) -> None:
+    plan, mechanism = example.plan(), example.mechanism
+    ring, total = mechanism.ring(plan), mechanism.ring(example.plan()).zero()
+    assert mechanism.fault(plan, total, 0) is None
+    histograms = data.draw(st.lists(device(example.question.contribution), max_size=8))
+    for heard, histogram in enumerate(histograms, 1):
+        ring.add(total, encode(example, plan, histogram, data.draw(st.integers(0, 99))))
+        assert mechanism.fault(plan, total, heard) is None
+
+
+@every
+def test_an_honest_sum_of_everybody_saying_the_most_has_no_fault(example: Example) -> None:
+    most, devices = example.question.contribution, example.terms.devices
+    items = [a + b for a in "abcdefgh" for b in "abcdefgh"]
+    one_each = dict.fromkeys(items[:most], 1)
+    for histograms in ([{"ab": most}] * devices, [one_each] * devices):
+        plan = example.plan()
+        total = example.mechanism.encode_sum(plan, histograms, np.random.default_rng(2))
+        assert example.mechanism.fault(plan, total, devices) is None
+
+
+@every
 def test_a_question_and_its_plans_come_back_from_json(example: Example) -> None:
     questions: TypeAdapter[Any] = TypeAdapter(AnyQuestion)
     plans: TypeAdapter[Any] = TypeAdapter(AnyPlan)
@@ -212,7 +236,7 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     total = encode(example, plan, one, 2)
     ring.add(total, without)
     before, after = (mechanism.decode(plan, vector, 2) for vector in (without, total))
-    # Two of these few keys share all 3 cells for one pair in 1.3 million; search finds some.
+    # Two of these few keys share all 3 cells for one pair in 300,763; search finds some.
     assume(before.decoded and after.decoded)
     old, new = read(before), read(after)
     bound = example.influence(plan)

@@ -83,6 +83,23 @@ def test_a_sampled_count_is_an_integer_within_its_bound(
         assert sampled == count
 
 
+@given(st.floats(1, 30), st.lists(st.integers(1, 9), min_size=1, max_size=9), st.data())
+def test_what_a_device_adds_in_all_is_within_its_total(
+    t: float, counts: list[int], data: st.DataObject
+) -> None:
+    uniform = [data.draw(st.floats(0, 1, exclude_max=True)) for _ in counts]
+    threshold = Threshold(t, sum(counts))
+    sampled = threshold.sample(np.array(counts), np.array(uniform))
+    assert sampled.sum() <= threshold.total
+
+
+@pytest.mark.parametrize(("t", "most"), CASES)
+def test_the_total_of_a_device_is_reached(t: float, most: int) -> None:
+    threshold, ones = Threshold(t, most), np.ones(most, dtype=np.int64)
+    sums = [threshold.sample(ones, np.full(most, u / 1000)).sum() for u in range(1000)]
+    assert max(sums) == threshold.total
+
+
 @given(st.lists(st.integers(1, 9), max_size=9))
 def test_nothing_is_lost_at_threshold_one(counts: list[int]) -> None:
     uniform = np.random.default_rng(0).random(len(counts))

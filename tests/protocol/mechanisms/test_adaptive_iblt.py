@@ -18,6 +18,7 @@ from protocol.mechanisms.adaptive_iblt import (
 )
 from protocol.sketches.capacity import capacity
 from protocol.sketches.iblt import Cell, Iblt
+from secagg.ring import Vector
 
 MECHANISM = AdaptiveIblt()
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
@@ -33,14 +34,14 @@ def first_plan(terms: Terms = TERMS, **changes: Any) -> AdaptiveIbltPlan:
     return MECHANISM.first_plan(question(**changes), terms, "study", random.Random(1))
 
 
-@pytest.mark.parametrize("words", [200, 1_000, 2_000, 5_500])
+@pytest.mark.parametrize("words", [210, 1_000, 2_000, 5_500])
 @pytest.mark.parametrize("contribution", [1, 20])
 @pytest.mark.parametrize("domain", [ROOT, Utf8(max_bytes=4)])
 def test_the_table_is_the_largest_that_the_words_hold(
     words: int, contribution: int, domain: Alphabet | Utf8
 ) -> None:
     plan = first_plan(words=words, contribution=contribution, domain=domain)
-    wider = plan.model_copy(update={"cells": plan.cells + 1})
+    wider = plan.model_copy(update={"cells": plan.cells + 3})
     assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
 
@@ -48,7 +49,9 @@ def test_the_table_is_the_largest_that_the_words_hold(
 def test_a_plan_that_asks_for_more_than_its_words_is_refused() -> None:
     plan = first_plan().model_dump()
     with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):
-        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] + 1})
+        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] + 3})
+    with pytest.raises(ValidationError, match="multiple of 3"):
+        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] - 1})
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         AdaptiveIbltPlan.model_validate(plan | {"t": 0.5})
 
@@ -76,11 +79,11 @@ def test_below_m_the_counts_take_more_bits() -> None:
 
 
 def test_too_few_words_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(ValueError, match="118 words are needed"):
+    with pytest.raises(ValueError, match="124 words are needed"):
         first_plan(words=20)
-    assert capacity(first_plan(words=118).cells) >= LEAST_CAPACITY
+    assert capacity(first_plan(words=124).cells) >= LEAST_CAPACITY
     with pytest.raises(ValueError, match="are needed"):
-        first_plan(words=117)
+        first_plan(words=123)
 
 
 def test_counts_beyond_31_bits_are_refused() -> None:
@@ -158,6 +161,43 @@ def test_a_key_that_no_item_has_is_left_out() -> None:
     answer = MECHANISM.decode(text, total, 8)
     assert answer.decoded
     assert [(estimate.item, estimate.count) for estimate in answer.estimates] == [("abc", 5.0)]
+
+
+def inserted(plan: AdaptiveIbltPlan, values: list[int]) -> Vector:
+    bound = TERMS.devices * plan.threshold.bound
+    table = Iblt(Cell(1, ROOT.bound, bound), plan.cells, bytes.fromhex(plan.seed))
+    return table.insert(np.arange(len(values), dtype=np.uint64).reshape(-1, 1), np.array(values))
+
+
+@pytest.mark.parametrize(
+    ("t", "most"),
+    [
+        (1.0, [1, 1, 1]),  # three items
+        (1.0, [3]),  # or one thrice
+        (1.5, [2, 2, 2]),  # each of three items sampled at T = 2
+        (2.0, [2, 2, 2]),
+        (2.1, [3, 3, 3]),
+        (3.0, [1, 1, 1]),  # in units of t
+        (9.5, [1, 1, 1]),
+    ],
+)
+def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
+    t: float, most: list[int]
+) -> None:
+    plan = first_plan(contribution=3, words=3000)
+    plan = plan.model_copy(update={"t": t, "cells": 999})
+    assert MECHANISM.fault(plan, inserted(plan, most), 1) is None
+    fault = MECHANISM.fault(plan, inserted(plan, [*most, 1]), 1)
+    assert fault == f"the counts add up to {sum(most) + 1}, which is more than {sum(most)}"
+    assert MECHANISM.fault(plan, inserted(plan, [*most, 1]), 2) is None
+
+
+def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
+    plan = first_plan()
+    other = plan.model_copy(update={"seed": "00" * 32})
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, np.random.default_rng(1))
+    assert MECHANISM.fault(other, total, 900) is None
+    assert not MECHANISM.decode(other, total, 900).decoded
 
 
 def test_estimates_come_highest_first() -> None:
