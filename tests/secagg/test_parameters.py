@@ -1,0 +1,194 @@
+"""How many hold, mask and vouch: the independent table, the promises, and what cannot be."""
+
+from fractions import Fraction
+from math import log2
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import hypergeom
+
+from secagg.errors import InfeasibleError
+from secagg.parameters import (
+    MOST_LOAD,
+    Assumptions,
+    Mode,
+    Parameters,
+    parameters,
+)
+
+# k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000 against a semi-honest server,
+# at sigma = 40, computed independently from log-pmfs; corrupt = dropout = rate.
+TABLE = {
+    (20, 0.05): "12/6(7) 30/17(18) 34/20(20) 36/21(21)",
+    (20, 0.2): "40/21(21) 98/54(54) 122/67(67) 134/73(73)",
+    (20, 1 / 3): "68/34(35) 292/154(154) 442/231(231) 498/260(260)",
+    (30, 0.05): "12/6(7) 34/18(19) 38/21(21) 40/22(22)",
+    (30, 0.2): "42/21(22) 112/59(59) 136/71(71) 150/78(78)",
+    (30, 1 / 3): "68/34(35) 318/163(163) 498/255(255) 558/285(285)",
+}
+CASES = [
+    (eta, rate, n, entry)
+    for (eta, rate), row in TABLE.items()
+    for n, entry in zip((100, 1_000, 10_000, 100_000), row.split(), strict=True)
+]
+ACTIVE = [
+    (n, Assumptions(corrupt, dropout, sigma, eta))
+    for n in (12, 25, 40, 100, 1_000, 10_000, 100_000)
+    for corrupt, dropout, sigma, eta in (
+        (0.05, 0.05, 40, 30),
+        (0.1, 0.2, 40, 30),
+        (0.2, 0.2, 40, 20),
+        (0.05, 0.3, 60, 10),
+    )
+]
+
+
+@pytest.mark.parametrize(("eta", "rate", "n", "entry"), CASES)
+def test_semi_honest_holders_and_thresholds_are_those_computed_independently(
+    eta: int, rate: float, n: int, entry: str
+) -> None:
+    found = parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
+    greatest = found.threshold + found.slack
+    assert f"{found.holders}/{found.threshold}({greatest})" == entry
+    assert 1 <= found.partners <= found.holders
+    assert found.witnesses == 0
+
+
+@pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
+def test_active_thresholds_lie_between_the_tails(n: int, assumptions: Assumptions) -> None:
+    found = parameters(n, assumptions)
+    if found.is_complete:
+        return
+    corrupt, kept = assumptions.corrupted(n), assumptions.quorum(n)
+    greatest = found.threshold + found.slack
+
+    def stolen(threshold: int) -> float:  # somebody has so many corrupt holders or more
+        return float(n * hypergeom.sf(threshold - 1, n - 1, corrupt, found.holders))
+
+    def short(threshold: int) -> float:  # somebody has fewer surviving holders than that
+        return float(n * hypergeom.cdf(threshold - 1, n, kept, found.holders))
+
+    assert stolen(found.threshold) <= 2.0 ** -(assumptions.sigma + 2) * 1.0001
+    assert short(greatest) <= 2.0**-assumptions.eta * 1.0001
+    assert short(greatest + 1) > 2.0**-assumptions.eta * 0.9999
+
+
+@pytest.mark.parametrize("n", [20, 60, 1_000])
+def test_with_its_own_share_a_survivor_is_short_no_oftener_than_the_tail(n: int) -> None:
+    # The tail counts survivors among k of n; a survivor keeps one share, and picks k of n - 1.
+    assumptions = Assumptions(0.1, 0.2)
+    found, kept = parameters(n, assumptions), assumptions.quorum(n)
+    greatest = found.threshold + found.slack
+    own = hypergeom.cdf(greatest - 2, n - 1, kept - 1, found.holders)
+    assert own <= hypergeom.cdf(greatest - 1, n, kept, found.holders)
+    lost = hypergeom.cdf(greatest - 1, n - 1, kept, found.holders)  # of one who keeps none
+    assert lost <= hypergeom.cdf(greatest - 1, n, kept, found.holders)
+
+
+@pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
+def test_witnesses_are_the_least_that_find_one_of_a_quarter_forged(
+    n: int, assumptions: Assumptions
+) -> None:
+    q = assumptions.quorum(n)
+    forged = Fraction(2 * q - n - assumptions.corrupted(n), 2 * q)
+    s = parameters(n, assumptions).witnesses
+    allowed = -(assumptions.sigma + 2 + 2 * log2(n))
+    if s < q - 1:
+        assert 2 * s * log2(1 - forged) <= allowed + 1e-6
+        assert 2 * (s - 1) * log2(1 - forged) > allowed - 1e-6
+    else:
+        assert s == q - 1
+
+
+def test_random_holders_keep_both_promises_as_often_as_claimed() -> None:
+    # At sigma = 9 and eta = 7 the odds are large enough to count: over 400 draws of 200, the
+    # share with a breach must stay below 2^-9 and 2^-7. Odds of a false alarm, were the bounds
+    # tight: Pr[Binomial(400, 2^-9) > 5] < 1e-3 and Pr[Binomial(400, 2^-7) > 11] < 1e-3.
+    n, assumptions = 200, Assumptions(0.15, 0.15, 9, 7, "semi-honest")
+    found = parameters(n, assumptions)
+    assert not found.is_complete
+    bad, gone = set(range(assumptions.corrupted(n))), set(range(n - assumptions.lost(n), n))
+    chance, private, correct = Random(7), 0, 0
+    for _ in range(400):
+        drawn = [set(chance.sample(range(n), found.holders)) for _ in range(n)]
+        private += any(len(holders & bad) >= found.threshold for holders in drawn)
+        correct += any(len(holders - gone) < found.threshold for holders in drawn)
+    assert private <= 5
+    assert correct <= 11
+
+
+@settings(deadline=None)
+@given(
+    st.integers(2, 60),
+    st.floats(0, 0.45),
+    st.floats(0, 0.5),
+    st.sampled_from(["active", "semi-honest"]),
+)
+def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
+    n: int, corrupt: float, dropout: float, mode: Mode
+) -> None:
+    assumptions = Assumptions(corrupt, dropout, mode=mode)
+    least = assumptions.corrupted(n) + 1 + assumptions.is_active
+    try:
+        found = parameters(n, assumptions)
+    except InfeasibleError:
+        load = corrupt + dropout * (1 + assumptions.is_active)
+        assert assumptions.quorum(n) < max(least, 2) or load > MOST_LOAD
+        return
+    assert 2 <= found.threshold <= found.holders + 1 <= n
+    assert 1 <= found.partners <= found.holders
+    if found.is_complete:
+        assert found.threshold == max(least, 2) <= assumptions.quorum(n)
+        assert found.partners == n - 1
+    if mode == "active":
+        assert 1 <= found.witnesses <= max(assumptions.quorum(n) - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "assumptions", "match"),
+    [
+        (0, Assumptions(0, 0), "hides nothing"),
+        (1, Assumptions(0, 0), "hides nothing"),
+        (1_000, Assumptions(1 / 3, 1 / 3), r"corrupt \+ 2 dropout is 1.00, above 0.9"),
+        (1_000, Assumptions(0.5, 0.45, mode="semi-honest"), r"corrupt \+ dropout is 0.95"),
+        (5, Assumptions(0.8, 0.05), "leave 5 shares, where a threshold of 6"),
+        (4, Assumptions(0.5, 0.2), None),  # two corrupt of four: three shares of four will do
+        (100_000, Assumptions(0.45, 0.44, 256, 256, "semi-honest"), "2,000 holders each"),
+    ],
+)
+def test_what_cannot_be_kept_is_infeasible(
+    n: int, assumptions: Assumptions, match: str | None
+) -> None:
+    if match is None:
+        assert parameters(n, assumptions) == Parameters(4, 3, 4, 3, 3, 0)
+        return
+    with pytest.raises(InfeasibleError, match=match):
+        parameters(n, assumptions)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_rate_outside_zero_to_one_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="fraction"):
+        Assumptions(rate, 0.1)
+    with pytest.raises(ValueError, match="fraction"):
+        Assumptions(0.1, rate)
+
+
+@pytest.mark.parametrize(("sigma", "eta"), [(0, 30), (257, 30), (40, 0), (40, 257)])
+def test_odds_outside_one_to_256_are_refused(sigma: int, eta: int) -> None:
+    with pytest.raises(ValueError, match="sigma and eta"):
+        Assumptions(0.1, 0.1, sigma, eta)
+
+
+def test_a_mode_of_ones_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="mode is"):
+        Assumptions(0.1, 0.1, mode="honest")  # type: ignore[arg-type]
+
+
+def test_rates_that_are_no_binary_fractions_count_whole_participants() -> None:
+    assumptions = Assumptions(0.2, 0.2)
+    assert [assumptions.corrupted(n) for n in (4, 5, 1_000)] == [0, 1, 200]
+    assert [assumptions.lost(n) for n in (4, 5, 1_000)] == [0, 1, 200]
+    assert assumptions.quorum(1_000) == 800
