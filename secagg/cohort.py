@@ -66,7 +66,8 @@ class Cohort:
     """One secure sum of those in `roster`, by slot; `session` (32 bytes) names plan and cohort.
 
     Raises:
-        ValueError: if the session is not 32 bytes.
+        ValueError: if the session is not 32 bytes, or entries differ in size: the label joins
+            them, and one roster must not read as another.
         InfeasibleError: if so many cannot be kept safe under the assumptions.
     """
 
@@ -78,6 +79,8 @@ class Cohort:
     def __post_init__(self) -> None:
         if len(self.session) != DIGEST_BYTES:
             raise ValueError(f"a session has {DIGEST_BYTES} bytes")
+        if len({len(entry.enrolment) for entry in self.roster}) > 1:
+            raise ValueError("enrolments of different sizes in one roster")
         parameters(self.n, self.assumptions)
 
     @property
