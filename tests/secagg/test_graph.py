@@ -1,129 +1,175 @@
-"""Degree and threshold: the independently computed table, and the promises themselves."""
+"""Picks: distinct, uniform, nobody else's business; partners: mutual, whoever looks."""
 
-import numpy as np
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import shake_128
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.errors import InfeasibleError
-from secagg.graph import MOST_LOAD, Assumptions, Graph, Mode, parameters
+from secagg.graph import CONTRIBUTION_BYTES, Picking
+from secagg.parameters import Parameters
 
-# k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000, at sigma = 40, computed
-# independently from log-pmfs; corrupt = dropout = rate.
-TABLE: dict[tuple[Mode, int, float], str] = {
-    ("semi-honest", 20, 0.05): "12/6(7) 30/17(18) 34/20(20) 36/21(21)",
-    ("semi-honest", 20, 0.2): "40/21(21) 98/54(54) 122/67(67) 134/73(73)",
-    ("semi-honest", 20, 1 / 3): "68/34(35) 292/154(154) 442/231(231) 498/260(260)",
-    ("semi-honest", 30, 0.05): "12/6(7) 34/18(19) 38/21(21) 40/22(22)",
-    ("semi-honest", 30, 0.2): "42/21(22) 112/59(59) 136/71(71) 150/78(78)",
-    ("semi-honest", 30, 1 / 3): "68/34(35) 318/163(163) 498/255(255) 558/285(285)",
-    ("active", 20, 0.05): "16/11(11) 52/37(37) 62/44(44) 68/48(48)",
-    ("active", 20, 0.2): "62/42(42) 302/206(206) 482/328(328) 552/375(375)",
-    ("active", 30, 0.05): "16/11(11) 62/43(43) 74/51(51) 80/55(55)",
-    ("active", 30, 0.2): "62/42(42) 340/229(229) 566/381(381) 648/436(436)",
-}
-CASES = [
-    (mode, eta, rate, n, entry)
-    for (mode, eta, rate), row in TABLE.items()
-    for n, entry in zip((100, 1_000, 10_000, 100_000), row.split(), strict=True)
-]
+LABEL = b"L" * 32
 
 
-@pytest.mark.parametrize(("mode", "eta", "rate", "n", "entry"), CASES)
-def test_parameters_are_those_computed_independently(
-    mode: Mode, eta: int, rate: float, n: int, entry: str
+def shape(n: int, k: int, m: int | None = None) -> Parameters:
+    """Return parameters of which only n, k and m matter here."""
+    return Parameters(n, k, 2, k if m is None else m, 0, 0)
+
+
+def said(n: int, seed: int = 0) -> dict[int, bytes]:
+    """Return a contribution of everybody."""
+    rng = Random(seed)
+    return {slot: rng.randbytes(CONTRIBUTION_BYTES) for slot in range(n)}
+
+
+def by_definition(n: int, k: int, label: bytes, slot: int, contribution: bytes) -> list[int]:
+    """Draw k distinct holders word by word, as the definition has it."""
+    prefix = b"blindtally holders v1\0" + label + slot.to_bytes(4, "big")
+    stream = shake_128(prefix + contribution).digest(2**14)
+
+    def words() -> Iterator[int]:
+        for start in range(0, len(stream), 4):
+            yield int.from_bytes(stream[start : start + 4], "little") * (n - 1) >> 32
+
+    found: list[int] = []
+    for word in words():
+        pick = word + (word >= slot)
+        if pick not in found:
+            found.append(pick)
+        if len(found) == k:
+            break
+    return found
+
+
+shapes = st.integers(4, 90).flatmap(
+    lambda n: st.tuples(st.just(n), st.integers(1, n - 2)).flatmap(
+        lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, pair[1]))
+    )
+)
+contributions = st.binary(min_size=CONTRIBUTION_BYTES, max_size=CONTRIBUTION_BYTES)
+
+
+@given(shapes, st.data(), contributions)
+def test_holders_are_the_first_k_distinct_draws_never_oneself(
+    drawn: tuple[int, int, int], data: st.DataObject, contribution: bytes
 ) -> None:
-    found = parameters(n, Assumptions(rate, rate, 40, eta, mode))
-    greatest = found.threshold + found.slack
-    assert f"{found.degree}/{found.threshold}({greatest})" == entry
+    n, k, m = drawn
+    slot = data.draw(st.integers(0, n - 1))
+    holders = Picking(LABEL, shape(n, k, m)).holders(slot, contribution)
+    assert list(holders) == by_definition(n, k, LABEL, slot, contribution)
+    assert len(set(holders)) == k
+    assert set(holders) <= set(range(n)) - {slot}
 
 
-def test_an_active_server_with_a_third_corrupt_and_a_third_lost_is_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="assume less"):
-        parameters(1_000, Assumptions(1 / 3, 1 / 3, mode="active"))
-
-
-@pytest.mark.parametrize(("n", "corrupt", "dropout"), [(6, 0.35, 0.2), (7, 0.3, 0.2)])
-def test_an_active_server_never_collects_two_thresholds(
-    n: int, corrupt: float, dropout: float
+@given(shapes, st.integers(0, 2**32))
+def test_partners_are_mutual_and_those_that_brute_force_finds(
+    drawn: tuple[int, int, int], seed: int
 ) -> None:
-    assumptions = Assumptions(corrupt, dropout, mode="active")
-    found = parameters(n, assumptions)
-    assert found.is_complete
-    # The honest answer one of two stories, the corrupt both: together n + A shares.
-    assert 2 * found.threshold > n + assumptions.corrupted(n) >= 2 * (found.threshold - 1)
+    n, k, m = drawn
+    picking, chance = Picking(LABEL, shape(n, k, m)), Random(seed)
+    here = {slot: c for slot, c in said(n, seed).items() if chance.random() < 0.8}
+    picked = {
+        slot: set(by_definition(n, m, LABEL, slot, contribution))
+        for slot, contribution in here.items()
+    }
+    for slot in here:
+        others = {o for o in here if o in picked[slot] or slot in picked[o]} - {slot}
+        assert picking.partners(slot, here) == others
 
 
-def test_more_neighbours_than_a_device_can_serve_are_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="2,000 neighbours"):
-        parameters(100_000, Assumptions(0.45, 0.44, sigma=256, eta=256))
-
-
-@given(st.integers(2, 60), st.floats(0, 0.45), st.floats(0, 0.5))
-def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
-    n: int, corrupt: float, dropout: float
+@pytest.mark.parametrize(("n", "k", "m"), [(5_000, 60, 60), (5_000, 60, 12), (2**13 + 1, 30, 30)])
+def test_partners_of_the_first_the_last_and_one_between_are_found_among_thousands(
+    n: int, k: int, m: int
 ) -> None:
-    assumptions = Assumptions(corrupt, dropout)
-    try:
-        found = parameters(n, assumptions)
-    except InfeasibleError:
-        short = assumptions.quorum(n) < max(assumptions.corrupted(n) + 1, 2)
-        assert short or corrupt + dropout > MOST_LOAD
-        return
-    assert 2 <= found.threshold <= found.degree + 1 <= n
-    if found.is_complete:
-        assert assumptions.corrupted(n) < found.threshold <= assumptions.quorum(n)
+    picking, here = Picking(LABEL, shape(n, k, m)), said(n)
+    picked = {slot: set(picking.holders(slot, here[slot])[:m]) for slot in here}
+    for slot in (0, 1, n // 2, n - 2, n - 1):
+        others = {o for o in here if o in picked[slot] or slot in picked[o]}
+        assert picking.partners(slot, here) == others
 
 
-def test_a_random_neighbourhood_keeps_both_promises_as_often_as_claimed() -> None:
-    # At sigma = 9 and eta = 7 the odds are large enough to count: over 400 graphs of 200
-    # the share with a breach must stay below 2^-9 and 2^-7. Odds of a false alarm, were
-    # the bounds tight: Pr[Binomial(400, 2^-9) > 5] < 1e-3 and [Binomial(400, 2^-7) > 11] < 1e-3.
-    n, assumptions = 200, Assumptions(0.15, 0.15, sigma=9, eta=7)
-    found = parameters(n, assumptions)
-    assert not found.is_complete
-    chance = np.random.default_rng(7)
-    private = correct = 0
-    for _ in range(400):
-        graph = Graph(n, found.degree, chance.bytes(32))
-        corrupt = set(chance.choice(n, assumptions.corrupted(n), replace=False).tolist())
-        lost = set(chance.choice(n, assumptions.lost(n), replace=False).tolist())
-        around = [set(graph.neighbours(slot)) for slot in range(n)]
-        private += any(len(near & corrupt) >= found.threshold for near in around)
-        correct += any(len(near - lost) < found.threshold for near in around)
-    assert private <= 5
-    assert correct <= 11
+def test_the_first_partners_do_not_depend_on_how_many_hold() -> None:
+    here = said(40)
+    few, many = Picking(LABEL, shape(40, 6)), Picking(LABEL, shape(40, 20))
+    for slot, contribution in here.items():
+        assert many.holders(slot, contribution)[:6] == few.holders(slot, contribution)
 
 
-@given(st.integers(3, 80), st.integers(1, 39), st.binary(min_size=32, max_size=32))
-def test_neighbourhood_is_mutual_regular_and_never_oneself(n: int, half: int, seed: bytes) -> None:
-    degree = min(2 * half, n - 1)
-    graph = Graph(n, degree, seed)
-    near = [graph.neighbours(slot) for slot in range(n)]
-    for slot, others in enumerate(near):
-        assert len(others) == len(set(others)) == degree
-        assert slot not in others
-        assert list(others) == sorted(others)
-        assert all(slot in near[other] for other in others)
+def test_what_others_contribute_changes_nobodys_picks() -> None:
+    picking, here = Picking(LABEL, shape(30, 6)), said(30)
+    before = {slot: picking.holders(slot, here[slot]) for slot in here}
+    for other in (1, 2, 3):
+        there = {**here, other: b"\xff" * CONTRIBUTION_BYTES}
+        moved = {slot for slot in there if picking.holders(slot, there[slot]) != before[slot]}
+        assert moved == {other}
+        for slot in set(here) - {other}:
+            assert picking.partners(slot, there) - {other} == picking.partners(slot, here) - {other}
 
 
-def test_another_seed_gives_another_graph() -> None:
-    assert Graph(100, 10, bytes(32)).neighbours(0) != Graph(100, 10, b"\1" * 32).neighbours(0)
+@pytest.mark.parametrize("changed", ["label", "slot", "contribution"])
+def test_another_label_slot_or_contribution_gives_other_picks(changed: str) -> None:
+    contribution = bytes(CONTRIBUTION_BYTES)
+    one = Picking(LABEL, shape(1_000, 10)).holders(500, contribution)
+    label = b"M" * 32 if changed == "label" else LABEL
+    slot = 501 if changed == "slot" else 500
+    contribution = b"\1" * CONTRIBUTION_BYTES if changed == "contribution" else contribution
+    other = Picking(label, shape(1_000, 10)).holders(slot, contribution)
+    assert len(set(one) & set(other)) < 3  # odds of 3 or more in common: 120 / 10^6, fixed
 
 
-def test_a_stranger_has_no_neighbours() -> None:
-    with pytest.raises(ValueError, match="slots are 0 to 9"):
-        Graph(10, 4, bytes(32)).neighbours(10)
+@pytest.mark.parametrize("slot", [0, 7, 19])
+def test_each_other_is_picked_as_often_in_each_place(slot: int) -> None:
+    # 4,000 contributions of one of 20: each of the 19 others is expected 4,000 / 19 times as
+    # first, as second, ... as sixth pick. Chi-squared with 18 degrees of freedom: a sound one
+    # exceeds 59 with odds of 3e-6 in each of the 18 tables. The seed is fixed.
+    picking, rng = Picking(LABEL, shape(20, 6)), Random(slot)
+    drawn = [picking.holders(slot, rng.randbytes(CONTRIBUTION_BYTES)) for _ in range(4_000)]
+    for place in range(6):
+        counts = Counter(holders[place] for holders in drawn)
+        assert counts[slot] == 0
+        expected = 4_000 / 19
+        others = set(range(20)) - {slot}
+        assert sum((counts[other] - expected) ** 2 / expected for other in others) < 59
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_a_rate_outside_zero_to_one_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="fraction"):
-        Assumptions(rate, 0.1)
-    with pytest.raises(ValueError, match="fraction"):
-        Assumptions(0.1, rate)
+def test_each_pair_of_holders_is_as_likely() -> None:
+    # 6,600 contributions of one of 12, two picks: 55 unordered pairs, 120 each. Chi-squared
+    # with 54 degrees of freedom exceeds 115 with odds of 3e-6. The seed is fixed.
+    picking, rng = Picking(LABEL, shape(12, 2)), Random(2)
+    drawn = [frozenset(picking.holders(4, rng.randbytes(32))) for _ in range(6_600)]
+    counts = Counter(drawn)
+    assert len(counts) == 55
+    assert sum((count - 120) ** 2 / 120 for count in counts.values()) < 115
 
 
-def test_a_sum_of_one_is_refused() -> None:
-    with pytest.raises(InfeasibleError, match="hides nothing"):
-        parameters(1, Assumptions(0, 0))
+def test_picks_of_two_participants_are_independent() -> None:
+    # Whether 3 picked 5 and whether 4 picked 5, over 4,000 pairs of contributions: a table of
+    # four, chi-squared with one degree of freedom, exceeds 24 with odds of 1e-6.
+    picking, rng = Picking(LABEL, shape(12, 4)), Random(3)
+    table = Counter(
+        tuple(5 in picking.holders(slot, rng.randbytes(32)) for slot in (3, 4))
+        for _ in range(4_000)
+    )
+    p = 4 / 11
+    for one in (True, False):
+        for other in (True, False):
+            expected = 4_000 * (p if one else 1 - p) * (p if other else 1 - p)
+            assert (table[one, other] - expected) ** 2 / expected < 24
+
+
+@given(st.integers(2, 40), st.data())
+def test_in_a_complete_graph_everybody_holds_for_everybody(n: int, data: st.DataObject) -> None:
+    slot = data.draw(st.integers(0, n - 1))
+    here = data.draw(st.sets(st.integers(0, n - 1)).map(lambda slots: slots | {slot}))
+    picking = Picking(LABEL, shape(n, n - 1))
+    holders = picking.holders(slot, b"whatever is said")
+    assert holders == tuple(other for other in range(n) if other != slot)
+    assert picking.partners(slot, dict.fromkeys(here, b"")) == here - {slot}
+
+
+def test_who_is_alone_has_no_partners() -> None:
+    assert Picking(LABEL, shape(10, 4)).partners(3, {3: bytes(CONTRIBUTION_BYTES)}) == frozenset()
