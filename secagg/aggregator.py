@@ -167,7 +167,8 @@ def unmask(
 ) -> Unmasked:
     """Return the sum of the survivors' vectors, given the sum of their masked ones.
 
-    `reveals` are by giver, each checked by `check_reveal`.
+    `reveals` are by giver, each checked by `check_reveal`. One thread does it: two that share
+    the interpreter took a third longer.
 
     Raises:
         RecoveryError: if a secret that is needed cannot be had from the shares.
