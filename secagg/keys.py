@@ -219,7 +219,7 @@ class Purpose:
             return None
 
 
-_ZEROS = bytes(2**16)
+_ZEROS = bytes(2**18)
 
 
 class Stream:
