@@ -26,7 +26,15 @@ _log = structlog.get_logger(__name__)
 
 
 class PoisonedError(Exception):
-    """A cohort's sum breaks a law that every sum of honest vectors obeys."""
+    """A cohort's sum breaks a law that every sum of honest vectors obeys.
+
+    Attributes:
+        blamed: the slots of dealers whose false shares were met on the way.
+    """
+
+    def __init__(self, fault: str, blamed: frozenset[int]) -> None:
+        super().__init__(fault)
+        self.blamed = blamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ async def unmask_cohort(messages: Messages, cohort: int) -> Summed:
     Raises:
         RecoveryError: if a secret that it needs cannot be had from the shares.
         PoisonedError: if no honest vectors add up to this.
+        Refusal: if the cohort is over meanwhile.
     """
     facts = await messages.facts(cohort)
     view = await read_view(messages, cohort, facts.sum)
@@ -98,7 +107,7 @@ def _check_laws(plan: AnyPlan, found: Unmasked, participants: int) -> bytes:
         mechanism.fault(plan, found.total, participants) if hasattr(mechanism, "fault") else None
     )
     if fault is not None:
-        raise PoisonedError(fault)
+        raise PoisonedError(fault, found.blamed)
     return mechanism.ring(plan).pack(found.total)
 
 

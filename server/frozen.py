@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Generic, TypeVar
 
+from protocol.mechanisms import AnyPlan
 from protocol.messages import pack_roster, pack_sharers
 from secagg.aggregator import Settled
 from secagg.cohort import View
@@ -59,6 +60,7 @@ class Frozen:
 
     def __init__(self, store: Store) -> None:
         messages = store.messages
+        self.plan: Once[tuple[str, int], AnyPlan] = Once(lambda one: store.rounds.plan(*one), 64)
         self.place: Once[str, Place] = Once(store.participants.place, 20_000)
         self.facts: Once[int, Facts] = Once(messages.facts, 16)
         self.view: Once[int, View] = Once(self._view, 16)

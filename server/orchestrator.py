@@ -27,6 +27,7 @@ from secagg.errors import InfeasibleError, RecoveryError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
 from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
+from server.refusals import Refusal
 from server.store import Store
 from server.store.cohorts import Due
 from server.store.rounds import Outcome
@@ -237,7 +238,10 @@ class Orchestrator:
             await self._blame(due, error.blamed)
             await self._fail(due, str(error))
         except PoisonedError as error:
+            await self._blame(due, error.blamed)
             await self._fail(due, f"its sum is not one of honest vectors: {error}")
+        except Refusal:  # stopped, or summed by another process: bodies are gone already
+            _log.info("cohort over before its sum was made", **_names(due))
         except Exception:
             _log.exception("cohort not summed", **_names(due))
             await self._fail(due, _INTERNAL)
@@ -254,7 +258,7 @@ class Orchestrator:
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""
         view = await self.store.studies.show(study)
-        plan: AnyPlan = (await self.store.rounds.show(study, number)).plan
+        plan = await self.store.rounds.plan(study, number)
         try:
             outcome = await decode_round(self.store.messages, study, plan)
         except UNAVAILABLE:

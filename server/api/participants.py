@@ -31,7 +31,7 @@ from secagg.keys import PublicKeys, is_signed
 from server.api.parts import OCTETS_OUT, RoundNumber, StudyId, Wait, json_only, problems
 from server.api.placed import Placed, Ticket, blame, past, refuse_silent
 from server.limits import OCTETS
-from server.refusals import Refusal, malformed
+from server.refusals import Refusal, malformed, out_of_phase
 from server.service import Served, Service
 from server.store.participants import Application, Place
 from server.store.views import KIND
@@ -59,7 +59,7 @@ async def join(
     service: Served,
 ) -> Seat:
     """Take part in a round. The ticket is the device's own choice; keep it to yourself."""
-    plan = (await service.store.rounds.show(study, number)).plan
+    plan = await service.frozen.plan((study, number))
     with blame():
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))
         enrolment = bytes.fromhex(wish.enrolment or "") if plan.registry else b""
@@ -140,6 +140,8 @@ async def get_confirmations(place: Placed, service: Served, wait: Wait = 0) -> R
     phase = await past(service, place, "the confirmations", Phase.CONFIRMING, wait)
     if isinstance(phase, Response):
         return phase
+    if await _last(service, place) is not Phase.CONFIRMING:
+        raise out_of_phase("a confirmation", Phase.CONFIRMING, phase)
     await refuse_silent(service, place, phase, "confirmation")
     return _octets(pack_confirmations(await service.frozen.confirmations(place.cohort)))
 

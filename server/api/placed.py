@@ -11,10 +11,10 @@ from typing import Annotated
 from fastapi import Depends, Header, Response
 
 from protocol.messages import Pending, ProblemType
-from protocol.round import Phase, after
+from protocol.round import Phase
 from secagg.errors import FaultyParticipantError
 from server.api.parts import ParticipantId
-from server.refusals import Refusal, cohort_failed, left_out, malformed, out_of_phase
+from server.refusals import Refusal, cohort_failed, left_out, malformed
 from server.service import Served, Service
 from server.store.participants import Place, Standing
 from server.watch import cohort_bell
@@ -75,7 +75,9 @@ async def past(
         pending = Pending(phase=standing.phase, deadline=standing.deadline)
         return Response(pending.model_dump_json(), 202, media_type="application/json")
     if standing.phase is Phase.SUMMED or ORDER[standing.phase] < ORDER[closing]:
-        raise out_of_phase(what, after(closing, "active"), standing.phase)
+        when = f"after {closing} and before the sum"
+        detail = f"the cohort is {standing.phase}: ask for {what} {when}"
+        raise Refusal(ProblemType.WRONG_PHASE, detail, phase=standing.phase)
     return standing.phase
 
 

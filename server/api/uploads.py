@@ -2,22 +2,30 @@
 
 What is said twice is accepted twice and counted once. Bodies are raw bytes; how large they may
 be is known beforehand, so a wrong one is refused before it is read. A body is checked while
-its phase lasts: afterwards only the repetition of one that was accepted is.
+its phase lasts: afterwards only the repetition of one that was accepted is, even if the cohort
+failed or is summed.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
 
 from protocol.round import Phase, phases
-from secagg.aggregator import check_confirmation, check_reveal, check_shares, check_upload
+from secagg.aggregator import (
+    Settled,
+    check_confirmation,
+    check_reveal,
+    check_shares,
+    check_upload,
+)
+from secagg.cohort import View
 from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
 from secagg.keys import SIGNATURE_BYTES
 from server.api.parts import OCTETS_IN, problems
-from server.api.placed import ORDER, Placed, blame
+from server.api.placed import ORDER, Placed, blame, refuse_silent
 from server.limits import read_body
-from server.refusals import cohort_failed, out_of_phase
+from server.refusals import out_of_phase
 from server.service import Served, Service
 from server.store.messages import Facts
 from server.store.participants import Place, Said
@@ -33,7 +41,7 @@ async def put_shares(place: Placed, request: Request, service: Served) -> None:
     facts = await service.frozen.facts(place.cohort)
     size = KeyDeal.nbytes(facts.sum.parameters.holders)
     body = await read_body(request, size, size)
-    if await _is_now(service, place, Phase.SHARING):
+    if await _is_now(service, place, facts, Phase.SHARING):
         with blame():
             check_shares(facts.sum, place.slot, KeyDeal.unpack(body))
     await _accept(service, place, facts, Phase.SHARING, {"shares": body})
@@ -47,16 +55,21 @@ async def put_vector(place: Placed, request: Request, service: Served) -> None:
     least = SeedDeal.nbytes(0) + vector_bytes + SIGNATURE_BYTES
     most = SeedDeal.nbytes(facts.sum.parameters.holders) + vector_bytes + SIGNATURE_BYTES
     body = await read_body(request, least, most)
+    is_now = await _is_now(service, place, facts, Phase.MASKING)
     with blame():
         upload = Upload.unpack(body, vector_bytes)
-    if await _is_now(service, place, Phase.MASKING):
+    if is_now:
         view = await service.frozen.view(place.cohort)
         with blame():
-            await _checked(lambda: facts.ring.unpack(upload.vector))
-            await _checked(lambda: check_upload(view, place.slot, upload))
+            await asyncio.to_thread(_check_vector, facts, view, place.slot, upload)
     seeds = upload.deal.pack() + upload.signature
     rows = {"vector": upload.vector, "seeds": seeds}
     await _accept(service, place, facts, Phase.MASKING, rows)
+
+
+def _check_vector(facts: Facts, view: View, slot: int, upload: Upload) -> None:
+    check_upload(view, slot, upload)
+    facts.ring.unpack(upload.vector)
 
 
 @router.put("/confirmation", status_code=204, responses=_UPLOAD, openapi_extra=OCTETS_IN)
@@ -64,7 +77,7 @@ async def put_confirmation(place: Placed, request: Request, service: Served) -> 
     """Sign the set of survivors."""
     facts = await service.frozen.facts(place.cohort)
     body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
-    if await _is_now(service, place, Phase.CONFIRMING):
+    if await _is_now(service, place, facts, Phase.CONFIRMING):
         view = await service.frozen.view(place.cohort)
         survivors = await service.frozen.survivors(place.cohort)
         with blame():
@@ -76,39 +89,44 @@ async def put_confirmation(place: Placed, request: Request, service: Served) -> 
 async def put_reveal(place: Placed, request: Request, service: Served) -> None:
     """Give the shares of survivors' seeds and of lost ones' mask keys."""
     facts = await service.frozen.facts(place.cohort)
-    body = await read_body(request, 0, Reveal.nbytes(facts.sum.n))
-    with blame():
-        reveal = Reveal.unpack(body)
-    if await _is_now(service, place, Phase.UNMASKING):
+    body = await read_body(request, Reveal.nbytes(1), Reveal.nbytes(facts.sum.n))
+    if await _is_now(service, place, facts, Phase.UNMASKING):
         settled = await service.frozen.settled(place.cohort)
         with blame():
-            await _checked(lambda: check_reveal(settled, place.slot, reveal))
+            await asyncio.to_thread(_check_reveal, settled, place.slot, body)
     await _accept(service, place, facts, Phase.UNMASKING, {"reveal": body})
 
 
-async def _checked(check: Callable[[], object]) -> None:
-    """Run what takes a moment in a thread."""
-    await asyncio.to_thread(check)
+def _check_reveal(settled: Settled, slot: int, body: bytes) -> None:
+    check_reveal(settled, slot, Reveal.unpack(body))
 
 
-async def _is_now(service: Service, place: Place, phase: Phase) -> bool:
-    """Return whether `phase` lasts, False if it is over.
+async def _is_now(service: Service, place: Place, facts: Facts, phase: Phase) -> bool:
+    """Return whether `phase` lasts, so that a body is to be checked; False if it is over.
 
     Raises:
-        Refusal: if it is yet to come, or the cohort failed.
+        Refusal: if it is yet to come, or went on without this participant.
     """
     standing = await service.store.participants.standing(place.cohort)
-    if standing.phase is Phase.FAILED:
-        raise cohort_failed(standing.failure)
     if ORDER[standing.phase] < ORDER[phase]:
         raise out_of_phase(KIND[phase], phase, standing.phase)
-    return standing.phase is phase
+    if standing.phase is not phase:
+        return False
+    before = _before(facts, phase)
+    if before is not None:
+        await refuse_silent(service, place, phase, before)
+    return True
+
+
+def _before(facts: Facts, phase: Phase) -> str | None:
+    """Return what a participant must have said before `phase`, None if it need not."""
+    heard = phases(facts.sum.assumptions.mode)
+    return KIND.get(heard[heard.index(phase) - 1]) if phase in heard else None
 
 
 async def _accept(
     service: Service, place: Place, facts: Facts, phase: Phase, rows: Mapping[str, bytes]
 ) -> None:
-    heard = [KIND.get(one) for one in phases(facts.sum.assumptions.mode)]
-    before = heard[heard.index(KIND[phase]) - 1] if KIND[phase] in heard else None
-    await service.store.participants.accept(place, Said(KIND[phase], before, rows))
+    said = Said(KIND[phase], _before(facts, phase), rows)
+    await service.store.participants.accept(place, said)
     service.orchestrator.wake()

@@ -59,7 +59,12 @@ class Messages:
         return frozenset(session.scalars(query))
 
     async def bodies(self, cohort: int, kind: str) -> AsyncIterator[list[tuple[int, bytes]]]:
-        """Yield slots and bodies of a closed phase, some at a time, holding no connection."""
+        """Yield slots and bodies of a closed phase, some at a time, holding no connection.
+
+        Raises:
+            Refusal: if the cohort is over, so that bodies are forgotten: nothing may be made
+                of those that were read before.
+        """
         last = -1
         while batch := await self._batch(cohort, kind, last):
             yield batch
@@ -69,10 +74,15 @@ class Messages:
     def _batch(
         self, session: Session, cohort: int, kind: str, last: int
     ) -> list[tuple[int, bytes]]:
-        mine = (Message.cohort == cohort, Message.kind == kind, Message.body.is_not(None))
-        query = select(Message.slot, Message.body).where(*mine, Message.slot > last)
+        mine = (Message.cohort == cohort, Message.kind == kind, Message.slot > last)
+        query = select(Message.slot, Message.body).where(*mine)
         rows = session.execute(query.order_by(Message.slot).limit(_BATCH))
-        return [(slot, body) for slot, body in rows if body is not None]
+        batch = []
+        for slot, body in rows:
+            if body is None:
+                raise _forgotten(session.get_one(Cohort, cohort))
+            batch.append((slot, body))
+        return batch
 
     @reading
     def sums(self, session: Session, study: str, number: int) -> tuple[list[bytes], int]:
@@ -101,6 +111,13 @@ class Messages:
             detail = f"the cohort is {row.phase}: there is no sum yet"
             raise Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)
         return row.sum
+
+
+def _forgotten(row: Cohort) -> Refusal:
+    if row.phase is Phase.FAILED:
+        return cohort_failed(row.failure)
+    detail = f"the cohort is {row.phase}: what was said in it is forgotten"
+    return Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)
 
 
 def _not_enrolled(row: Cohort) -> Refusal:

@@ -9,6 +9,7 @@ from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from protocol.mechanism import Answer, Plan, Terms
+from protocol.mechanisms import AnyPlan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.round import Phase
 from server.database import Database, reading, writing
@@ -16,7 +17,7 @@ from server.refusals import Refusal, not_found
 from server.schema import Cohort, Estimate, Message, Participant, Round
 from server.store.opening import insert_round
 from server.store.studies import find_study
-from server.store.views import KIND, cohort_view, round_view, study_view
+from server.store.views import KIND, cohort_view, parse_plan, round_view, study_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,15 @@ class Rounds:
         if row is None:
             raise not_found("round")
         return _views(session, [row])[0]
+
+    @reading
+    def plan(self, session: Session, study: str, number: int) -> AnyPlan:
+        """Return what one round of `study` asks; it never changes."""
+        row = session.get(Round, (study, number))
+        if row is None:
+            find_study(session, study)
+            raise not_found("round")
+        return parse_plan(row.plan)
 
     @reading
     def page(self, session: Session, study: str, limit: int, after: int) -> tuple[RoundView, ...]:

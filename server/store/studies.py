@@ -12,6 +12,9 @@ from sqlalchemy.orm import Session
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.round import Phase
+from secagg.deals import Reveal, SeedDeal
+from secagg.keys import SIGNATURE_BYTES
+from secagg.parameters import MOST_HOLDERS
 from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
@@ -34,6 +37,13 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
     return row
 
 
+def _largest_upload(plan: AnyPlan) -> int:
+    """Return how many bytes a device may say at once: a vector and a deal, or a reveal."""
+    size = plan.terms.cohort_size
+    deal = SeedDeal.nbytes(min(size - 1, MOST_HOLDERS)) + SIGNATURE_BYTES
+    return max(MECHANISMS[plan.mechanism].ring(plan).nbytes + deal, Reveal.nbytes(size))
+
+
 @dataclass(frozen=True, slots=True)
 class Studies:
     """The book of studies."""
@@ -46,8 +56,8 @@ class Studies:
         """Keep a new study, and start it if `request` says so.
 
         Raises:
-            ValueError: if its question cannot be answered under its terms, or its vectors
-                would have more than `most_bytes`.
+            ValueError: if its question cannot be answered under its terms, or its devices
+                would upload more than `most_bytes` at once.
         """
         study = Study(
             id=self.rng.randbytes(8).hex(),
@@ -61,9 +71,9 @@ class Studies:
             created=self.now(),
         )
         plan = await self._first_plan(study_view(study))
-        nbytes = MECHANISMS[request.question.mechanism].ring(plan).nbytes
+        nbytes = _largest_upload(plan)
         if nbytes > most_bytes:
-            raise ValueError(f"vectors of {nbytes} bytes: this service accepts {most_bytes}")
+            raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")
         return await self._insert(study, plan if request.start else None)
 
     @writing

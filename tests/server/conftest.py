@@ -17,6 +17,7 @@ import pytest
 from server.app import create_app
 from server.settings import Settings
 from tests.server.harness import Clock, Served
+from tests.server.party import Party
 
 
 @pytest.fixture
@@ -86,3 +87,10 @@ async def served(serve: Serve, sqlite_url: str) -> AsyncIterator[Served]:
     """Yield a service on SQLite."""
     async with serve(sqlite_url) as running:
         yield running
+
+
+@pytest.fixture
+async def party(served: Served) -> Party:
+    """Return a study on SQLite whose one cohort is full."""
+    study = await served.create()
+    return Party(served, study, await served.join(study, 6))

@@ -1,0 +1,223 @@
+"""Who gets a seat: each identity one, with its own keys, and only those who may."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from random import Random
+
+import httpx
+import pytest
+
+from protocol.mechanism import Plan
+from protocol.messages import Join, join_statement, unpack_roster
+from secagg.keys import Identity, PublicKeys
+from secagg.participant import join
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, study_request, together
+from tests.server.party import Party, refused
+
+TERMS = study_request()["terms"]
+REGISTRAR = Identity.of(b"r" * 32)
+OTHER = Identity.of(b"o" * 32)
+LOW_ORDER = ["00" * 32, "01" + "00" * 31, "ec" + "ff" * 30 + "7f", "ee" + "ff" * 30 + "7f"]
+
+
+async def stranger(
+    served: Served, study: str, name: str = "stranger", registrar: Identity | None = None
+) -> Device:
+    """Return a device that has seen the study's first round and not joined."""
+    device = Device(served.client, name, {}, Random(name), registrar)
+    device.view = await served.show_round(study)
+    return device
+
+
+async def send(device: Device, wish: Join) -> httpx.Response:
+    study, number = device.view.plan.study, device.view.number
+    path = f"/v1/studies/{study}/rounds/{number}/participants"
+    return await device.client.post(path, json=wish.model_dump(), headers=device.headers)
+
+
+async def enrolled(served: Served, study: str) -> int:
+    return (await served.show_round(study)).cohorts[0].enrolled
+
+
+async def test_a_device_that_joins_twice_gets_the_same_seat(served: Served) -> None:
+    study = await served.create()
+    (device,) = await served.join(study, 1)
+    again = await device.apply(study, 1)
+    assert again.status_code == 200
+    assert device.seat is not None
+    assert again.json() == device.seat.model_dump(mode="json")
+    assert await enrolled(served, study) == 1
+
+
+async def test_a_device_that_joins_again_with_other_keys_or_ticket_is_refused(
+    served: Served,
+) -> None:
+    study = await served.create()
+    (device,) = await served.join(study, 1)
+    again = await stranger(served, study, device.name)
+    refused(await again.apply(study, 1), 409, "conflict")
+    again.joined = device.joined
+    refused(await again.apply(study, 1), 409, "conflict")  # the ticket is another still
+    again.secret_ticket, again.headers = device.secret_ticket, device.headers
+    assert (await again.apply(study, 1)).status_code == 200
+
+
+async def test_a_device_with_another_ones_keys_is_refused(served: Served) -> None:
+    study = await served.create()
+    (device,) = await served.join(study, 1)
+    thief = await stranger(served, study)
+    thief.joined.mask, thief.joined.seal = device.joined.mask, device.joined.seal
+    refused(await thief.apply(study, 1), 409, "conflict")
+    thief.joined.mask, thief.joined.seal = device.joined.seal, device.joined.mask
+    refused(await thief.apply(study, 1), 409, "conflict")
+    assert await enrolled(served, study) == 1
+
+
+Statement = Callable[[Plan, PublicKeys, bytes], bytes]
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda plan, _keys, ticket: join_statement(plan, join(OTHER, Random(1)).public, ticket),
+        lambda plan, keys, ticket: join_statement(plan, PublicKeys(keys.seal, keys.mask), ticket),
+        lambda plan, keys, ticket: join_statement(
+            plan.model_copy(update={"round": 2}), keys, ticket
+        ),
+        lambda plan, keys, ticket: join_statement(
+            plan.model_copy(update={"study": "another"}), keys, ticket
+        ),
+        lambda plan, keys, ticket: join_statement(plan, keys, sha256(ticket).digest()),
+        lambda plan, keys, ticket: join_statement(plan, keys, ticket)[:-1],
+    ],
+    ids=["keys", "keys in another order", "round", "study", "ticket", "less"],
+)
+async def test_a_signature_under_anything_else_is_refused_and_gives_no_seat(
+    served: Served, say: Statement
+) -> None:
+    study = await served.create()
+    device = await stranger(served, study)
+    wish, ticket = device.wish(), sha256(device.secret_ticket).digest()
+    said = say(device.view.plan, device.joined.public, ticket)
+    false = wish.model_copy(update={"signature": device.identity.sign(said).hex()})
+    detail = refused(await send(device, false), 422, "malformed")
+    assert "signature" in detail
+    assert await enrolled(served, study) == 0
+    assert (await send(device, wish)).status_code == 201  # and it may still join
+
+
+async def test_the_signature_of_another_identity_is_refused_and_bars_nobody(
+    served: Served,
+) -> None:
+    study = await served.create()
+    device = await stranger(served, study)
+    wish = device.wish()
+    stolen = wish.model_copy(update={"identity": OTHER.public.hex()})
+    refused(await send(device, stolen), 422, "malformed")
+    garbage = wish.model_copy(update={"signature": "00" * 64})
+    refused(await send(device, garbage), 422, "malformed")
+    assert await enrolled(served, study) == 0
+    assert (await send(device, wish)).status_code == 201
+
+
+@pytest.mark.parametrize("identity", LOW_ORDER)
+async def test_an_identity_of_low_order_is_malformed(served: Served, identity: str) -> None:
+    """Under such a key signatures are easy to forge, so anybody could say anything."""
+    study = await served.create()
+    device = await stranger(served, study)
+    wish = device.wish().model_copy(update={"identity": identity})
+    assert "low order" in refused(await send(device, wish), 422, "malformed")
+    forged = wish.model_copy(update={"signature": "01" + "00" * 63})
+    refused(await send(device, forged), 422, "malformed")
+    assert await enrolled(served, study) == 0
+
+
+@pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "ff" * 31, "zz" * 32])
+@pytest.mark.parametrize("field", ["mask_key", "seal_key"])
+async def test_a_key_that_is_none_is_malformed(served: Served, field: str, key: str) -> None:
+    study = await served.create()
+    device = await stranger(served, study)
+    wish = device.wish().model_copy(update={field: key})
+    response = await send(device, wish)
+    refused(response, 422, "malformed")
+    assert response.json()["errors"]
+
+
+async def test_one_key_for_two_purposes_is_malformed(served: Served) -> None:
+    study = await served.create()
+    device = await stranger(served, study)
+    wish = device.wish()
+    same = wish.model_copy(update={"seal_key": wish.mask_key})
+    assert "differ" in refused(await send(device, same), 422, "malformed")
+
+
+async def test_a_full_round_takes_no_more_devices(party: Party) -> None:
+    late = await stranger(party.served, party.study)
+    response = await late.apply(party.study, 1)
+    refused(response, 409, "no-round")
+    assert response.headers["retry-after"] == "1"
+    await party.go(*STEPS)
+    await party.end()
+
+
+@pytest.mark.parametrize("path", ["studies/nope/rounds/1", "studies/{study}/rounds/9"])
+async def test_joining_an_unknown_study_or_round_is_not_found(served: Served, path: str) -> None:
+    study = await served.create()
+    device = await stranger(served, study)
+    url = f"/v1/{path.format(study=study)}/participants"
+    body = device.wish().model_dump()
+    response = await served.client.post(url, json=body, headers=device.headers)
+    refused(response, 404, "not-found")
+
+
+async def test_a_round_that_is_not_open_yet_is_found_once_it_is(served: Served) -> None:
+    """What was not there when it was asked for is not remembered as missing."""
+    study = await served.create(start=False)
+    device = await stranger(served, await served.create())
+    refused(await device.apply(study, 1), 404, "not-found")
+    await served.client.post(f"/v1/studies/{study}/start")
+    device.view = await served.show_round(study)
+    assert (await device.apply(study, 1)).status_code == 201
+
+
+async def registered(served: Served) -> str:
+    """Return a study that takes only those whom its registrar enrolled."""
+    return await served.create(terms=TERMS | {"registrar": REGISTRAR.public.hex()})
+
+
+async def test_a_study_with_a_registrar_takes_whom_it_enrolled_and_shows_that_to_all(
+    served: Served,
+) -> None:
+    study = await registered(served)
+    devices = await served.join(study, 6, registrar=REGISTRAR)
+    response = await devices[0].get("roster")
+    roster = unpack_roster(response.content, has_registrar=True)
+    registry = devices[0].view.plan.registry
+    assert registry is not None
+    assert [entry.identity for entry in roster] == [d.identity.public for d in devices]
+    assert all(registry.admits(entry.identity, entry.enrolment) for entry in roster)
+    await together(devices, *STEPS)
+    assert (await served.until_closed(study)).participants == 6
+
+
+async def test_whom_the_registrar_did_not_enrol_for_this_study_is_not_enrolled(
+    served: Served,
+) -> None:
+    study, elsewhere = await registered(served), await registered(served)
+    device = await stranger(served, study, registrar=REGISTRAR)
+    other = await stranger(served, elsewhere, registrar=REGISTRAR)
+    lent = await stranger(served, study, "somebody else", registrar=REGISTRAR)
+    unknown = await stranger(served, study, registrar=OTHER)
+    for false in (None, "00" * 64, other.enrolment, lent.enrolment, unknown.enrolment):
+        wish = device.wish().model_copy(update={"enrolment": false})
+        refused(await send(device, wish), 403, "not-enrolled")
+    assert await enrolled(served, study) == 0
+    assert (await device.apply(study, 1)).status_code == 201
+
+
+async def test_an_enrolment_that_nobody_asked_for_is_not_kept(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6, registrar=REGISTRAR)
+    response = await devices[0].get("roster")
+    assert len(unpack_roster(response.content, has_registrar=False)) == 6

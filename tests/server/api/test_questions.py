@@ -1,0 +1,162 @@
+"""What a device hears: its own, once the phase is over, from then on and never otherwise."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from protocol.messages import (
+    Survivors,
+    unpack_confirmations,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
+)
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, together
+from tests.server.party import Party, refused
+
+STRANGER = "0" * 32
+LISTS = ("roster", "sharers", "survivors", "confirmations", "parcels")
+CLOSING = ("enrolling", "sharing", "masking", "confirming", "confirming")
+
+
+@contextmanager
+def ticket(device: Device, headers: dict[str, str]) -> Iterator[None]:
+    """Let the device send other headers than its own meanwhile."""
+    device.headers, mine = headers, device.headers
+    yield
+    device.headers = mine
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer short", "Basic " + "A" * 43, "Bearer " + "ä" * 43]
+)
+async def test_a_request_without_a_ticket_is_not_authorised(
+    party: Party, header: str | None
+) -> None:
+    path = f"{party.devices[0].path}/roster"
+    headers = {} if header is None else {"Authorization": header.encode()}
+    response = await party.served.client.get(path, headers=headers)
+    refused(response, 401, "not-authorised")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_another_participants_ticket_is_not_authorised(party: Party) -> None:
+    one, other = party.devices[:2]
+    with ticket(one, other.headers):
+        for what in LISTS:
+            refused(await one.get(what), 401, "not-authorised")
+        for what in ("shares", "vector", "confirmation", "reveal"):
+            refused(await one.put(what, b""), 401, "not-authorised")
+    await party.go(*STEPS)
+    await party.end()
+
+
+@pytest.mark.parametrize("participant", [STRANGER, "x" * 100, "a.b", "%00"])
+async def test_an_unknown_participant_is_not_found(party: Party, participant: str) -> None:
+    headers = party.devices[0].headers
+    response = await party.served.client.get(
+        f"/v1/participants/{participant}/roster", headers=headers
+    )
+    refused(response, 404, "not-found")
+
+
+async def test_each_list_is_pending_in_its_phase_and_refused_before(party: Party) -> None:
+    """Of two lists that wait for one phase, both are."""
+    device = party.devices[-1]
+    for step, phase in zip(STEPS, ("sharing", "masking", "confirming", "unmasking"), strict=True):
+        await party.served.until_phase(party.study, phase)
+        for what, closing in zip(LISTS, CLOSING, strict=True):
+            response = await device.get(what, wait=0)
+            place = CLOSING.index(closing) - CLOSING.index(phase) if phase in CLOSING else -1
+            assert response.status_code == (200 if place < 0 else 202 if place == 0 else 409)
+            if place >= 0:
+                assert response.json()["phase"] == phase
+        await party.go(step)
+    await party.end()
+    for what in LISTS:
+        refused(await device.get(what, wait=0), 409, "wrong-phase")
+
+
+async def test_nothing_but_the_roster_is_awaited_while_enrolling(served: Served) -> None:
+    study = await served.create()
+    (device,) = await served.join(study, 1)
+    pending = await device.get("roster", wait=0)
+    assert pending.status_code == 202
+    assert pending.json()["phase"] == "enrolling"
+    for what in LISTS[1:]:
+        refused(await device.get(what, wait=0), 409, "wrong-phase")
+
+
+async def test_a_question_waits_until_the_phase_moves(party: Party) -> None:
+    device = party.devices[0]
+    for what, step in zip(LISTS[1:4], STEPS[:3], strict=True):
+        await party.served.until_phase(party.study, CLOSING[LISTS.index(what)])
+        waiting = asyncio.create_task(device.get(what, wait=30))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await party.go(step)
+        response = await asyncio.wait_for(waiting, 5)
+        assert response.status_code == 200
+        assert response.content
+
+
+async def test_the_lists_of_a_phase_that_is_over_stay_what_they_were(party: Party) -> None:
+    await party.go("share")
+    await party.lose("mask", 5)
+    await party.go("confirm")
+    device = party.devices[0]
+    lists = {what: (await device.get(what)).content for what in LISTS}
+    assert len(unpack_roster(lists["roster"], has_registrar=False)) == 6
+    assert list(unpack_sharers(lists["sharers"])) == [0, 1, 2, 3, 4, 5]
+    assert Survivors.model_validate_json(lists["survivors"]).survivors == (0, 1, 2, 3, 4)
+    assert list(unpack_confirmations(lists["confirmations"])) == [0, 1, 2, 3, 4]
+    assert list(unpack_parcels(lists["parcels"])) == [1, 2, 3, 4, 5]  # of all but itself
+    for what, content in lists.items():
+        assert (await device.get(what)).content == content
+    for other in party.devices[1:]:
+        for what in LISTS[:-1]:
+            assert (await other.get(what)).content == lists[what]  # the same story to all
+    await party.go("reveal")
+    await party.end()
+
+
+@pytest.mark.parametrize("step", range(3))
+async def test_who_was_not_heard_in_time_hears_nothing_more(party: Party, step: int) -> None:
+    late = party.devices[-1]
+    await party.go(*STEPS[:step])
+    await party.lose(STEPS[step], 5)
+    for what in LISTS[step + 1 :]:
+        closing = CLOSING[LISTS.index(what)]
+        if closing == CLOSING[step + 1]:
+            refused(await late.get(what), 410, "left-out")
+    if step == 0:
+        refused(await late.get("roster"), 410, "left-out")
+    await party.go(*STEPS[step + 1 :])
+    await party.end()
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (0, "3 of 6 shared their secrets in time, where 4 are needed"),
+        (1, "3 of 6 sent their vectors in time, where 4 are needed"),
+        (2, "3 of 6 confirmed the survivors in time, where 4 are needed"),
+        (3, "3 of 6 gave their shares in time, where 4 are needed"),
+    ],
+)
+async def test_a_cohort_without_a_quorum_fails_in_any_phase_and_tells_everybody_why(
+    party: Party, step: int, reason: str
+) -> None:
+    await party.go(*STEPS[:step])
+    await together(party.devices[:3], STEPS[step])
+    assert await party.served.pass_phase(party.study) == "failed"
+    for device in (party.devices[0], party.devices[-1]):
+        for what in LISTS:
+            assert reason in refused(await device.get(what), 410, "cohort-failed")
+    late = party.devices[-1]
+    for kind, size in list(party.sizes().items())[step:]:
+        refused(await late.put(kind, bytes(size)), 410, "cohort-failed")
+    assert await party.fail() == reason

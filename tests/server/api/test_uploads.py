@@ -1,0 +1,302 @@
+"""What a device says: once, in its phase, as long as it should be, and what it was asked for."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secagg.deals import KeyDeal, Parcel, Reveal, Upload
+from tests.server.conftest import Serve
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, study_request, together
+from tests.server.lies import altered, signed_reveal, signed_upload, with_vector
+from tests.server.party import Party, refused
+
+KINDS = ("shares", "vector", "confirmation", "reveal")
+PHASES = ("sharing", "masking", "confirming", "unmasking")
+
+
+def said(device: Device) -> dict[str, bytes]:
+    """Return what the device has said so far."""
+    found = (vars(device).get(f"{kind}_body") for kind in KINDS)
+    return {kind: body for kind, body in zip(KINDS, found, strict=True) if body is not None}
+
+
+async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the_end(
+    party: Party,
+) -> None:
+    device = party.devices[0]
+    for step in STEPS:
+        await party.go(step)
+        for kind, body in said(device).items():
+            assert (await device.put(kind, body)).status_code == 204
+    await party.end()
+    assert list(said(device)) == list(KINDS)
+    for kind, body in said(device).items():
+        assert (await device.put(kind, body)).status_code == 204
+
+
+async def test_what_was_said_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
+    await party.go("share", "mask")
+    await together(party.devices[:3], "confirm")
+    assert await party.served.pass_phase(party.study) == "failed"
+    device, silent = party.devices[0], party.devices[-1]
+    for kind, body in said(device).items():
+        assert (await device.put(kind, body)).status_code == 204
+    refused(await device.put("confirmation", bytes(64)), 409, "conflict")
+    refused(await silent.put("confirmation", bytes(64)), 410, "cohort-failed")
+
+
+async def test_what_was_not_said_in_its_phase_is_refused_after_it(party: Party) -> None:
+    """Whoever repeats itself in other words is still in the round."""
+    for step, phase in zip(STEPS[1:], PHASES[1:], strict=True):
+        await party.go(STEPS[STEPS.index(step) - 1])
+        await party.served.until_phase(party.study, phase)
+        device = party.devices[-1]
+        for kind, body in said(device).items():
+            other = body[:-1] + bytes([body[-1] ^ 1])
+            response = await device.put(kind, other)
+            assert "other content" in refused(response, 409, "conflict")
+            assert response.json()["phase"] == phase
+    await party.go("reveal")
+    await party.end()
+
+
+async def test_a_message_that_is_repeated_with_other_content_is_refused_and_the_first_stays(
+    party: Party,
+) -> None:
+    device = await party.go_but_one("share", "mask")
+    device.vector_body = await device.compute_vector()
+    assert (await device.put("vector", device.vector_body)).status_code == 204
+    other = with_vector(device, device.vector_body, device.ring.pack(device.ring.zero()))
+    assert "other content" in refused(await device.put("vector", other), 409, "conflict")
+    await party.go("confirm", "reveal")
+    await party.end()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_message_before_its_phase_is_refused_and_told_the_phase(
+    party: Party, step: int
+) -> None:
+    device = await party.go_but_one(*STEPS[:step])
+    for kind in KINDS[step:]:
+        response = await device.put(kind, bytes(party.sizes()[kind]))
+        refused(response, 409, "wrong-phase")
+        assert response.json()["phase"] == PHASES[step - 1]
+    await together([device], STEPS[step - 1])
+    await party.go(*STEPS[step:])
+    await party.end()
+
+
+async def test_anything_is_too_early_while_enrolling(served: Served) -> None:
+    study = await served.create()
+    (device,) = await served.join(study, 1)
+    for what in KINDS:
+        response = await device.put(what, b"")
+        refused(response, 409, "wrong-phase")
+        assert response.json()["phase"] == "enrolling"
+
+
+@pytest.mark.parametrize("step", range(4))
+async def test_who_comes_too_late_is_refused_and_left_out_from_then_on(
+    party: Party, step: int
+) -> None:
+    late = party.devices[-1]
+    await party.go(*STEPS[:step])
+    body = await getattr(late, f"compute_{KINDS[step]}")()
+    await party.lose(STEPS[step], 5)
+    response = await late.put(KINDS[step], body)
+    refused(response, 409, "wrong-phase")
+    assert response.json()["phase"] == (*PHASES, "summed")[step + 1]
+    for kind in KINDS[step + 1 : step + 2]:
+        refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "left-out")
+    await party.go(*STEPS[step + 1 :])
+    await party.end()
+
+
+async def test_a_message_after_its_deadline_is_refused_before_anybody_closed_the_phase(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """The service looks once a minute, so nothing but the deadline itself can refuse."""
+    async with serve(sqlite_url, poll_seconds=60, pace_seconds=0) as served:
+        terms = {"cohort_size": 6, "minimum": 6, "corrupt": 0, "dropout": 0}
+        study = await served.create(terms=terms)
+        devices = await served.join(study, 6)
+        bodies = [await device.compute_shares() for device in devices]
+        served.clock.advance(61)
+        detail = refused(await devices[0].put("shares", bodies[0]), 409, "wrong-phase")
+        assert "deadline" in detail
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        (0, lambda body: body[:-1]),
+        (0, lambda _: b""),
+        (0, lambda body: bytes(len(body))),  # not signed
+        (1, lambda body: body[:-1]),
+        (1, lambda body: body + bytes(10**6)),
+        (1, lambda body: body + bytes(1)),
+        (1, lambda body: bytes(len(body))),
+        (2, lambda body: body[:-1]),
+        (2, lambda body: body + bytes(1)),
+        (2, lambda body: bytes(len(body))),
+        (3, lambda body: body[:-1]),
+        (3, lambda _: b""),
+        (3, lambda body: body[:-64] + bytes(64)),
+        (3, lambda body: bytes(len(body))),
+        (3, lambda _: bytes(10**6)),
+    ],
+)
+async def test_a_body_that_cannot_be_is_malformed_and_costs_its_sender_nothing(
+    party: Party, step: int, change: Callable[[bytes], bytes]
+) -> None:
+    device = await party.go_but_one(*STEPS[: step + 1])
+    body = await getattr(device, f"compute_{KINDS[step]}")()
+    response = await device.put(KINDS[step], change(body))
+    detail = refused(response, 422, "malformed")
+    assert response.json()["errors"] == [{"at": "body", "fault": detail}]
+    assert (await device.put(KINDS[step], body)).status_code == 204
+    await party.go(*STEPS[step + 1 :])
+    await party.end()
+
+
+async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
+    device = await party.go_but_one("share", "mask")
+    body = await device.compute_vector()
+    vector = device.ring.zero()
+    number, lane = next(
+        (number, lane) for number, lane in enumerate(device.ring.lanes) if not lane.is_power_of_two
+    )
+    vector[number][0] = lane.q
+    response = await device.put("vector", with_vector(device, body, device.ring.pack(vector)))
+    assert "outside its lane" in refused(response, 422, "malformed")
+    assert (await device.put("vector", body)).status_code == 204
+    await party.go("confirm", "reveal")
+    await party.end()
+
+
+async def test_a_deal_of_too_few_shares_is_malformed(party: Party) -> None:
+    device = await party.go_but_one("share")
+    body = await device.compute_shares()
+    deal = KeyDeal.unpack(body)
+    refused(await device.put("shares", KeyDeal(deal.contribution, ()).pack()), 422, "malformed")
+    assert (await device.put("shares", body)).status_code == 204
+    await party.go_but_one("mask")
+    body = await device.compute_vector()
+    upload = Upload.unpack(body, device.ring.nbytes)
+    for parcels in (upload.deal.parcels[1:], ()):
+        fewer = signed_upload(device, upload.vector, replace(upload.deal, parcels=parcels))
+        detail = refused(await device.put("vector", fewer), 422, "malformed")
+        assert f"dealt {len(parcels)} shares of its seed to 5" in detail
+    assert (await device.put("vector", body)).status_code == 204
+    await party.go("confirm", "reveal")
+    await party.end()
+
+
+async def test_a_message_that_another_signed_is_malformed(party: Party) -> None:
+    """It is the identity's word that counts, not that of whoever has its ticket."""
+    device = await party.go_but_one("share")
+    deal = KeyDeal.unpack(await device.compute_shares())
+    moved = replace(deal, parcels=(Parcel(bytes(32), bytes(49)), *deal.parcels[1:]))
+    detail = refused(await device.put("shares", moved.pack()), 422, "malformed")
+    assert detail == "participant 5 did not sign this"
+    one = party.devices[0]
+    refused(await device.put("shares", one.shares_body), 422, "malformed")
+
+
+async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> None:
+    device = await party.go_but_one("share", "mask", "confirm")
+    true = await device.compute_confirmation()
+    view = device.masked.view
+    for others in (frozenset(range(5)), frozenset(range(1, 6)), frozenset(range(7))):
+        false = device.identity.sign(view.confirmation(5, others))
+        refused(await device.put("confirmation", false), 422, "malformed")
+    borrowed = party.devices[0].confirmation_body
+    refused(await device.put("confirmation", borrowed), 422, "malformed")
+    assert (await device.put("confirmation", true)).status_code == 204
+    await party.go("reveal")
+    await party.end()
+
+
+def flipped(share: bytes) -> bytes:
+    return share[:-1] + bytes([share[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, flipped)), "another share"),
+        (lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, flipped)), "another share"),
+        (lambda r: replace(r, key_shares=altered(r.key_shares, 1, flipped)), "another share"),
+        (lambda r: Reveal(r.seed_shares | r.key_shares, {}), "wrong secret"),
+        (lambda r: Reveal({5: r.seed_shares[5]}, {2: r.seed_shares[2]}), "wrong secret"),
+        (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "own seed"),
+        (lambda r: Reveal({5: r.seed_shares[5]}, {}, frozenset({40})), "stranger"),
+        (lambda r: replace(r, key_shares={40: bytes(33)}), "another share"),
+    ],
+    ids=["seed", "own", "key", "seed of the lost", "key of a survivor", "none", "fault", "nobody"],
+)
+async def test_a_holder_that_alters_a_share_is_refused_and_may_send_the_true_one(
+    party: Party, change: Callable[[Reveal], Reveal], fault: str
+) -> None:
+    """Slot 1 shared and was lost; it is slot 5 that tries."""
+    await party.go("share")
+    await party.lose("mask", 1)
+    await party.go("confirm")
+    device = await party.go_but_one("reveal")
+    body = await device.compute_reveal()
+    false = signed_reveal(device, change(Reveal.unpack(body)))
+    assert fault in refused(await device.put("reveal", false), 422, "malformed")
+    assert (await device.put("reveal", body)).status_code == 204
+    await party.end()
+
+
+async def test_a_body_of_the_wrong_media_type_is_refused(party: Party) -> None:
+    device = await party.go_but_one("share")
+    body = await device.compute_shares()
+    response = await device.put("shares", body, **{"Content-Type": "application/json"})
+    refused(response, 415, "wrong-media-type")
+    assert (await device.put("shares", body)).status_code == 204
+
+
+async def test_a_semi_honest_study_has_no_confirming(served: Served) -> None:
+    terms = study_request()["terms"] | {"mode": "semi-honest"}
+    study = await served.create(terms=terms)
+    party = Party(served, study, await served.join(study, 6))
+    device = party.devices[0]
+    for step in ("share", "mask", "reveal"):
+        await party.go_but_one(step)
+        response = await device.put("confirmation", bytes(64))
+        refused(response, 409, "wrong-phase")
+        refused(await device.get("confirmations", wait=0), 409, "wrong-phase")
+        await together(party.devices[-1:], step)
+    await party.end()
+    refused(await device.put("confirmation", bytes(64)), 409, "wrong-phase")
+
+
+async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    async with serve(sqlite_url, busy_timeout=0.05) as served:
+        study = await served.create()
+        party = Party(served, study, await served.join(study, 6))
+        device = await party.go_but_one("share")
+        body = await device.compute_shares()
+        other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        response = await device.put("shares", body)
+        refused(response, 503, "unavailable")
+        assert response.headers["retry-after"] == "1"
+        assert (await served.client.get("/readyz")).status_code == 200  # reading still works
+        served.clock.advance(61)  # the ticker cannot close the phase either
+        await asyncio.sleep(0.2)
+        other.execute("ROLLBACK")
+        other.close()
+        served.clock.advance(-61)
+        assert (await device.put("shares", body)).status_code == 204
+        await party.go("mask", "confirm", "reveal")
+        await party.end()

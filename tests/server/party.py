@@ -1,0 +1,75 @@
+"""Six devices in one study, and what they check about the answers they get."""
+
+from dataclasses import dataclass
+
+import httpx
+
+from protocol.messages import PROBLEM
+from secagg.deals import KeyDeal, Reveal, SeedDeal
+from secagg.keys import SIGNATURE_BYTES
+from tests.server.device import Device
+from tests.server.harness import Served, sum_of, together
+
+
+def refused(response: httpx.Response, status: int, kind: str) -> str:
+    """Check that `response` is a problem of this status and type; return its detail."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert (problem["type"], problem["status"]) == (PROBLEM + kind, status)
+    assert problem["title"]
+    return str(problem["detail"])
+
+
+@dataclass
+class Party:
+    """A study, and its devices: those that are there still, and those that are in its sum."""
+
+    served: Served
+    study: str
+    devices: list[Device]
+
+    def __post_init__(self) -> None:
+        self.counted = self.devices
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many bytes each message of this cohort has, or may have."""
+        holders = self.devices[0].cohort.parameters.holders
+        vector = SeedDeal.nbytes(holders) + self.devices[0].ring.nbytes + SIGNATURE_BYTES
+        sizes = (KeyDeal.nbytes(holders), vector, SIGNATURE_BYTES, Reveal.nbytes(holders))
+        return dict(zip(("shares", "vector", "confirmation", "reveal"), sizes, strict=True))
+
+    async def go(self, *steps: str) -> None:
+        """Take steps, all of them together."""
+        await together(self.devices, *steps)
+
+    async def go_but_one(self, *steps: str) -> Device:
+        """Take steps, the last of them without the last device; return that one."""
+        *before, last = steps
+        for step in before:
+            await self.go(step)
+        await together(self.devices[:-1], last)
+        return self.devices[-1]
+
+    async def lose(self, step: str, *lost: int) -> None:
+        """Take a step without the devices in these slots, until nobody waits for them."""
+        here = [d for d in self.devices if d.seat is not None and d.seat.slot not in lost]
+        await together(here, step)
+        await self.served.pass_phase(self.study)
+        self.devices = here
+        if step in ("share", "mask"):
+            self.counted = here
+
+    async def end(self) -> None:
+        """Check that the round ends with the exact sum of those who are in it."""
+        view = await self.served.until_closed(self.study)
+        assert (view.state, view.participants) == ("decoded", len(self.counted))
+        assert await self.served.read_sum(self.study) == sum_of(self.counted)
+
+    async def fail(self) -> str:
+        """Check that the round ends without a sum that could be read; return the reason."""
+        view = await self.served.until_closed(self.study)
+        assert (view.state, view.participants, view.cohorts[0].phase) == ("failed", 0, "failed")
+        path = f"/v1/studies/{self.study}/rounds/1/cohorts/0/sum"
+        refused(await self.served.client.get(path), 410, "cohort-failed")
+        return str(view.cohorts[0].failure)
