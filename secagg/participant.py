@@ -265,13 +265,13 @@ class Confirmed(_State):
         Raises:
             RefusedError: if a parcel is of nobody who shared, or (`active`) fewer than a
                 quorum confirmed, or one of the witnesses that I pick did not.
-            OutOfPhaseError: if this was asked before.
+            OutOfPhaseError: if this was asked before, and answered or refused for signatures.
         """
         if not parcels.keys() <= self.view.sharers.keys() - {self.slot}:
             raise RefusedError("passed on a share of somebody who dealt none")
+        self._spend()  # asked again after a refusal, I would draw other witnesses
         if self.view.cohort.assumptions.is_active:
             self._check_witnesses(confirmations, rng)
-        self._spend()
         seeds, keys, faulty = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
         for owner, parcel in parcels.items():
             share = self._open(owner, parcel)

@@ -1,0 +1,203 @@
+"""What a participant refuses to confirm and to give, and that it does either only once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from secagg.deals import Parcel, commit_share
+from secagg.errors import OutOfPhaseError, RefusedError
+from secagg.parameters import Assumptions
+from secagg.participant import Confirmed, Masked
+from secagg.shamir import P
+from tests.secagg.conftest import Group
+
+N = 12
+EVERYBODY = frozenset(range(N))
+Gather = Callable[..., Group]
+
+
+@pytest.fixture
+def group(gather: Gather) -> Group:
+    return gather(N)
+
+
+@pytest.fixture
+def masked(group: Group) -> Masked:
+    group.share()
+    group.mask()
+    return group.masked[0]
+
+
+@pytest.fixture
+def confirmed(group: Group, masked: Masked) -> Confirmed:
+    group.confirm()
+    return group.confirmed[masked.slot]
+
+
+# Masked: the survivors
+
+
+@pytest.mark.parametrize(
+    ("survivors", "match"),
+    [
+        ([*range(N), 1], "twice"),
+        (EVERYBODY | {N}, "did not share"),
+        (EVERYBODY | {-1}, "did not share"),
+        (EVERYBODY - {0}, "left my vector out"),
+        (EVERYBODY - {1, 2, 3}, "kept 9 of 12 participants, fewer than the quorum of 10"),
+        (frozenset(), "left my vector out"),
+    ],
+)
+def test_survivors_that_would_open_a_vector_are_refused(
+    masked: Masked, survivors: Any, match: str
+) -> None:
+    with pytest.raises(RefusedError, match=match):
+        masked.confirm(survivors)
+
+
+def test_a_survivor_who_did_not_share_is_refused(group: Group) -> None:
+    group.share(range(11))
+    group.mask()
+    with pytest.raises(RefusedError, match="did not share"):
+        group.masked[0].confirm(EVERYBODY)
+
+
+def test_a_sum_of_one_is_never_confirmed(gather: Gather) -> None:
+    group = gather(2, Assumptions(0, 0.3, mode="semi-honest"))
+    group.share()
+    group.mask()
+    with pytest.raises(RefusedError, match="quorum"):
+        group.masked[0].confirm([0])
+
+
+def test_survivors_are_confirmed_once(masked: Masked) -> None:
+    masked.confirm(EVERYBODY)
+    for again in (EVERYBODY, EVERYBODY - {3}):
+        with pytest.raises(OutOfPhaseError, match="Masked"):
+            masked.confirm(again)
+
+
+def test_refused_survivors_spend_nothing(masked: Masked) -> None:
+    with pytest.raises(RefusedError):
+        masked.confirm(EVERYBODY - {0})
+    masked.confirm(EVERYBODY)
+
+
+# Confirmed: the signatures and the parcels
+
+
+def test_a_parcel_of_one_who_did_not_share_or_of_mine_is_refused(
+    group: Group, confirmed: Confirmed
+) -> None:
+    inbox = group.settled.inboxes[0]
+    parcel = next(iter(inbox.values()))
+    for owner in (0, -1, N):
+        with pytest.raises(RefusedError, match="dealt none"):
+            confirmed.reveal(group.confirmations, {**inbox, owner: parcel}, group.rng)
+
+
+def test_fewer_signatures_than_a_quorum_are_refused(group: Group, confirmed: Confirmed) -> None:
+    few = dict(list(group.confirmations.items())[:9])
+    with pytest.raises(RefusedError, match=r"showed 9 signatures .* quorum of 10"):
+        confirmed.reveal(few, {}, group.rng)
+
+
+def test_the_signature_of_one_who_is_no_survivor_is_refused(group: Group) -> None:
+    group.share()
+    group.mask(EVERYBODY - {3})
+    group.confirm()
+    more = {**group.confirmations, 3: bytes(64)}
+    with pytest.raises(RefusedError, match="no survivor"):
+        group.confirmed[0].reveal(more, {}, group.rng)
+
+
+def test_a_witness_who_did_not_sign_is_refused(group: Group, confirmed: Confirmed) -> None:
+    # Of 12, nine of the eleven others are checked: five forged ones leave six to pick from.
+    forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
+    with pytest.raises(RefusedError, match=r"that participant [1-5] did not sign"):
+        confirmed.reveal(forged, {}, group.rng)
+
+
+def test_one_quorum_of_signatures_will_do(group: Group, confirmed: Confirmed) -> None:
+    confirmed.reveal(dict(list(group.confirmations.items())[:10]), {}, group.rng)
+
+
+def test_my_own_signature_counts_and_is_not_asked_for(group: Group, confirmed: Confirmed) -> None:
+    confirmed.reveal({**group.confirmations, 0: b""}, {}, group.rng)
+
+
+def test_shares_are_given_once(group: Group, confirmed: Confirmed) -> None:
+    group.reveal([0])
+    with pytest.raises(OutOfPhaseError, match="Confirmed"):
+        confirmed.reveal(group.confirmations, {}, group.rng)
+
+
+def test_a_server_that_showed_a_forged_witness_has_no_second_try(
+    group: Group, confirmed: Confirmed
+) -> None:
+    # Asked again, a participant would draw other witnesses, and one day miss all the forged.
+    forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
+    with pytest.raises(RefusedError, match="did not sign"):
+        confirmed.reveal(forged, {}, group.rng)
+    for again in (forged, group.confirmations):
+        with pytest.raises(OutOfPhaseError, match="Confirmed"):
+            confirmed.reveal(again, {}, group.rng)
+
+
+def test_one_secret_of_each_owner_is_given_never_both(group: Group) -> None:
+    group.share()
+    group.mask(EVERYBODY - {3, 4})
+    group.confirm()
+    group.reveal()
+    for slot, reveal in group.reveals.items():
+        held = {owner for owner in EVERYBODY if slot in group.view.holders(owner)}
+        assert reveal.key_shares.keys() == held & {3, 4}
+        assert reveal.seed_shares.keys() == (held | {slot}) - {3, 4}
+        assert not reveal.faulty
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"\xff" * 33, P.to_bytes(33, "big"), bytes(32), bytes(34), b""],
+    ids=["far above P", "P", "too short", "too long", "nothing"],
+)
+def test_what_is_no_share_is_reported_not_passed_on_as_mine(
+    group: Group, confirmed: Confirmed, noise: bytes
+) -> None:
+    owner, parcel = next(iter(group.settled.inboxes[0].items()))
+    purpose, secret = group.view.seed_share(owner, 0), agreed(group, 0, owner)
+    sealed = Parcel(commit_share(noise), purpose.seal(secret, noise))
+    assert purpose.open(secret, parcel.envelope) is not None  # or the test seals for nobody
+    reveal = confirmed.reveal(group.confirmations, {owner: sealed}, group.rng)
+    assert reveal.faulty == {owner}
+    assert reveal.seed_shares.keys() == {0}
+
+
+def test_a_share_that_is_not_the_one_committed_to_is_reported(
+    group: Group, confirmed: Confirmed
+) -> None:
+    owner, parcel = next(iter(group.settled.inboxes[0].items()))
+    for bad in (replace(parcel, commitment=bytes(32)), replace(parcel, envelope=bytes(49))):
+        reveal = confirmed.reveal(group.confirmations, {owner: bad}, group.rng)
+        assert reveal.faulty == {owner}
+        confirmed = fresh_copy(confirmed)
+
+
+def agreed(group: Group, one: int, other: int) -> bytes:
+    return group.joined[one].seal.agree(group.cohort.roster[other].keys.seal)
+
+
+def fresh_copy(state: Confirmed) -> Confirmed:
+    """Return the state unspent, for tests that ask twice."""
+    facts = (state.slot, state.view, state.joined, state.sealing, state.own_share)
+    return Confirmed(*facts, state.survivors)
+
+
+def test_nobody_draws_the_same_secrets(group: Group, confirmed: Confirmed) -> None:
+    group.reveal(EVERYBODY - {0})
+    secrets = {pair.secret for joined in group.joined for pair in (joined.mask, joined.seal)}
+    secrets |= {state.own_share for state in group.masked.values()} | {confirmed.own_share}
+    secrets |= {deal.contribution for deal in group.deals.values()}
+    assert len(secrets) == 4 * N
