@@ -1,10 +1,10 @@
 """Hundreds of simulated devices in one process, in front of a real service.
 
-Each device holds a histogram of its own and takes part like any other, over HTTP. A round
-selects devices that are in no sum yet; a fixed share of them vanishes, each after one of its
-steps: before it shares, before it masks or before it reveals, one as likely as the other.
-The fleet remembers what each device encoded, which no service ever sees, so that a demo or a
-test can tell whether a sum is exact.
+Each device holds a histogram of its own and takes part like any other, over HTTP, with an
+identity that it keeps as long as the fleet lives. A round selects devices that have given no
+vector yet; a fixed share of them vanishes, each after one of its steps but the last, one as
+likely as the other. The fleet remembers what each device encoded, which no service ever sees,
+so that a demo or a test can tell whether a sum is exact.
 
 `seed` drives selection, losses, clipping and sampling: two runs choose and lose the same
 devices. Secrets always come from the system's randomness.
@@ -17,13 +17,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import SystemRandom
-from typing import Final
 
 import httpx
 import numpy as np
 
 from client.encoding import Contribution, contribute
-from client.participation import Device, Participation, Step
+from client.journal import MemoryJournal
+from client.participation import Device, Participation, Step, steps
 from client.policy import Policy
 from client.problems import (
     CohortFailedError,
@@ -34,19 +34,15 @@ from client.problems import (
     WrongStateError,
 )
 from client.transport import POLL_SECONDS, Traffic, Transport
-from protocol.mechanism import Histogram
+from protocol.mechanism import Histogram, enrolment_scope
 from protocol.messages import CohortView, RoundView, StudyView
-from protocol.round import Phase
+from protocol.round import Phase, phases
+from secagg.cohort import Registry
 from secagg.errors import ProtocolError
+from secagg.keys import Identity
+from secagg.parameters import Mode
 from secagg.ring import Vector
 
-LOSABLE: Final = (Step.JOINED, Step.SHARED, Step.MASKED)  # steps after which a device vanishes
-LOST_IN: Final = {
-    None: Phase.ENROLLING,
-    Step.JOINED: Phase.SHARING,
-    Step.SHARED: Phase.MASKING,
-    Step.MASKED: Phase.UNMASKING,
-}
 _LOOK_SECONDS = 0.1  # between two looks at a round that is about to be over
 
 
@@ -71,13 +67,17 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes."""
+    """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes.
+
+    `registrar` enrols the devices for their study; without it they have no enrolment.
+    """
 
     devices: int
     dropout: float = 0.0
     seed: int = 0
     policy: Policy = field(default_factory=Policy)
     patience: float = 120.0
+    registrar: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,9 @@ class Played:
 
     def losses(self) -> Mapping[Phase, int]:
         """Return how many devices were lost in each phase."""
+        where = lost_in(self.view.plan.terms.mode)
         lost = (entry for entry in self.entries if entry.end is not End.FINISHED)
-        return Counter(LOST_IN[entry.last] for entry in lost if entry.last in LOST_IN)
+        return Counter(where[entry.last] for entry in lost if entry.last in where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +146,19 @@ class Fleet:
         self._holdings = holdings
         self._crew = crew
         self._report = report
-        self._counted: set[int] = set()  # devices that are in a sum
+        self._devices: dict[int, Device] = {}  # those that were asked so far
         self._secrets = SystemRandom()
 
     async def play(self) -> AsyncIterator[Played]:
         """Take part in round after round; yield each once it is over.
 
-        It ends with the study, or when every device is in a sum.
+        It ends with the study, or when every device has given its vector.
 
         Raises:
             NobodyEnteredError: if no device could, or would, take part in a round.
         """
         after = 0
-        while len(self._counted) < len(self._holdings):
+        while self._free():
             view = await self.next_round(after)
             if view is None:
                 return
@@ -167,10 +168,7 @@ class Fleet:
                 if any(entry.end is End.LATE for entry in entries):
                     continue  # others took the seats; the next round has more
                 raise NobodyEnteredError(view.number, entries[0].error)
-            played = Played(await self._over(view.number), entries)
-            for cohort in played.view.cohorts:
-                self._counted.update(entry.device for entry in played.in_sum(cohort))
-            yield played
+            yield Played(await self._over(view.number), entries)
 
     async def next_round(self, after: int) -> RoundView | None:
         """Return the next round that takes devices, or None if the study is over."""
@@ -187,8 +185,7 @@ class Fleet:
 
     async def enter(self, view: RoundView) -> tuple[Entry, ...]:
         """Let selected devices take part in the round that `view` shows, all at once."""
-        free = [index for index in range(len(self._holdings)) if index not in self._counted]
-        chosen, leaving = select(self._crew, view.number, free)
+        chosen, leaving = select(self._crew, view.number, view.plan.terms.mode, self._free())
         steps: Counter[Step] = Counter()
         gone = 0
 
@@ -256,11 +253,23 @@ class Fleet:
         given = device.contribution
         return Entry(index, end, last, cohort, slot, transport.traffic, given, part.vector, error)
 
+    def _free(self) -> list[int]:
+        """Return the devices that may still give their vectors."""
+        spent = {
+            index
+            for index, device in self._devices.items()
+            if self._study.id in device.journal.studies()
+        }
+        return [index for index in range(len(self._holdings)) if index not in spent]
+
     def _device(self, index: int) -> Device:
-        rng = np.random.default_rng([self._crew.seed, index])
-        given = contribute(self._study.question, self._holdings[index], rng)
-        counted = (self._study.id,) if index in self._counted else ()
-        return Device(f"fleet{self._crew.seed}-{index:08d}", given, counted)
+        if index not in self._devices:
+            rng = np.random.default_rng([self._crew.seed, index])
+            given = contribute(self._study.question, self._holdings[index], rng)
+            identity = Identity.generate(self._secrets)
+            enrolment = enrol(self._crew.registrar, self._study, identity)
+            self._devices[index] = Device(identity, given, MemoryJournal(), enrolment)
+        return self._devices[index]
 
     async def _over(self, number: int) -> RoundView:
         """Return round `number` once it is over."""
@@ -278,15 +287,35 @@ class Fleet:
             return await transport.send("GET", path, params=params, wait=wait)
 
 
-def select(crew: Crew, number: int, free: Sequence[int]) -> tuple[list[int], dict[int, Step]]:
+def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
+    """Return the enrolment of `identity` for `study`, empty if nobody enrols."""
+    if registrar is None or study.terms.registrar is None:
+        return b""
+    registry = Registry(registrar.public, enrolment_scope(study.id))
+    return registrar.sign(registry.enrolment(identity.public))
+
+
+def losable(mode: Mode) -> tuple[Step, ...]:
+    """Return the steps after which a device may vanish: all but the last."""
+    return steps(mode)[:-1]
+
+
+def lost_in(mode: Mode) -> dict[Step | None, Phase]:
+    """Return in which phase a device is missed, by the last step that it took."""
+    return dict(zip((None, *losable(mode)), phases(mode), strict=True))
+
+
+def select(
+    crew: Crew, number: int, mode: Mode, free: Sequence[int]
+) -> tuple[list[int], dict[int, Step]]:
     """Return the devices of round `number` among the `free`, and the last step of the lost."""
-    rng = np.random.default_rng([crew.seed, number])
+    rng, last_steps = np.random.default_rng([crew.seed, number]), losable(mode)
     size = min(crew.devices, len(free))
     chosen = [free[place] for place in rng.permutation(len(free))[:size]]
     lost = rng.permutation(size)[: round(crew.dropout * size)]
-    last = rng.integers(len(LOSABLE), size=len(lost))
+    last = rng.integers(len(last_steps), size=len(lost))
     pairs = zip(lost, last, strict=True)
-    return chosen, {chosen[place]: LOSABLE[step] for place, step in pairs}
+    return chosen, {chosen[place]: last_steps[step] for place, step in pairs}
 
 
 def _end(problem: Exception) -> End:

@@ -1,47 +1,60 @@
 """One device in one round: the steps of `secagg.participant`, said over HTTP.
 
-    join -> [roster] share -> [envelopes] mask -> [survivors] reveal
+    join -> [roster] share -> [sharers] mask -> [survivors] confirm
+         -> [confirmations, parcels] reveal
 
-In brackets what is awaited before a step. `Participation.steps` yields after each, so that
-whoever drives it can stop there: that device has vanished, as far as the others can tell.
-Each step is computed once and its bytes are sent until they arrive, never computed again.
-The device checks what it is told against its policy before the step that depends on it.
+In brackets what is awaited before a step. In a round of the semi-honest mode nobody confirms
+aloud. `Participation.steps` yields after each step, so that whoever drives it can stop there:
+that device has vanished, as far as the others can tell.
+
+Each step is computed once and its bytes are sent until they arrive, never computed again; what
+may be given in one way only is in the device's journal before it leaves. The device checks
+what it is told against its policy before the step that depends on it, and computes by itself
+how many hold its shares, mask with it and confirm.
 """
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from random import Random
-from typing import TypeVar
+from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 
 from client.encoding import Contribution, encode
+from client.journal import Given, Journal, What
 from client.policy import Policy
 from client.transport import Transport
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import (
     Join,
-    Roster,
     RoundView,
     Seat,
     Survivors,
-    pack_envelopes,
-    pack_reveal,
-    unpack_envelopes,
+    join_statement,
+    unpack_confirmations,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
 )
+from protocol.round import phases
+from secagg.cohort import Cohort, View
+from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.errors import RefusedError
-from secagg.graph import Parameters
-from secagg.keys import PublicKeys
-from secagg.participant import Cohort, Joined, Masked, Shared, join
+from secagg.keys import Identity
+from secagg.parameters import Mode, parameters
+from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 
-TICKET_BYTES = 32
-MUCH = 4 * 2**20  # bytes of masks: from some 10 ms on, the event loop should go on meanwhile
-M = TypeVar("M")
+TICKET_BYTES: Final = 32
+MUCH: Final = 4 * 2**20  # bytes of masks: from some 10 ms on, the event loop should go on meanwhile
+A_HOLDER: Final = 2**16  # bytes of masks that take as long as the keys and signatures of one
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -51,16 +64,31 @@ class Step(StrEnum):
     JOINED = "joined"
     SHARED = "shared"
     MASKED = "masked"
+    CONFIRMED = "confirmed"
     REVEALED = "revealed"
+
+
+STEP_IN: Final = dict(zip(phases("active"), Step, strict=True))  # the step that a phase awaits
+
+
+def steps(mode: Mode) -> tuple[Step, ...]:
+    """Return the steps of a device in a round of `mode`, first to last."""
+    return tuple(STEP_IN[phase] for phase in phases(mode))
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device's name in one study, its contribution, and the sums it is in already."""
+    """A device as one study knows it.
 
-    name: str
+    `identity` is made for this study alone, so that nobody can tell who takes part in two, and
+    kept as long as it lasts; `enrolment` is the registrar's signature under it, if the study
+    has one; `journal` says what was given, and outlives whatever `identity` outlives.
+    """
+
+    identity: Identity
     contribution: Contribution = field(repr=False)
-    counted: Collection[str] = ()
+    journal: Journal = field(repr=False)
+    enrolment: bytes = b""
 
 
 class Participation:
@@ -91,6 +119,7 @@ class Participation:
         self._secrets = secrets
         self._chance = chance
         self._ticket = ""
+        self._ring: Ring = MECHANISMS[view.plan.question.mechanism].ring(view.plan)
 
     async def steps(self, study: str) -> AsyncGenerator[Step]:
         """Take part in a round of `study`, step by step.
@@ -100,73 +129,105 @@ class Participation:
                 would weaken the sum.
             ServiceError: if the service refuses a message: `LeftOutError`,
                 `CohortFailedError` and so on.
+            JournalError: if what is to be given cannot be recorded.
             httpx.TransportError: if the service is out of reach for too long.
         """
-        self._policy.check_plan(self._plan, study, self._number, self._device.counted)
+        given_to = await asyncio.to_thread(self._device.journal.studies)
+        self._policy.check_plan(self._plan, study, self._number, given_to)
+        self._policy.check_enrolment(self._plan, self._device.identity, self._device.enrolment)
         joined, seat = await self._join(study)
         yield Step.JOINED
         shared = await self._share(joined, seat)
         yield Step.SHARED
         masked = await self._mask(shared)
         yield Step.MASKED
-        await self._reveal(masked)
+        confirmed = await self._confirm(masked)
+        if self._is_active:
+            yield Step.CONFIRMED
+        await self._reveal(confirmed)
         yield Step.REVEALED
 
+    @property
+    def _is_active(self) -> bool:
+        return self._plan.terms.assumptions.is_active
+
     async def _join(self, study: str) -> tuple[Joined, Seat]:
-        joined = join(self._secrets)
-        keys = joined.public
-        self._ticket = new_ticket(self._secrets)
+        device, ticket = self._device, self._secrets.randbytes(TICKET_BYTES)
+        self._ticket = urlsafe_b64encode(ticket).rstrip(b"=").decode()
+        joined = join(device.identity, self._secrets)
+        said = join_statement(self._plan, joined.public, sha256(ticket).digest())
         asked = Join(
-            device=self._device.name,
-            mask_key=keys.mask.hex(),
-            seal_key=keys.seal.hex(),
-            commitment=joined.commitment.hex(),
+            identity=device.identity.public.hex(),
+            mask_key=joined.public.mask.hex(),
+            seal_key=joined.public.seal.hex(),
+            signature=device.identity.sign(said).hex(),
+            enrolment=device.enrolment.hex() if self._plan.registry else None,
         )
         path = f"/studies/{study}/rounds/{self._number}/participants"
         answer = await self._transport.send(
             "POST", path, content=asked.model_dump_json().encode(), ticket=self._ticket
         )
-        self.seat = _read(Seat.model_validate_json, answer.content)
+        with _reading():
+            self.seat = Seat.model_validate_json(answer.content)
         return joined, self.seat
 
     async def _share(self, joined: Joined, seat: Seat) -> Shared:
-        roster = _read(Roster.model_validate_json, await self._hear("roster"))
-        self._policy.check_roster(self._plan, seat, roster)
-        cohort = self._cohort(seat, roster)
-        keys = _read(_keys, roster)
-        shared, envelopes = joined.share(roster.slot, cohort, keys, self._secrets)
-        await self._say("envelopes", pack_envelopes(envelopes))
+        roster = await self._hear("roster")
+        shared, deal = await self._work(self._deal, joined, seat, roster)
+        await self._say("shares", deal.pack())
         return shared
 
+    def _deal(self, joined: Joined, seat: Seat, body: bytes) -> tuple[Shared, KeyDeal]:
+        plan = self._plan
+        with _reading():
+            roster = unpack_roster(body, has_registrar=plan.registry is not None)
+        self._policy.check_cohort(plan, seat, len(roster))
+        with _reading():  # so many may be more than the terms can be kept for
+            session = plan.session(seat.cohort)
+            cohort = Cohort(session, roster, plan.terms.assumptions, plan.registry)
+        return joined.share(seat.slot, cohort, self._secrets)
+
     async def _mask(self, shared: Shared) -> Masked:
-        envelopes = _read(unpack_envelopes, await self._hear("envelopes"))
-        ring: Ring = MECHANISMS[self._plan.question.mechanism].ring(self._plan)
-        if len(envelopes) * ring.nbytes < MUCH:
-            masked, body = self._put_on(shared, envelopes, ring)
-        else:
-            masked, body = await asyncio.to_thread(self._put_on, shared, envelopes, ring)
-        await self._say("vector", body)
+        sharers = await self._hear("sharers")
+        masked, upload = await self._work(self._put_on, shared, sharers)
+        await self._give(What.VECTOR, upload.pack())
         return masked
 
-    def _put_on(
-        self, shared: Shared, envelopes: dict[int, bytes], ring: Ring
-    ) -> tuple[Masked, bytes]:
-        self.vector = encode(self._plan, self._device.contribution, self._chance)
-        masked, vector = shared.mask(envelopes, ring, self.vector)
-        return masked, ring.pack(vector)
+    def _put_on(self, shared: Shared, body: bytes) -> tuple[Masked, Upload]:
+        with _reading():
+            view = View(shared.cohort, unpack_sharers(body))
+        vector = encode(self._plan, self._device.contribution, self._chance)
+        masked, upload = shared.mask(view, self._ring, vector, self._secrets)
+        self.vector = vector
+        return masked, upload
 
-    async def _reveal(self, masked: Masked) -> None:
-        told = _read(Survivors.model_validate_json, await self._hear("survivors"))
-        await self._say("reveal", pack_reveal(masked.reveal(told.survivors, told.lost)))
+    async def _confirm(self, masked: Masked) -> Confirmed:
+        body = await self._hear("survivors")
+        with _reading():
+            told = Survivors.model_validate_json(body)
+        confirmed, signature = masked.confirm(told.survivors)
+        if self._is_active:
+            await self._give(What.CONFIRMATION, signature)
+        return confirmed
 
-    def _cohort(self, seat: Seat, roster: Roster) -> Cohort:
-        return Cohort(
-            session=self._plan.session(seat.cohort),
-            parameters=Parameters(roster.n, roster.degree, roster.threshold, slack=0),
-            assumptions=self._plan.terms.assumptions,
-            seed=bytes.fromhex(roster.seed),
-            digest=bytes.fromhex(roster.digest),
-        )
+    async def _reveal(self, confirmed: Confirmed) -> None:
+        confirmations = await self._hear("confirmations") if self._is_active else b""
+        parcels = await self._hear("parcels")
+        reveal = await self._work(self._open, confirmed, confirmations, parcels)
+        await self._give(What.REVEAL, reveal.pack())
+
+    def _open(self, confirmed: Confirmed, signatures: bytes, body: bytes) -> Reveal:
+        with _reading():
+            confirmations, parcels = unpack_confirmations(signatures), unpack_parcels(body)
+        return confirmed.reveal(confirmations, parcels, self._secrets)
+
+    async def _work(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a step returns; where steps take long, in a thread."""
+        terms = self._plan.terms
+        holders = parameters(terms.cohort_size, terms.assumptions).holders
+        if holders * (self._ring.nbytes + A_HOLDER) < MUCH:
+            return step(*args, **kwargs)
+        return await asyncio.to_thread(step, *args, **kwargs)
 
     async def _hear(self, what: str) -> bytes:
         return (await self._transport.poll(self._path(what), self._ticket)).content
@@ -174,26 +235,22 @@ class Participation:
     async def _say(self, what: str, body: bytes) -> None:
         await self._transport.send("PUT", self._path(what), content=body, ticket=self._ticket)
 
+    async def _give(self, what: What, body: bytes) -> None:
+        """Say what may be said in one way only: it is in the journal before it leaves."""
+        assert self.seat is not None  # `steps` joins first
+        given = Given.of(self._plan.study, self._number, self.seat.cohort, what, body)
+        await asyncio.to_thread(self._device.journal.record, given)
+        await self._say(what, body)
+
     def _path(self, what: str) -> str:
         assert self.seat is not None  # `steps` joins first
         return f"/participants/{quote(self.seat.participant, safe='')}/{what}"
 
 
-def new_ticket(secrets: Random) -> str:
-    """Return a fresh ticket: 32 random bytes in base64url, 43 characters."""
-    return urlsafe_b64encode(secrets.randbytes(TICKET_BYTES)).rstrip(b"=").decode()
-
-
-def _keys(roster: Roster) -> dict[int, PublicKeys]:
-    return {
-        other.slot: PublicKeys(bytes.fromhex(other.mask_key), bytes.fromhex(other.seal_key))
-        for other in roster.neighbours
-    }
-
-
-def _read(parse: Callable[[M], T], said: M) -> T:
-    """Return what the service said; leave if it cannot be read."""
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Leave if what the service said cannot be read."""
     try:
-        return parse(said)
+        yield
     except ValueError as error:  # pydantic's among them
         raise RefusedError(f"sent what cannot be read: {error}") from error

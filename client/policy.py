@@ -7,15 +7,20 @@ refusal names its limit, so that whoever runs devices knows which one to look at
 
 `min_cohort` bounds the devices *in a sum*. A cohort of n keeps at least `quorum(n)` of them,
 so it is the quorum that is compared, not the n that the service counts at the start.
+
+How many hold shares and how many confirm is no limit of a policy: a device computes that from
+the plan's terms, which it compares here, and from the roster.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.mechanisms import MECHANISMS, AnyPlan
-from protocol.messages import Roster, Seat
+from protocol.messages import Seat
+from secagg.deals import KeyDeal, SeedDeal
 from secagg.errors import RefusedError
-from secagg.graph import Mode
+from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.parameters import Mode, parameters
 
 
 class PolicyError(RefusedError):
@@ -34,9 +39,12 @@ class PolicyError(RefusedError):
 class Policy:
     """A device's limits: what it gives at most, and what it asks in return.
 
-    `min_corrupt`, `max_dropout` and `min_sigma` bound the assumptions that degree and
-    threshold are computed from: a service that assumes nobody corrupt computes a graph that
-    protects from nobody.
+    `min_corrupt`, `max_dropout` and `min_sigma` bound the assumptions that holders and
+    threshold are computed from: terms that assume nobody corrupt protect from nobody. `modes`
+    are those that the device takes part in: unless told otherwise it trusts no server to keep
+    to the protocol. `registrar` is the public key of the one registrar that may vouch for the
+    others, None if any may, or nobody. `max_upload_bytes` bounds what a device sends in one
+    round before the survivors are known: its shares, and its vector.
     """
 
     max_contribution: int = 100
@@ -44,15 +52,16 @@ class Policy:
     min_corrupt: float = 0.05
     max_dropout: float = 0.5
     min_sigma: int = 40
-    modes: frozenset[Mode] = frozenset({"semi-honest", "active"})
+    modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = 4 * 2**20
+    registrar: bytes | None = None
 
     def check_plan(
-        self, plan: AnyPlan, study: str, number: int, counted: Collection[str] = ()
+        self, plan: AnyPlan, study: str, number: int, given: Collection[str] = ()
     ) -> None:
         """Check the plan that was offered for round `number` of `study`.
 
-        `counted` are the studies in whose sums this device is already: it gives once.
+        `given` are the studies that this device gave a vector to already: it gives once.
 
         Raises:
             PolicyError: names the first limit that the plan is beyond.
@@ -60,32 +69,44 @@ class Policy:
         if (plan.study, plan.round) != (study, number):
             shown = f"round {plan.round} of {plan.study}"
             raise PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
-        if study in counted:
-            raise PolicyError("once per study", f"asked a second time in study {study}")
+        if study in given:
+            raise PolicyError("once per study", f"asked for a second vector in study {study}")
         self._check_terms(plan)
         self._check_size(plan)
 
-    def check_roster(self, plan: AnyPlan, seat: Seat, roster: Roster) -> None:
-        """Check that the cohort which came together is the one that `plan` promised.
+    def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
+        """Check that the registrar which the plan names is the one that let me in.
+
+        Raises:
+            PolicyError: if it is another, so that the others may be anybody.
+        """
+        if plan.registry and not plan.registry.admits(identity.public, enrolment):
+            raise PolicyError("registrar", "names a registrar that did not enrol me")
+
+    def check_cohort(self, plan: AnyPlan, seat: Seat, n: int) -> None:
+        """Check that the cohort of `n` which came together is the one that `plan` promised.
 
         Raises:
             PolicyError: names the limit, or the promise that was not kept.
         """
         terms = plan.terms
-        if roster.slot != seat.slot or roster.slot >= roster.n:
-            raise PolicyError("seat", f"moved me from slot {seat.slot} to {roster.slot}")
-        if not terms.minimum <= roster.n <= terms.cohort_size:
+        if not terms.minimum <= n <= terms.cohort_size:
             promised = f"{terms.minimum} to {terms.cohort_size}"
-            raise PolicyError(
-                "terms", f"runs a cohort of {roster.n} where {promised} were promised"
-            )
-        self._check_quorum(terms.assumptions.quorum(roster.n))
+            raise PolicyError("terms", f"runs a cohort of {n} where {promised} were promised")
+        if not (0 <= seat.slot < n and 0 <= seat.cohort < terms.cohorts):
+            where = f"slot {seat.slot} of cohort {seat.cohort}"
+            raise PolicyError("seat", f"seated me in {where}, which there is not")
+        self._check_quorum(terms.assumptions.quorum(n))
 
     def _check_terms(self, plan: AnyPlan) -> None:
         terms = plan.terms
         self._check_quorum(terms.assumptions.quorum(terms.minimum))
         if terms.mode not in self.modes:
-            raise PolicyError("modes", f"asked for the {terms.mode} mode")
+            wanted = " or ".join(sorted(self.modes))
+            raise PolicyError("modes", f"asked for the {terms.mode} mode where {wanted} is wanted")
+        if self.registrar is not None and terms.registrar != self.registrar.hex():
+            shown = terms.registrar or "no registrar"
+            raise PolicyError("registrar", f"names {shown} where {self.registrar.hex()} is wanted")
         if terms.corrupt < self.min_corrupt:
             wanted = f"at least {self.min_corrupt} is to be assumed"
             raise PolicyError("min_corrupt", f"assumes {terms.corrupt} corrupt where {wanted}")
@@ -108,7 +129,14 @@ class Policy:
             raise PolicyError(
                 "max_contribution", f"asked for up to {contribution} items where {wanted}"
             )
-        nbytes = MECHANISMS[plan.question.mechanism].ring(plan).nbytes
+        nbytes = upload_bytes(plan)
         if nbytes > self.max_upload_bytes:
             wanted = f"{self.max_upload_bytes} are the most"
             raise PolicyError("max_upload_bytes", f"asked for {nbytes} bytes where {wanted}")
+
+
+def upload_bytes(plan: AnyPlan) -> int:
+    """Return the bytes of a device's shares and vector in a full cohort."""
+    holders = parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
+    vector: int = MECHANISMS[plan.question.mechanism].ring(plan).nbytes
+    return KeyDeal.nbytes(holders) + SeedDeal.nbytes(holders) + vector + SIGNATURE_BYTES

@@ -85,16 +85,28 @@ class AlreadyCountedError(ServiceError):
     """The device is in the sum of an earlier round of the study."""
 
 
+class NotEnrolledError(ServiceError):
+    """The study's registrar did not sign this device's identity for it."""
+
+    advice = "the registrar enrols a device for each study anew"
+
+
+class BarredError(ServiceError):
+    """The device departed from the protocol in an earlier cohort of the study."""
+
+    advice = "a round's cohorts show in `blamed` what it did"
+
+
 class CohortFailedError(ServiceError):
     """The cohort's sum will not be made."""
 
-    advice = "the device may take part in a later round"
+    advice = "the device may take part in a later round, unless it gave its vector"
 
 
 class LeftOutError(ServiceError):
     """The cohort went on without this participant."""
 
-    advice = "the device may take part in a later round"
+    advice = "the device may take part in a later round, unless it gave its vector"
 
 
 class UnavailableError(ServiceError):
@@ -115,6 +127,8 @@ CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_STATE: WrongStateError,
     ProblemType.NO_ROUND: NoRoundError,
     ProblemType.ALREADY_COUNTED: AlreadyCountedError,
+    ProblemType.NOT_ENROLLED: NotEnrolledError,
+    ProblemType.BARRED: BarredError,
     ProblemType.COHORT_FAILED: CohortFailedError,
     ProblemType.LEFT_OUT: LeftOutError,
     ProblemType.UNAVAILABLE: UnavailableError,

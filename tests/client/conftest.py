@@ -14,6 +14,7 @@ from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import AnyQuestion
 from protocol.messages import StudyRequest, StudyView, Timeouts
+from secagg.keys import Identity
 from server.app import create_app
 from server.settings import Settings
 
@@ -23,7 +24,7 @@ REQUEST = StudyRequest(
     question=AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500),
     terms=Terms(cohort_size=DEVICES, minimum=8, corrupt=0.1, dropout=0.3),
     rounds=2,
-    timeouts=Timeouts(enrolling=30, sharing=30, masking=30, unmasking=30, patience=0.3),
+    timeouts=Timeouts(enrolling=10, sharing=5, masking=5, confirming=5, unmasking=1, patience=0.3),
     start=True,
 )
 
@@ -45,6 +46,29 @@ def connect(app: FastAPI) -> Connect:
 
 @pytest.fixture
 async def study(connect: Connect) -> StudyView:
+    return await create(connect)
+
+
+@pytest.fixture
+def registrar() -> Identity:
+    return Identity.of(bytes(range(32)))
+
+
+@pytest.fixture
+async def enrolled(connect: Connect, registrar: Identity) -> StudyView:
+    """Return a study whose devices the registrar must have enrolled."""
+    return await create(connect, registrar=registrar.public.hex())
+
+
+@pytest.fixture
+async def trusting(connect: Connect) -> StudyView:
+    """Return a study whose server is trusted to keep to the protocol."""
+    return await create(connect, mode="semi-honest")
+
+
+async def create(connect: Connect, **terms: object) -> StudyView:
+    changed = Terms.model_validate(REQUEST.terms.model_dump() | terms)
+    asked = REQUEST.model_copy(update={"terms": changed})
     async with connect() as http:
-        answer = await http.post("/studies", json=REQUEST.model_dump(mode="json"))
+        answer = await http.post("/studies", json=asked.model_dump(mode="json"))
     return StudyView.model_validate_json(answer.content)

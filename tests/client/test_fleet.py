@@ -6,7 +6,6 @@ from unittest.mock import AsyncMock, call
 import pytest
 
 from client.fleet import (
-    LOSABLE,
     Connect,
     Crew,
     End,
@@ -14,12 +13,16 @@ from client.fleet import (
     NobodyEnteredError,
     Played,
     Standing,
+    losable,
+    lost_in,
     select,
 )
 from client.participation import Step
 from client.policy import Policy
 from protocol.messages import StudyView
 from protocol.round import Phase
+from secagg.keys import Identity
+from secagg.parameters import Mode
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
 
@@ -49,27 +52,56 @@ async def test_a_fleet_plays_every_round_of_a_study(connect: Connect, study: Stu
     assert standings[-1].gone == 2
 
 
-async def test_no_device_is_in_two_sums(connect: Connect, study: StudyView) -> None:
+async def test_a_fleet_plays_a_study_that_trusts_its_server(
+    connect: Connect, trusting: StudyView
+) -> None:
+    willing = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+    for one in await play(connect, trusting, crew(policy=willing)):
+        assert one.view.cohorts[0].phase is Phase.SUMMED
+        assert Phase.CONFIRMING not in one.losses()
+        assert Step.CONFIRMED not in {entry.last for entry in one.entries}
+
+
+async def test_a_registrar_enrols_a_fleet(
+    connect: Connect, enrolled: StudyView, registrar: Identity
+) -> None:
+    pinned = Policy(min_cohort=5, registrar=registrar.public)
+    for one in await play(connect, enrolled, crew(policy=pinned, registrar=registrar)):
+        assert one.view.cohorts[0].phase is Phase.SUMMED
+
+
+async def test_a_fleet_of_another_registrar_refuses(connect: Connect, enrolled: StudyView) -> None:
+    other = Identity.of(bytes(32))
+    with pytest.raises(NobodyEnteredError, match="did not enrol me"):
+        await play(connect, enrolled, crew(registrar=other))
+
+
+async def test_no_device_gives_two_vectors(connect: Connect, study: StudyView) -> None:
     played = await play(connect, study, crew())
-    counted = [
-        entry.device
-        for one in played
-        for cohort in one.view.cohorts
-        for entry in one.in_sum(cohort)
-    ]
-    assert len(counted) == len(set(counted))
+    given = [entry.device for one in played for entry in one.entries if entry.vector is not None]
+    assert len(given) == len(set(given))
 
 
-async def test_a_fleet_smaller_than_the_study_comes_again_with_whoever_was_lost(
+async def test_a_fleet_smaller_than_the_study_comes_again_with_whoever_gave_nothing(
     connect: Connect, study: StudyView
 ) -> None:
-    few = HOLDINGS[:18]  # two rounds of ten: the two that are lost in the first are needed
+    few = HOLDINGS[:18]  # two rounds of ten: those lost before they masked are needed
     fleet = Fleet(connect, study, few, crew(seed=1))
     first, second = [one async for one in fleet.play()]
-    lost = {entry.device for entry in first.entries} - {
-        entry.device for entry in first.in_sum(first.view.cohorts[0])
-    }
-    assert lost <= {entry.device for entry in second.entries}
+    empty = {entry.device for entry in first.entries if entry.vector is None}
+    assert empty
+    assert empty <= {entry.device for entry in second.entries}
+
+
+async def test_a_device_whose_cohort_failed_after_it_gave_is_not_used_again(
+    connect: Connect, study: StudyView
+) -> None:
+    # Six of ten vanish, three of them before they mask: a quorum of seven gave and confirmed.
+    first, second = await play(connect, study, crew(dropout=0.6))
+    assert first.view.state == "failed"
+    gave = {entry.device for entry in first.entries if entry.vector is not None}
+    assert len(gave) == 7
+    assert not gave & {entry.device for entry in second.entries}
 
 
 async def test_a_fleet_that_finds_a_round_full_waits_for_the_next(
@@ -90,20 +122,43 @@ async def test_devices_refuse_and_the_fleet_says_why(connect: Connect, study: St
         await play(connect, study, careful)
 
 
+async def test_devices_refuse_a_server_that_asks_for_trust(
+    connect: Connect, trusting: StudyView
+) -> None:
+    with pytest.raises(NobodyEnteredError, match="semi-honest mode where active is wanted"):
+        await play(connect, trusting, crew())
+
+
 @pytest.mark.parametrize("devices", [10, 1000])
 def test_the_seed_decides_who_is_lost_and_when(devices: int) -> None:
     free = range(devices + 5)
-    chosen, leaving = select(crew(devices=devices), 1, free)
-    assert (chosen, leaving) == select(crew(devices=devices), 1, free)
-    assert (chosen, leaving) != select(crew(devices=devices, seed=8), 1, free)
-    assert (chosen, leaving) != select(crew(devices=devices), 2, free)
+    chosen, leaving = select(crew(devices=devices), 1, "active", free)
+    assert (chosen, leaving) == select(crew(devices=devices), 1, "active", free)
+    assert (chosen, leaving) != select(crew(devices=devices, seed=8), 1, "active", free)
+    assert (chosen, leaving) != select(crew(devices=devices), 2, "active", free)
     assert len(set(chosen)) == devices
     assert len(leaving) == devices // 5
     assert leaving.keys() <= set(chosen)
 
 
 def test_devices_vanish_before_each_phase_alike() -> None:
-    _, leaving = select(crew(devices=3000, dropout=0.5), 1, range(3000))
+    _, leaving = select(crew(devices=3000, dropout=0.5), 1, "active", range(3000))
     shares = Counter(leaving.values())
-    assert set(shares) == set(LOSABLE)
-    assert all(400 < count < 600 for count in shares.values())  # 500 and 5 sd; the seed is fixed
+    assert set(shares) == set(losable("active"))
+    assert all(290 < count < 460 for count in shares.values())  # 375 and 5 sd; the seed is fixed
+
+
+@pytest.mark.parametrize(
+    ("mode", "last", "phase"),
+    [
+        ("active", None, Phase.ENROLLING),
+        ("active", Step.MASKED, Phase.CONFIRMING),
+        ("active", Step.CONFIRMED, Phase.UNMASKING),
+        ("semi-honest", Step.MASKED, Phase.UNMASKING),
+    ],
+)
+def test_a_device_is_missed_in_the_phase_after_its_last_step(
+    mode: Mode, last: Step | None, phase: Phase
+) -> None:
+    assert lost_in(mode)[last] is phase
+    assert Step.REVEALED not in lost_in(mode)

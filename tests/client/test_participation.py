@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from random import SystemRandom
+from hashlib import sha256
+from pathlib import Path
+from random import Random, SystemRandom
 
 import httpx
 import numpy as np
@@ -10,14 +12,32 @@ import pytest
 
 from client.encoding import Contribution
 from client.fleet import Connect
-from client.participation import Device, Participation, Step, new_ticket
+from client.journal import FileJournal, Given, Journal, MemoryJournal, What
+from client.participation import Device, Participation, Step, steps
 from client.policy import Policy, PolicyError
 from client.transport import Transport
-from protocol.messages import Join, RoundView, Seat, StudyView
+from protocol.messages import (
+    Join,
+    RoundView,
+    StudyView,
+    Survivors,
+    pack_confirmations,
+    pack_parcels,
+    pack_roster,
+    pack_sharers,
+    unpack_confirmations,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
+)
 from secagg.errors import RefusedError
+from secagg.keys import Identity
+from tests.client.cohort import STUDY, N, Service, view_of
 
 POLICY = Policy(min_cohort=5)
-N = 10
+TRUSTING = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+REGISTRAR = Identity.of(bytes(range(32)))
+OTHER = Identity.of(bytes(range(1, 33)))
 
 
 async def open_round(http: httpx.AsyncClient, study: StudyView) -> RoundView:
@@ -25,29 +45,71 @@ async def open_round(http: httpx.AsyncClient, study: StudyView) -> RoundView:
     return RoundView.model_validate_json(answer.content)
 
 
+def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
+    identity = Identity.of(index.to_bytes(32, "big"))
+    given = Contribution({"word": 1}, 0, 0)
+    return Device(identity, given, journal or MemoryJournal(), enrolment)
+
+
 def participation(
-    http: httpx.AsyncClient, view: RoundView, index: int = 0, policy: Policy = POLICY
+    http: httpx.AsyncClient, view: RoundView, who: Device | None = None, policy: Policy = POLICY
 ) -> Participation:
-    device = Device(f"device-{index:04d}", Contribution({"word": 1}, 0, 0))
-    chance = np.random.default_rng(index)
     return Participation(
         Transport(http, patience=5),
         view,
-        device,
+        who or device(),
         policy=policy,
         secrets=SystemRandom(),
-        chance=chance,
+        chance=np.random.default_rng(1),
     )
 
 
-async def test_a_device_takes_its_steps_one_by_one(connect: Connect, study: StudyView) -> None:
+async def play(service: Service, who: Device | None = None, policy: Policy = POLICY) -> list[Step]:
+    """Let one device take part in a round of `service`; return its steps."""
+    async with service.client() as http:
+        part = participation(http, service.view, who, policy)
+        return [step async for step in part.steps(STUDY)]
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+async def test_a_device_takes_its_steps_one_by_one(
+    connect: Connect, study: StudyView, trusting: StudyView, mode: str
+) -> None:
+    asked, policy = (study, POLICY) if mode == "active" else (trusting, TRUSTING)
+
     async def take_part(index: int) -> list[Step]:
         async with connect() as http:
-            part = participation(http, await open_round(http, study), index)
-            return [step async for step in part.steps(study.id)]
+            view = await open_round(http, asked)
+            part = participation(http, view, device(index), policy)
+            return [step async for step in part.steps(asked.id)]
 
-    taken = await asyncio.gather(*(take_part(index) for index in range(N)))
-    assert taken == [list(Step)] * N
+    taken = await asyncio.gather(*(take_part(index) for index in range(10)))
+    assert taken == [list(steps(asked.terms.mode))] * 10
+    assert (Step.CONFIRMED in taken[0]) is (mode == "active")
+
+
+@pytest.mark.parametrize("terms", [{}, {"mode": "semi-honest"}])
+async def test_the_sum_has_the_vector_of_the_device(terms: dict[str, str]) -> None:
+    service = Service(view_of(**terms), lost=[4, 7])
+    async with service.client() as http:
+        part = participation(http, service.view, policy=TRUSTING if terms else POLICY)
+        taken = [step async for step in part.steps(STUDY)]
+    assert ("confirmation" in service.heard) is (Step.CONFIRMED in taken) is (not terms)
+    expected = service.ring.zero()
+    for slot in set(range(1, N)) - {4, 7}:
+        service.ring.add(expected, service.vector(slot))
+    assert part.vector is not None
+    service.ring.add(expected, part.vector)
+    assert service.ring.pack(service.total()) == service.ring.pack(expected)
+
+
+async def test_where_steps_take_long_the_event_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.participation.MUCH", 0)
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
+    assert await play(service, enrolled(service, REGISTRAR)) == list(Step)
+    service.total()
 
 
 async def test_whoever_drives_a_device_may_stop_after_any_step(
@@ -55,80 +117,257 @@ async def test_whoever_drives_a_device_may_stop_after_any_step(
 ) -> None:
     async with connect() as http:
         part = participation(http, await open_round(http, study))
-        steps = part.steps(study.id)
-        assert await anext(steps) is Step.JOINED
-        await steps.aclose()
+        taking = part.steps(study.id)
+        assert await anext(taking) is Step.JOINED
+        await taking.aclose()
         assert part.seat is not None
         assert part.vector is None
 
 
-async def test_a_plan_beyond_the_policy_is_refused_before_anything_is_sent(
-    connect: Connect, study: StudyView
-) -> None:
-    async with connect() as http:
-        view = await open_round(http, study)
-    silent = httpx.AsyncClient(transport=httpx.MockTransport(_not_a_word), base_url="http://x")
-    async with silent as http:
-        part = participation(http, view, policy=Policy(min_cohort=9))
-        with pytest.raises(PolicyError, match="min_cohort"):
-            await anext(part.steps(study.id))
+async def test_each_round_has_keys_and_a_ticket_of_its_own() -> None:
+    said, tickets = [], set[str]()
+
+    async def note(request: httpx.Request) -> None:
+        tickets.add(request.headers["authorization"])
+
+    for number in (1, 2):
+        service = Service(view_of(number))
+        async with service.client() as http:
+            http.event_hooks = {"request": [note]}
+            taking = participation(http, service.view).steps(STUDY)
+            await anext(taking)
+            await taking.aclose()
+        said.append(Join.model_validate_json(service.heard["participants"]))
+    assert {len(ticket) for ticket in tickets} == {len("Bearer ") + 43}
+    assert len(tickets) == 2
+    assert len({key for one in said for key in (one.mask_key, one.seal_key)}) == 4
+    assert said[0].identity == said[1].identity
 
 
-def _not_a_word(request: httpx.Request) -> httpx.Response:
-    raise AssertionError(f"{request.method} {request.url} was sent")
+# What a device refuses before it says a word.
+
+
+def enrolled(service: Service, registrar: Identity) -> Device:
+    assert service.plan.registry is not None
+    enrolment = registrar.sign(service.plan.registry.enrolment(device().identity.public))
+    return device(enrolment=enrolment)
 
 
 @pytest.mark.parametrize(
-    ("roster", "why"),
+    ("terms", "policy", "why"),
     [
-        (b"{}", "cannot be read"),
-        (b"not json", "cannot be read"),
-        ({"slot": 1}, "moved me"),
-        ({"n": 7}, "cohort of 7"),
-        ({"threshold": 1}, "threshold 1"),
-        ({"neighbours": ()}, "neighbours in the graph"),
+        ({}, Policy(min_cohort=7), "min_cohort"),
+        ({"mode": "semi-honest"}, POLICY, "modes"),
+        ({}, Policy(min_cohort=5, registrar=REGISTRAR.public), "registrar"),
+        ({"registrar": OTHER.public.hex()}, Policy(min_cohort=5), "did not enrol me"),
     ],
 )
-async def test_a_device_leaves_a_service_that_cheats_on_the_roster(
-    connect: Connect, study: StudyView, roster: bytes | dict[str, object], why: str
+async def test_a_plan_beyond_the_policy_is_refused_before_anything_is_sent(
+    terms: dict[str, str], policy: Policy, why: str
 ) -> None:
-    async with connect() as http:
-        view = await open_round(http, study)
-    cheat = httpx.MockTransport(_service_with(roster))
-    async with httpx.AsyncClient(transport=cheat, base_url="http://x") as http:
-        steps = participation(http, view).steps(study.id)
-        assert await anext(steps) is Step.JOINED
-        with pytest.raises(RefusedError, match=why):
-            await anext(steps)
+    service = Service(view_of(**terms))
+    with pytest.raises(PolicyError, match=why):
+        await play(service, device(), policy)
+    assert service.heard == {}
 
 
-def _service_with(
-    roster: bytes | dict[str, object],
-) -> Callable[[httpx.Request], httpx.Response]:
-    """Return a service that gives seat 0 of a cohort of 9, and then this roster."""
-    honest = {
-        "slot": 0,
-        "n": 9,
-        "degree": 4,
-        "threshold": 2,
-        "seed": "00" * 32,
-        "digest": "00" * 32,
-        "neighbours": (),
-    }
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.method == "POST":
-            Join.model_validate_json(request.content)
-            seat = {"participant": "p", "cohort": 0, "slot": 0, "deadline": "2030-01-01T00:00:00Z"}
-            return httpx.Response(201, content=Seat.model_validate(seat).model_dump_json())
-        if isinstance(roster, bytes):
-            return httpx.Response(200, content=roster)
-        return httpx.Response(200, json=honest | roster)
-
-    return answer
+async def test_an_enrolment_is_shown_where_the_study_has_a_registrar_and_only_there() -> None:
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
+    who = enrolled(service, REGISTRAR)
+    await play(service, who)
+    assert Join.model_validate_json(service.heard["participants"]).enrolment == who.enrolment.hex()
+    plain = Service(view_of())
+    await play(plain, device(enrolment=who.enrolment))
+    assert Join.model_validate_json(plain.heard["participants"]).enrolment is None
 
 
-def test_a_ticket_is_32_fresh_bytes_in_43_characters() -> None:
-    tickets = {new_ticket(SystemRandom()) for _ in range(10)}
-    assert len(tickets) == 10
-    assert {len(ticket) for ticket in tickets} == {43}
+# What a device refuses of a service that cheats. Each cheat changes one answer.
+
+
+def dropping(*slots: int) -> Callable[[bytes], bytes]:
+    """Return a cheat that leaves slots out of the survivors."""
+
+    def cheat(body: bytes) -> bytes:
+        told = Survivors.model_validate_json(body).survivors
+        left = tuple(slot for slot in told if slot not in slots)
+        return Survivors(survivors=left).model_dump_json().encode()
+
+    return cheat
+
+
+def swapped_entries(body: bytes) -> bytes:
+    first, second, *rest = unpack_roster(body, has_registrar=False)
+    return pack_roster([second, first, *rest])
+
+
+def repeated_entry(body: bytes) -> bytes:
+    entries = unpack_roster(body, has_registrar=False)
+    return pack_roster([*entries[:-1], entries[1]])
+
+
+def unsigned_sharers(body: bytes) -> bytes:
+    sharers = unpack_sharers(body)
+    other = sharers[0].signature
+    return pack_sharers(
+        {
+            slot: one if slot == 0 else type(one)(one.contribution, one.digest, other)
+            for slot, one in sharers.items()
+        }
+    )
+
+
+def another_deal(body: bytes) -> bytes:
+    sharers = unpack_sharers(body)
+    sharers[0] = type(sharers[0])(sharers[1].contribution, sharers[0].digest, bytes(64))
+    return pack_sharers(sharers)
+
+
+def fewer_sharers(body: bytes) -> bytes:
+    return pack_sharers({slot: one for slot, one in unpack_sharers(body).items() if slot < 6})
+
+
+def fewer_signatures(body: bytes) -> bytes:
+    return pack_confirmations({s: one for s, one in unpack_confirmations(body).items() if s < 6})
+
+
+def forged_signatures(body: bytes) -> bytes:
+    signatures = unpack_confirmations(body)
+    return pack_confirmations(dict.fromkeys(signatures, signatures[0]))
+
+
+def a_strangers_parcel(body: bytes) -> bytes:
+    parcels = unpack_parcels(body)
+    return pack_parcels(parcels | {0: next(iter(parcels.values()))})
+
+
+def unreadable(_: bytes) -> bytes:
+    return b"\xffx"
+
+
+@pytest.mark.parametrize(
+    ("answer", "cheat", "why", "said"),
+    [
+        ("seat", unreadable, "cannot be read", "participants"),
+        ("seat", lambda b: b.replace(b'"slot":0', b'"slot":-1'), "(seat)", "participants"),
+        ("seat", lambda b: b.replace(b'"slot":0', b'"slot":9'), "(seat)", "participants"),
+        ("seat", lambda b: b.replace(b'"cohort":0', b'"cohort":-1'), "(seat)", "participants"),
+        ("seat", lambda b: b.replace(b'"slot":0', b'"slot":1'), "another than me", "participants"),
+        ("roster", unreadable, "cannot be read", "participants"),
+        ("roster", lambda body: body[: 7 * 96], "cohort of 7", "participants"),
+        ("roster", lambda body: body + body[:96], "cohort of 10", "participants"),
+        ("roster", swapped_entries, "another than me", "participants"),
+        ("roster", repeated_entry, "same identity twice", "participants"),
+        ("roster", lambda body: bytes(32) + body[32:], "cannot be read", "participants"),
+        ("sharers", unreadable, "cannot be read", "shares"),
+        ("sharers", unsigned_sharers, "did not sign", "shares"),
+        ("sharers", another_deal, "other shares than I dealt", "shares"),
+        ("sharers", fewer_sharers, "quorum", "shares"),
+        ("survivors", unreadable, "cannot be read", "vector"),
+        ("survivors", dropping(0), "left my vector out", "vector"),
+        ("survivors", dropping(1, 2, 3), "quorum", "vector"),
+        ("confirmations", unreadable, "cannot be read", "confirmation"),
+        ("confirmations", fewer_signatures, "quorum", "confirmation"),
+        ("confirmations", forged_signatures, "did not sign", "confirmation"),
+        ("parcels", unreadable, "cannot be read", "confirmation"),
+        ("parcels", a_strangers_parcel, "dealt none", "confirmation"),
+    ],
+)
+async def test_a_device_leaves_a_service_that_cheats_and_says_no_more(
+    answer: str, cheat: Callable[[bytes], bytes], why: str, said: str
+) -> None:
+    service = Service(view_of(), cheats={answer: cheat})
+    with pytest.raises(RefusedError) as refused:
+        await play(service)
+    assert why in str(refused.value)
+    assert list(service.heard)[-1] == said
+
+
+async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> None:
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), OTHER)
+    with pytest.raises(RefusedError, match="is not enrolled"):
+        await play(service, enrolled(service, REGISTRAR))
+    assert list(service.heard) == ["participants", "shares"]
+
+
+# What was given is in the journal before it leaves.
+
+
+async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -> None:
+    path, recorded = tmp_path / "journal", list[str]()
+
+    def look(what: str, body: bytes) -> None:
+        if what in set(What):
+            assert sha256(body).hexdigest() in path.read_text()
+            recorded.append(what)
+
+    service = Service(view_of(), before=look)
+    await play(service, device(journal=FileJournal(path)))
+    assert recorded == list(What)
+    for secret in (service.heard["vector"], service.heard["reveal"]):
+        assert secret.hex() not in path.read_text()
+
+
+@pytest.mark.parametrize("what", What)
+async def test_what_was_given_otherwise_is_not_given(what: What) -> None:
+    journal = MemoryJournal()
+    journal.record(Given.of(STUDY, 1, 0, what, b"the other half"))
+    service = Service(view_of())
+    with pytest.raises(PolicyError, match="once per study"):
+        await play(service, device(journal=journal))
+    assert what not in service.heard
+
+
+class CrashedError(Exception):
+    """The device ended here."""
+
+
+@pytest.mark.parametrize("what", What)
+async def test_a_device_that_crashed_before_it_sent_gives_no_other_vector(
+    what: What, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+
+    def crash(saying: str, _: bytes) -> None:
+        if saying == what:
+            raise CrashedError
+
+    with pytest.raises(CrashedError):
+        await play(Service(view_of(), before=crash), device(journal=FileJournal(path)))
+    for number in (1, 2):  # the same round, and one that follows a failed one
+        again = Service(view_of(number))
+        with pytest.raises(PolicyError, match="once per study"):
+            await play(again, device(journal=FileJournal(path)))
+        assert again.heard == {}
+
+
+async def test_a_device_that_crashed_before_it_masked_may_come_again(tmp_path: Path) -> None:
+    def crash(saying: str, _: bytes) -> None:
+        if saying == "shares":
+            raise CrashedError
+
+    journal = FileJournal(tmp_path / "journal")
+    with pytest.raises(CrashedError):
+        await play(Service(view_of(), before=crash), device(journal=journal))
+    assert await play(Service(view_of(2)), device(journal=journal)) == list(Step)
+
+
+async def test_of_two_processes_of_one_device_one_gives_its_vector(tmp_path: Path) -> None:
+    journals = [FileJournal(tmp_path / "journal") for _ in range(2)]
+    services = [Service(view_of(number)) for number in (1, 2)]
+    outcomes = await asyncio.gather(
+        *(
+            play(service, device(journal=journal))
+            for service, journal in zip(services, journals, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["PolicyError", "list"]
+    assert sum("vector" in service.heard for service in services) == 1
+
+
+def test_nothing_secret_is_shown() -> None:
+    secret = Random(1).randbytes(32)
+    who = Device(Identity.of(secret), Contribution({"word": 1}, 0, 0), MemoryJournal())
+    assert secret.hex() not in repr(who)
+    assert repr(secret) not in repr(who)
+    assert "word" not in repr(who)

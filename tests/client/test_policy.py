@@ -5,13 +5,15 @@ from random import Random
 
 import pytest
 
-from client.policy import Policy, PolicyError
+from client.policy import Policy, PolicyError, upload_bytes
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
-from protocol.messages import Neighbour, Roster, Seat
+from protocol.messages import Seat
+from secagg.deals import KeyDeal, Parcel, SeedDeal, Upload
 from secagg.errors import RefusedError
-from secagg.graph import parameters
+from secagg.keys import Identity
+from secagg.parameters import parameters
 
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
@@ -23,22 +25,16 @@ SEAT = Seat.model_validate(
 )
 
 
-def roster(n: int = 90, slot: int = 3) -> Roster:
-    needed = parameters(n, TERMS.assumptions)
-    return Roster(
-        slot=slot,
-        n=n,
-        degree=needed.degree,
-        threshold=needed.threshold,
-        seed="00" * 32,
-        digest="00" * 32,
-        neighbours=(Neighbour(slot=0, mask_key="11" * 32, seal_key="22" * 32),),
-    )
+def plan(**terms: object) -> AnyPlan:
+    """Return the plan with other terms."""
+    changed = Terms.model_validate(TERMS.model_dump() | terms)
+    return PLAN.model_copy(update={"terms": changed})
 
 
 def test_a_plan_within_the_policy_is_taken() -> None:
     POLICY.check_plan(PLAN, STUDY, 1)
-    POLICY.check_roster(PLAN, SEAT, roster())
+    for n in (80, 100):
+        POLICY.check_cohort(PLAN, SEAT, n)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +45,9 @@ def test_a_plan_within_the_policy_is_taken() -> None:
         (replace(POLICY, min_corrupt=0.11), "min_corrupt"),
         (replace(POLICY, max_dropout=0.19), "max_dropout"),
         (replace(POLICY, min_sigma=41), "min_sigma"),
-        (replace(POLICY, modes=frozenset({"active"})), "modes"),
+        (replace(POLICY, modes=frozenset({"semi-honest"})), "modes"),
         (replace(POLICY, max_upload_bytes=3000), "max_upload_bytes"),
+        (replace(POLICY, registrar=bytes(32)), "registrar"),
     ],
 )
 def test_a_plan_beyond_a_limit_is_refused_by_the_name_of_the_limit(
@@ -70,20 +67,80 @@ def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) 
 
 
 def test_a_device_gives_once_per_study() -> None:
-    POLICY.check_plan(PLAN, STUDY, 1, counted={"another study"})
-    with pytest.raises(PolicyError, match="second time"):
-        POLICY.check_plan(PLAN, STUDY, 1, counted={STUDY})
+    POLICY.check_plan(PLAN, STUDY, 1, given={"another study"})
+    with pytest.raises(PolicyError, match="second vector") as refused:
+        POLICY.check_plan(PLAN, STUDY, 1, given={STUDY})
+    assert refused.value.limit == "once per study"
+
+
+def test_a_server_is_trusted_to_keep_to_the_protocol_by_those_alone_who_say_so() -> None:
+    asked = plan(mode="semi-honest")
+    with pytest.raises(PolicyError, match="semi-honest mode where active is wanted"):
+        POLICY.check_plan(asked, STUDY, 1)
+    replace(POLICY, modes=frozenset({"semi-honest", "active"})).check_plan(asked, STUDY, 1)
+
+
+REGISTRAR, OTHER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
+
+
+@pytest.mark.parametrize("named", [None, OTHER.public.hex()])
+def test_a_pinned_registrar_and_no_other_is_taken(named: str | None) -> None:
+    pinned = replace(POLICY, registrar=REGISTRAR.public)
+    pinned.check_plan(plan(registrar=REGISTRAR.public.hex()), STUDY, 1)
+    with pytest.raises(PolicyError) as refused:
+        pinned.check_plan(plan(registrar=named), STUDY, 1)
+    assert refused.value.limit == "registrar"
+
+
+def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_study() -> None:
+    me, asked = Identity.of(bytes(32)), plan(registrar=REGISTRAR.public.hex())
+    assert asked.registry is not None
+    mine = asked.registry.enrolment(me.public)
+    POLICY.check_enrolment(asked, me, REGISTRAR.sign(mine))
+    POLICY.check_enrolment(PLAN, me, b"")  # nobody is enrolled here
+    elsewhere = asked.model_copy(update={"study": "study-2"}).registry
+    assert elsewhere is not None
+    for wrong in (b"", OTHER.sign(mine), REGISTRAR.sign(elsewhere.enrolment(me.public))):
+        with pytest.raises(PolicyError, match="did not enrol me"):
+            POLICY.check_enrolment(asked, me, wrong)
+
+
+def test_the_deals_count_as_upload() -> None:
+    holders = parameters(100, TERMS.assumptions).holders
+    parcel = Parcel(bytes(32), bytes(49))
+    shares = KeyDeal(bytes(32), (parcel,) * holders, bytes(64)).pack()
+    vector = bytes(MECHANISMS["adaptive-iblt"].ring(PLAN).nbytes)
+    upload = Upload(SeedDeal(bytes(32), bytes(32), (parcel,) * holders), vector, bytes(64)).pack()
+    exactly = len(shares) + len(upload)
+    assert upload_bytes(PLAN) == exactly
+    replace(POLICY, max_upload_bytes=exactly).check_plan(PLAN, STUDY, 1)
+    with pytest.raises(PolicyError, match=f"{exactly} bytes"):
+        replace(POLICY, max_upload_bytes=exactly - 1).check_plan(PLAN, STUDY, 1)
 
 
 @pytest.mark.parametrize(
-    ("shown", "limit"),
+    ("n", "slot", "cohort", "limit"),
     [
-        (roster(slot=4), "seat"),  # another seat than the one given
-        (roster(n=79), "terms"),  # fewer than the plan's minimum
-        (roster(n=101), "terms"),  # more than the plan's ring was made for
+        (79, 3, 0, "terms"),  # fewer than the plan's minimum
+        (101, 3, 0, "terms"),  # more than the plan's ring was made for
+        (90, 90, 0, "seat"),  # no slot of this cohort
+        (90, -1, 0, "seat"),
+        (90, 3, 1, "seat"),  # no cohort of this round
+        (90, 3, -1, "seat"),
     ],
 )
-def test_a_roster_weaker_than_the_plan_promised_is_refused(shown: Roster, limit: str) -> None:
+def test_a_cohort_that_the_plan_did_not_promise_is_refused(
+    n: int, slot: int, cohort: int, limit: str
+) -> None:
+    seat = SEAT.model_copy(update={"slot": slot, "cohort": cohort})
     with pytest.raises(PolicyError) as refused:
-        POLICY.check_roster(PLAN, SEAT, shown)
+        POLICY.check_cohort(PLAN, seat, n)
     assert refused.value.limit == limit
+
+
+def test_a_cohort_that_may_keep_too_few_is_refused() -> None:
+    # A minimum of 80 may keep 64; this device wants 70, which 88 of 100 keep.
+    wary = replace(POLICY, min_cohort=70)
+    wary.check_cohort(PLAN, SEAT, 88)
+    with pytest.raises(PolicyError, match="as few as 69"):
+        wary.check_cohort(PLAN, SEAT, 86)

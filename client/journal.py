@@ -1,0 +1,176 @@
+"""What a device gave, written down before it is sent: one of each kind in a study, ever.
+
+A vector is hidden by masks that only its device's holders can take off. Nobody gains by asking
+once; by asking again one might:
+
+    another vector          the difference of the two tells what is in them
+    another confirmation    two sets of survivors: each secret could be had for one of them
+    another reveal          both secrets of one device: its vector could be read
+
+So a device records the digest of what it is about to send, durably, and only then sends it.
+The same bytes may be sent as often as the network asks for; others are refused, in this round
+or a later one, by this process or the next. That holds even if the first cohort failed: the
+server may have read its sum and said otherwise.
+
+No secret is ever written. Keys, seeds and shares live in memory only, so after a restart there
+is nothing left of a round that could be given; what the journal adds then is that no other
+round begins. A crash between record and send costs a device its part in one study, and
+nothing worse.
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from client.policy import PolicyError
+
+
+class What(StrEnum):
+    """The messages of a participant that may be said in one way only."""
+
+    VECTOR = "vector"
+    CONFIRMATION = "confirmation"
+    REVEAL = "reveal"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """That a device gave a message of SHA-256 `digest`, in hexadecimal, to a study's cohort."""
+
+    study: str
+    round: int
+    cohort: int
+    what: What
+    digest: str
+
+    @classmethod
+    def of(cls, study: str, number: int, cohort: int, what: What, body: bytes) -> Self:
+        """Return the record of `body`."""
+        return cls(study, number, cohort, what, sha256(body).hexdigest())
+
+
+class JournalError(RuntimeError):
+    """The journal cannot be read or written, so nothing may be sent."""
+
+
+class Journal(ABC):
+    """What one device gave, in all its studies."""
+
+    def record(self, given: Given) -> None:
+        """Record what is about to be sent; once this returns it may be.
+
+        Raises:
+            PolicyError: if the device gave another message of this kind in this study.
+            JournalError: if it cannot be recorded.
+        """
+        with self._exclusive() as known:
+            for one in known:
+                if (one.study, one.what) == (given.study, given.what) and one != given:
+                    asked = f"asked for a second {given.what} in study {given.study}"
+                    raise PolicyError("once per study", asked)
+            if given not in known:
+                self._append(given)
+
+    def studies(self) -> frozenset[str]:
+        """Return the studies that the device gave a vector to: it takes no further part there.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._exclusive() as known:
+            return frozenset(one.study for one in known if one.what is What.VECTOR)
+
+    @abstractmethod
+    @contextmanager
+    def _exclusive(self) -> Iterator[list[Given]]:
+        """Yield all records while nobody else reads or appends."""
+
+    @abstractmethod
+    def _append(self, given: Given) -> None:
+        """Append a record, within `_exclusive`."""
+
+
+class MemoryJournal(Journal):
+    """A journal that ends with its process; for devices that do as well."""
+
+    def __init__(self) -> None:
+        self._known: list[Given] = []
+        self._lock = Lock()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[list[Given]]:
+        with self._lock:
+            yield list(self._known)
+
+    def _append(self, given: Given) -> None:
+        self._known.append(given)
+
+
+class FileJournal(Journal):
+    """A journal in the file at `path`: a line of JSON a record, on the disk before it counts.
+
+    Processes take turns by a lock on the file (POSIX). The file is for its owner's eyes only:
+    it holds no secret, but it tells which studies a device took part in. Keep it beside the
+    device's identities: without it they are good for no study that they were used in.
+
+    A record is cut off if the machine stops while it is written. It did not count yet, and
+    nothing was sent: a last line without its end is dropped. Any other line that cannot be
+    read means that something else wrote here, and the device takes part in nothing until
+    somebody has looked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()  # that of the file does not tell this process's threads apart
+        self._file = -1
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[list[Given]]:
+        import fcntl  # noqa: PLC0415 - POSIX only, and whoever keeps no file needs none
+
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with self._lock:
+            try:
+                self._file = os.open(self._path, flags, 0o600)
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX)
+                    yield self._read()
+                finally:
+                    os.close(self._file)  # the lock goes with it
+            except OSError as error:
+                raise JournalError(f"{self._path}: {error.strerror}") from error
+
+    def _read(self) -> list[Given]:
+        with open(self._file, "rb", closefd=False) as file:
+            said = file.read()
+        whole = said[: said.rfind(b"\n") + 1]
+        if len(whole) < len(said):
+            os.ftruncate(self._file, len(whole))
+        lines = whole.split(b"\n")[:-1]
+        return [self._parsed(number, line) for number, line in enumerate(lines, start=1)]
+
+    def _parsed(self, number: int, line: bytes) -> Given:
+        try:
+            said = json.loads(line)
+            return Given(**(said | {"what": What(said["what"])}))
+        except (ValueError, TypeError, KeyError):
+            what = "is no record: something else wrote here, so nothing more is given"
+            raise JournalError(f"{self._path}, line {number}: {what}") from None
+
+    def _append(self, given: Given) -> None:
+        with open(self._file, "ab", closefd=False) as file:
+            file.write(json.dumps(asdict(given)).encode() + b"\n")
+        os.fsync(self._file)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the file may be new: its name must be on the disk as well
+        finally:
+            os.close(folder)

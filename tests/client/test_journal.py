@@ -1,0 +1,190 @@
+"""A device says each thing in one way only, whoever restarts it, and whatever was torn."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from client.journal import FileJournal, Given, Journal, JournalError, MemoryJournal, What
+from client.policy import PolicyError
+
+VECTOR = Given.of("study-1", 1, 0, What.VECTOR, b"masked")
+CONFIRMATION = Given.of("study-1", 1, 0, What.CONFIRMATION, b"signature under a set")
+REVEAL = Given.of("study-1", 1, 0, What.REVEAL, b"one half")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+@pytest.fixture(params=["memory", "file"])
+def journal(request: pytest.FixtureRequest, path: Path) -> Journal:
+    return MemoryJournal() if request.param == "memory" else FileJournal(path)
+
+
+def test_the_same_message_may_be_sent_as_often_as_it_takes(journal: Journal) -> None:
+    for given in (VECTOR, VECTOR, CONFIRMATION, REVEAL, REVEAL, VECTOR):
+        journal.record(given)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (VECTOR, Given.of("study-1", 1, 0, What.VECTOR, b"another")),
+        (VECTOR, Given.of("study-1", 2, 0, What.VECTOR, b"another")),  # of the next round
+        (VECTOR, replace(VECTOR, cohort=1)),
+        (CONFIRMATION, Given.of("study-1", 1, 0, What.CONFIRMATION, b"under another set")),
+        (REVEAL, Given.of("study-1", 1, 0, What.REVEAL, b"the other half")),
+    ],
+)
+def test_a_second_message_of_a_kind_is_refused(
+    journal: Journal, first: Given, second: Given
+) -> None:
+    journal.record(first)
+    for _ in range(2):  # a refusal leaves no trace that would let it through next time
+        with pytest.raises(PolicyError, match=f"second {second.what} in study study-1") as refused:
+            journal.record(second)
+    assert refused.value.limit == "once per study"
+    journal.record(first)
+
+
+def test_another_study_is_another_matter(journal: Journal) -> None:
+    journal.record(VECTOR)
+    journal.record(replace(VECTOR, study="study-2", digest="00" * 32))
+    journal.record(replace(CONFIRMATION, study="study-3"))
+    assert journal.studies() == {"study-1", "study-2"}  # those that it gave a vector to
+
+
+def test_whoever_restarts_knows_what_was_given(path: Path) -> None:
+    FileJournal(path).record(VECTOR)
+    again = FileJournal(path)
+    assert again.studies() == {"study-1"}
+    with pytest.raises(PolicyError, match="second vector"):
+        again.record(replace(VECTOR, round=2))
+
+
+def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
+    FileJournal(path).record(REVEAL)
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line) == {
+        "study": "study-1",
+        "round": 1,
+        "cohort": 0,
+        "what": "reveal",
+        "digest": sha256(b"one half").hexdigest(),
+    }
+
+
+def test_a_journal_is_its_owners_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        FileJournal(path).record(VECTOR)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("torn", [b'{"study": "study-2", "rou', b"{", b"\0" * 40])
+def test_a_torn_last_line_was_never_sent_and_is_dropped(path: Path, torn: bytes) -> None:
+    journal = FileJournal(path)
+    journal.record(VECTOR)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert journal.studies() == {"study-1"}
+    journal.record(CONFIRMATION)
+    assert path.read_bytes().startswith(whole)
+    assert FileJournal(path).studies() == {"study-1"}
+    with pytest.raises(PolicyError):
+        journal.record(replace(CONFIRMATION, digest="00" * 32))
+
+
+def test_a_file_of_nothing_but_a_torn_line_is_empty(path: Path) -> None:
+    path.write_bytes(b'{"study"')
+    FileJournal(path).record(VECTOR)
+    assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"not json", b"[]", b"{}", b"", b'{"what": "vector"}', b'{"what": "key", "study": "s"}'],
+)
+def test_a_line_that_nobody_tore_stops_everything(path: Path, line: bytes) -> None:
+    journal = FileJournal(path)
+    journal.record(VECTOR)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    for act in (journal.studies, lambda: journal.record(CONFIRMATION)):
+        with pytest.raises(JournalError, match="line 2"):
+            act()
+
+
+@pytest.mark.parametrize("wrong", ["missing/journal", "."])
+def test_what_cannot_be_recorded_is_not_acknowledged(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(JournalError, match=wrong):
+        FileJournal(tmp_path / wrong).record(VECTOR)
+
+
+def test_a_record_is_on_the_disk_before_it_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fsync(file: int) -> None:
+        synced.append((os.fstat(file).st_ino, path.read_bytes().count(b"\n")))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    FileJournal(path).record(VECTOR)
+    assert synced == [(path.stat().st_ino, 1), (path.parent.stat().st_ino, 1)]
+
+
+def test_a_disk_that_fails_stops_the_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JournalError, match="No space left"):
+        FileJournal(path).record(VECTOR)
+
+
+def contenders(journals: Callable[[], Journal], count: int) -> int:
+    """Return how many of `count` devices with one journal may give their vectors."""
+
+    def give(number: int) -> int:
+        with suppress(PolicyError):
+            journals().record(Given.of("study", number, 0, What.VECTOR, b"%d" % number))
+            return 1
+        return 0
+
+    with ThreadPoolExecutor(count) as threads:
+        return sum(threads.map(give, range(count)))
+
+
+def test_of_many_threads_one_gives_its_vector(journal: Journal, tmp_path: Path) -> None:
+    assert contenders(lambda: journal, 8) == 1
+    assert contenders(lambda: FileJournal(tmp_path / "shared"), 8) == 1
+
+
+def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from client.journal import FileJournal, Given, What\n"
+        "from client.policy import PolicyError\n"
+        "given = Given.of('study', int(sys.argv[2]), 0, What.VECTOR, sys.argv[2].encode())\n"
+        "try: FileJournal(Path(sys.argv[1])).record(given)\n"
+        "except PolicyError: sys.exit(7)\n"
+    )
+    devices = [
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)])
+        for number in range(4)
+    ]
+    codes = sorted(device.wait(60) for device in devices)
+    assert codes == [0, 7, 7, 7]
+    assert len(path.read_text().splitlines()) == 1
