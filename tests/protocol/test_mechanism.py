@@ -6,9 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.domain import Utf8
-from protocol.mechanism import Terms
+from protocol.mechanism import Terms, enrolment_scope
 from protocol.mechanisms import MECHANISMS, AnyPlan
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+from secagg.keys import Identity
 
 TERMS = Terms(cohort_size=100, minimum=50)
 QUESTION = AdaptiveIbltQuestion(threshold=20, contribution=3, domain=Utf8(max_bytes=12), words=2000)
@@ -32,13 +33,23 @@ def plan() -> AnyPlan:
         {"corrupt": 0.5, "dropout": 0.5},  # nothing would be left to recover from
         {"sigma": 0},
         {"mode": "honest"},
-        {"mode": "active"},  # not built yet, so not to be promised
+        {"corrupt": 0.3, "dropout": 0.35},  # an active server counts losses twice
+        {"corrupt": 0.6, "dropout": 0.35, "mode": "semi-honest"},
+        {"registrar": "00" * 31},
+        {"registrar": "AB" * 32},
         {"unknown": 1},
     ],
 )
 def test_terms_that_cannot_be_kept_are_refused(fault: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Terms.model_validate({"cohort_size": 100, "minimum": 50, **fault})
+
+
+def test_a_server_is_not_trusted_unless_the_terms_say_so() -> None:
+    assert TERMS.mode == "active"
+    assert TERMS.assumptions.is_active
+    lax = Terms(cohort_size=100, minimum=50, corrupt=0.3, dropout=0.35, mode="semi-honest")
+    assert not lax.assumptions.is_active
 
 
 def test_a_round_counts_the_devices_of_all_cohorts() -> None:
@@ -61,6 +72,8 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AnyPlan) -> None:
             {"t": plan.t + 1},
             {"cells": plan.cells - 1},
             {"terms": TERMS.model_copy(update={"dropout": 0.1})},
+            {"terms": TERMS.model_copy(update={"mode": "semi-honest"})},
+            {"terms": TERMS.model_copy(update={"registrar": "ab" * 32})},
             {"question": QUESTION.model_copy(update={"contribution": 2})},
         )
     ]
@@ -70,6 +83,21 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AnyPlan) -> None:
 def test_each_cohort_of_each_plan_has_its_own_session(plan: AnyPlan) -> None:
     other = plan.model_copy(update={"t": plan.t + 1})
     assert len({p.session(cohort) for p in (plan, other) for cohort in range(100)}) == 200
+
+
+def test_a_registrar_enrols_for_one_study(plan: AnyPlan) -> None:
+    assert plan.registry is None  # the server alone says who takes part
+    registrar, device = Identity.of(bytes(range(32))), Identity.of(bytes(32)).public
+    terms = TERMS.model_copy(update={"registrar": registrar.public.hex()})
+    here = plan.model_copy(update={"terms": terms}).registry
+    there = plan.model_copy(update={"terms": terms, "study": "other"}).registry
+    assert here is not None
+    assert there is not None
+    assert here.scope == enrolment_scope("study")
+    enrolment = registrar.sign(here.enrolment(device))
+    assert here.admits(device, enrolment)
+    assert not there.admits(device, enrolment)
+    assert not here.admits(Identity.of(bytes(31) + b"x").public, enrolment)
 
 
 def test_a_plan_cannot_be_changed(plan: AnyPlan) -> None:

@@ -1,75 +1,135 @@
 """Bodies come back as they were, and what nobody may say cannot be said."""
 
+from collections.abc import Callable
+from hashlib import sha256
+from random import Random
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from protocol.domain import Utf8
+from protocol.mechanism import Terms
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
 from protocol.messages import (
     Join,
     Problem,
     ProblemType,
     Timeouts,
-    pack_envelopes,
-    pack_reveal,
-    unpack_envelopes,
-    unpack_reveal,
+    join_statement,
+    pack_confirmations,
+    pack_parcels,
+    pack_roster,
+    pack_sharers,
+    unpack_confirmations,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
 )
-from secagg.participant import ENVELOPE_BYTES, Reveal
-from secagg.shamir import SHARE_BYTES
+from secagg.cohort import Entry, Sharer
+from secagg.deals import Parcel
+from secagg.keys import PublicKeys
 
 SLOTS = st.integers(0, 2**32 - 1)
-ENVELOPE = bytes(range(ENVELOPE_BYTES))
-SHARE = bytes(range(SHARE_BYTES))
 
 
-@given(st.dictionaries(SLOTS, st.binary(min_size=ENVELOPE_BYTES, max_size=ENVELOPE_BYTES)))
-def test_envelopes_come_back(envelopes: dict[int, bytes]) -> None:
-    body = pack_envelopes(envelopes)
-    assert len(body) == 98 * len(envelopes)  # as docs/protocol.md says
-    assert unpack_envelopes(body) == envelopes
+def octets(size: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=size, max_size=size)
 
 
-@given(st.dictionaries(SLOTS, st.tuples(st.booleans(), st.binary(min_size=33, max_size=33))))
-def test_a_reveal_comes_back(given_: dict[int, tuple[bool, bytes]]) -> None:
-    seeds = {owner: share for owner, (lost, share) in given_.items() if not lost}
-    keys = {owner: share for owner, (lost, share) in given_.items() if lost}
-    body = pack_reveal(Reveal(seeds, keys))
-    assert len(body) == 38 * len(given_)
-    assert unpack_reveal(body) == Reveal(seeds, keys)
+KEYS = octets(31).map(lambda tail: b"\x09" + tail)  # no key of low order begins so
+ENTRIES = st.tuples(KEYS, KEYS, KEYS).filter(lambda keys: keys[1] != keys[2])
+SHARERS = st.builds(Sharer, octets(32), octets(32), octets(64))
+PARCELS = st.builds(Parcel, octets(32), octets(49))
 
 
-def test_a_body_of_half_a_record_is_refused() -> None:
-    for size in (1, 97, 99):
+@given(st.lists(ENTRIES, max_size=5), st.booleans(), octets(64))
+def test_a_roster_comes_back(
+    keys: list[tuple[bytes, bytes, bytes]], has_registrar: bool, enrolment: bytes
+) -> None:
+    signed = enrolment if has_registrar else b""
+    roster = tuple(Entry(identity, PublicKeys(*pair), signed) for identity, *pair in keys)
+    body = pack_roster(roster)
+    assert len(body) == (160 if has_registrar else 96) * len(keys)  # as docs/protocol.md says
+    assert unpack_roster(body, has_registrar=has_registrar) == roster
+
+
+@given(st.dictionaries(SLOTS, SHARERS))
+def test_sharers_come_back(sharers: dict[int, Sharer]) -> None:
+    body = pack_sharers(sharers)
+    assert len(body) == 132 * len(sharers)
+    assert unpack_sharers(body) == sharers
+
+
+@given(st.dictionaries(SLOTS, octets(64)))
+def test_confirmations_come_back(signatures: dict[int, bytes]) -> None:
+    body = pack_confirmations(signatures)
+    assert len(body) == 68 * len(signatures)
+    assert unpack_confirmations(body) == signatures
+
+
+@given(st.dictionaries(SLOTS, PARCELS))
+def test_parcels_come_back(parcels: dict[int, Parcel]) -> None:
+    body = pack_parcels(parcels)
+    assert len(body) == 85 * len(parcels)
+    assert unpack_parcels(body) == parcels
+
+
+def entry(number: int) -> Entry:
+    def key(which: int) -> bytes:
+        return bytes([9, number, which, *[0] * 29])
+
+    return Entry(key(1), PublicKeys(key(2), key(3)))
+
+
+BODIES: dict[str, tuple[Callable[[int], bytes], Callable[[bytes], Any]]] = {
+    "sharers": (lambda s: pack_sharers({s: Sharer(*map(bytes, (32, 32, 64)))}), unpack_sharers),
+    "confirmations": (lambda s: pack_confirmations({s: bytes(64)}), unpack_confirmations),
+    "parcels": (lambda s: pack_parcels({s: Parcel(bytes(32), bytes(49))}), unpack_parcels),
+}
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_slots_must_strictly_rise(what: str) -> None:
+    pack, unpack = BODIES[what]
+    assert list(unpack(pack(1) + pack(2))) == [1, 2]
+    for body in (pack(1) + pack(1), pack(2) + pack(1)):
+        with pytest.raises(ValueError, match=f"slots of {what} must strictly rise"):
+            unpack(body)
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_a_body_of_half_a_record_is_refused(what: str) -> None:
+    pack, unpack = BODIES[what]
+    for body in (b"x", pack(1)[:-1], pack(1) + b"x"):
         with pytest.raises(ValueError, match="no multiple"):
-            unpack_envelopes(bytes(size))
-    with pytest.raises(ValueError, match="no multiple"):
-        unpack_reveal(bytes(37))
+            unpack(body)
 
 
-def test_slots_must_strictly_rise() -> None:
-    one, two = pack_envelopes({1: ENVELOPE}), pack_envelopes({2: ENVELOPE})
-    for body in (one + one, two + one):
-        with pytest.raises(ValueError, match="strictly rise"):
-            unpack_envelopes(body)
+def test_a_roster_is_read_with_enrolments_or_without_but_never_otherwise() -> None:
+    body = pack_roster([entry(1)])
+    with pytest.raises(ValueError, match="160 bytes each"):
+        unpack_roster(body, has_registrar=True)
+    for broken in (body[:-1], body + b"x"):
+        with pytest.raises(ValueError, match="96 bytes each"):
+            unpack_roster(broken, has_registrar=False)
 
 
-def test_both_secrets_of_one_owner_cannot_be_said() -> None:
-    seed, key = pack_reveal(Reveal({7: SHARE}, {})), pack_reveal(Reveal({}, {7: SHARE}))
-    with pytest.raises(ValueError, match="strictly rise"):
-        unpack_reveal(seed + key)
-
-
-def test_an_unknown_kind_of_share_is_refused() -> None:
-    body = bytearray(pack_reveal(Reveal({7: SHARE}, {})))
-    body[4] = 2
-    with pytest.raises(ValueError, match="kind 0 or 1 expected, got 2"):
-        unpack_reveal(bytes(body))
+@pytest.mark.parametrize("place", [0, 32, 64])
+def test_a_roster_with_a_key_of_low_order_is_refused(place: int) -> None:
+    body = pack_roster([entry(1)])
+    weak = body[:place] + (1).to_bytes(32, "little") + body[place + 32 :]
+    with pytest.raises(ValueError, match="low order"):
+        unpack_roster(weak, has_registrar=False)
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    for unpack in (unpack_envelopes, unpack_reveal):
+    readers = [unpack for _, unpack in BODIES.values()]
+    readers += [lambda body: unpack_roster(body, has_registrar=True)]
+    for unpack in readers:
         try:
             unpack(body)
         except ValueError:
@@ -77,39 +137,64 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 KEY = "ab" * 32
+JOIN = {"identity": KEY, "mask_key": KEY, "seal_key": KEY, "signature": KEY * 2}
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        {"device": "short"},
-        {"device": "x" * 65},
-        {"device": "../../etc"},
+        {"identity": KEY[:-1]},
+        {"identity": "device-1"},
         {"mask_key": KEY[:-1]},
         {"mask_key": KEY.upper()},
         {"mask_key": "zz" * 32},
         {"seal_key": KEY + "00"},
-        {"commitment": KEY[:-2]},
+        {"signature": KEY},
+        {"signature": None},
+        {"enrolment": KEY},
         {"surprise": 1},
     ],
 )
 def test_a_join_with_any_fault_is_refused(fault: dict[str, object]) -> None:
-    good = {"device": "device-1", "mask_key": KEY, "seal_key": KEY, "commitment": KEY}
-    Join.model_validate(good)
+    Join.model_validate(JOIN)
+    Join.model_validate({**JOIN, "enrolment": KEY * 2})
     with pytest.raises(ValidationError):
-        Join.model_validate({**good, **fault})
+        Join.model_validate({**JOIN, **fault})
+
+
+def test_who_joins_signs_for_one_plan_one_pair_of_keys_and_one_ticket() -> None:
+    keys, ticket = entry(1).keys, sha256(b"ticket").digest()
+    mine = join_statement(PLAN, keys, ticket)
+    others = [
+        join_statement(PLAN.model_copy(update={"round": 2}), keys, ticket),
+        join_statement(PLAN, entry(2).keys, ticket),
+        join_statement(PLAN, PublicKeys(keys.seal, keys.mask), ticket),
+        join_statement(PLAN, keys, sha256(b"another").digest()),
+    ]
+    assert len({mine, *others}) == len(others) + 1
+    assert mine == join_statement(PLAN, keys, ticket)
+
+
+PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(
+    AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500),
+    Terms(cohort_size=10, minimum=8),
+    "study",
+    Random(1),
+)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 8 * 24 * 3600])
-def test_a_phase_lasts_a_positive_finite_time(seconds: float) -> None:
+@pytest.mark.parametrize("phase", ["enrolling", "sharing", "masking", "confirming", "unmasking"])
+def test_a_phase_lasts_a_positive_finite_time(phase: str, seconds: float) -> None:
     with pytest.raises(ValidationError):
-        Timeouts(masking=seconds)
+        Timeouts.model_validate({phase: seconds})
 
 
 def test_problem_types_are_stable() -> None:
     # Programs act on these: renaming one breaks them.
     assert sorted(ProblemType) == [
         "already-counted",
+        "barred",
         "cohort-failed",
         "conflict",
         "internal-error",
@@ -118,6 +203,7 @@ def test_problem_types_are_stable() -> None:
         "method-not-allowed",
         "no-round",
         "not-authorised",
+        "not-enrolled",
         "not-found",
         "too-large",
         "unavailable",

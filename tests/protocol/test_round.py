@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.round import AFTER, Phase, Waiting, settle
+from protocol.round import Phase, Waiting, after, phases, settle
+from secagg.parameters import Mode
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(seconds=1)
 MASKING = Waiting(
     Phase.MASKING,
+    mode="active",
     expected=10,
     quorum=7,
     heard=0,
@@ -26,9 +28,9 @@ MASKING = Waiting(
     ("heard", "now", "phase"),
     [
         (9, NOON - TICK, Phase.MASKING),  # one is missing and there is time
-        (10, NOON - TICK, Phase.UNMASKING),  # all have spoken: no reason to wait
-        (11, NOON - TICK, Phase.UNMASKING),
-        (7, NOON, Phase.UNMASKING),  # enough have spoken and time is up
+        (10, NOON - TICK, Phase.CONFIRMING),  # all have spoken: no reason to wait
+        (11, NOON - TICK, Phase.CONFIRMING),
+        (7, NOON, Phase.CONFIRMING),  # enough have spoken and time is up
         (6, NOON, Phase.FAILED),  # one short of a quorum
         (0, NOON - TICK, Phase.MASKING),
     ],
@@ -41,7 +43,7 @@ def test_masking_settles(heard: int, now: datetime, phase: Phase) -> None:
     ("heard", "silence", "phase"),
     [
         (7, 2 * TICK, Phase.MASKING),  # the others may be on their way
-        (7, 3 * TICK, Phase.UNMASKING),  # a quorum, and silence since
+        (7, 3 * TICK, Phase.CONFIRMING),  # a quorum, and silence since
         (6, 3 * TICK, Phase.MASKING),  # silence is no reason to fail: the deadline is
     ],
 )
@@ -66,21 +68,37 @@ def test_what_is_over_stays_over(phase: Phase) -> None:
     assert phase.is_over
 
 
-def test_the_phases_are_a_line_that_ends_in_a_sum() -> None:
+MODES: list[Mode] = ["semi-honest", "active"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_phases_are_a_line_that_ends_in_a_sum(mode: Mode) -> None:
     line = [Phase.ENROLLING]
-    while line[-1] in AFTER:
-        line.append(AFTER[line[-1]])
-    assert line == [phase for phase in Phase if phase is not Phase.FAILED]
+    while not line[-1].is_over:
+        line.append(after(line[-1], mode))
+    assert line == [*phases(mode), Phase.SUMMED]
 
 
-@given(st.sampled_from(list(AFTER)), st.integers(0, 12), st.integers(-60, 0), st.integers(-60, 20))
+def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
+    assert list(phases("active")) == [phase for phase in Phase if not phase.is_over]
+    assert set(phases("active")) - set(phases("semi-honest")) == {Phase.CONFIRMING}
+    assert settle(replace(MASKING, mode="semi-honest", heard=10), NOON) is Phase.UNMASKING
+
+
+@given(
+    st.sampled_from([(phase, mode) for mode in MODES for phase in phases(mode)]),
+    st.integers(0, 12),
+    st.integers(-60, 0),
+    st.integers(-60, 20),
+)
 def test_a_cohort_stays_goes_one_on_or_fails_and_fails_only_late_and_short(
-    phase: Phase, heard: int, last: int, seconds: int
+    where: tuple[Phase, Mode], heard: int, last: int, seconds: int
 ) -> None:
-    waiting = replace(MASKING, phase=phase, heard=heard, last=NOON + last * TICK)
+    phase, mode = where
+    waiting = replace(MASKING, phase=phase, mode=mode, heard=heard, last=NOON + last * TICK)
     now = NOON + seconds * TICK
     settled = settle(waiting, now)
-    assert settled in (phase, AFTER[phase], Phase.FAILED)
+    assert settled in (phase, after(phase, mode), Phase.FAILED)
     assert waiting.closing <= NOON
     if settled is Phase.FAILED:
         assert heard < 7
