@@ -26,6 +26,8 @@ from secagg.keys import Identity
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 
+KINDS = ("shares", "vector", "confirmation", "reveal")
+
 
 @dataclass
 class Device:
@@ -51,6 +53,17 @@ class Device:
         """Return the address of this participant."""
         assert self.seat is not None
         return f"/v1/participants/{self.seat.participant}"
+
+    def again(self) -> "Device":
+        """Return the same device as it comes to another round: with fresh keys and ticket."""
+        chance = Random(self.rng.getrandbits(64))
+        return Device(self.client, self.name, self.histogram, chance, self.registrar)
+
+    @property
+    def said(self) -> dict[str, bytes]:
+        """Return what this participant has said so far, by kind."""
+        bodies = {kind: vars(self).get(f"{kind}_body") for kind in KINDS}
+        return {kind: body for kind, body in bodies.items() if body is not None}
 
     async def get(self, what: str, wait: float = 10) -> httpx.Response:
         """Ask for something, and wait for it."""

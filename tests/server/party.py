@@ -7,7 +7,7 @@ import httpx
 from protocol.messages import PROBLEM
 from secagg.deals import KeyDeal, Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES
-from tests.server.device import Device
+from tests.server.device import KINDS, Device
 from tests.server.harness import Served, sum_of, together
 
 
@@ -37,7 +37,7 @@ class Party:
         holders = self.devices[0].cohort.parameters.holders
         vector = SeedDeal.nbytes(holders) + self.devices[0].ring.nbytes + SIGNATURE_BYTES
         sizes = (KeyDeal.nbytes(holders), vector, SIGNATURE_BYTES, Reveal.nbytes(holders))
-        return dict(zip(("shares", "vector", "confirmation", "reveal"), sizes, strict=True))
+        return dict(zip(KINDS, sizes, strict=True))
 
     async def go(self, *steps: str) -> None:
         """Take steps, all of them together."""

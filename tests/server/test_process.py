@@ -14,9 +14,7 @@ import pytest
 from fastapi import FastAPI
 
 from protocol.messages import ProblemType
-from tests.server.harness import Clock, Served, sum_of
-
-STEPS = ("share", "mask", "reveal")
+from tests.server.harness import STEPS, Clock, Served, sum_of, together
 
 
 @dataclass
@@ -69,15 +67,15 @@ async def test_a_service_killed_in_every_phase_finishes_with_an_exact_sum(
                     devices += await served.join(study, 3, first=3)
                 else:
                     before = STEPS[STEPS.index(step) - 1]
-                    await asyncio.gather(*(getattr(d, before)() for d in devices[3:]))
-                await asyncio.gather(*(getattr(device, step)() for device in devices[:3]))
+                    await together(devices[3:], before)
+                await together(devices[:3], step)
                 process.stop(signal.SIGKILL)
     with running(sqlite_url) as process:
         async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
             served = Served(FastAPI(), client, Clock())
-            for device in devices[3:]:
+            for device in devices:
                 device.client = client
-                await device.reveal()
+            await together(devices[3:], "reveal")
             for _ in range(100):
                 view = await served.show_round(study)
                 if view.state != "running":

@@ -1,6 +1,5 @@
 """Whole rounds over HTTP: losses in every phase, restarts in every phase, exact sums."""
 
-import asyncio
 from itertools import pairwise
 
 import pytest
@@ -8,7 +7,9 @@ import pytest
 from protocol.messages import HeavyHitterPage
 from protocol.round import Phase
 from tests.server.conftest import Serve
-from tests.server.harness import Served, play, sum_of
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, play, study_request, sum_of, together
+from tests.server.party import refused
 
 
 async def test_a_round_without_losses_sums_exactly_and_finishes_the_study(
@@ -29,14 +30,17 @@ async def test_a_round_without_losses_sums_exactly_and_finishes_the_study(
 @pytest.mark.parametrize(
     "lost",
     [
-        ((0,), (), ()),
-        ((), (1,), ()),
-        ((), (), (2,)),
-        ((0,), (1,), ()),
-        ((5,), (), (3,)),
-        ((), (4, 2), ()),
-        ((), (), (0, 5)),
-        ((), (1,), (3,)),
+        ((0,), (), (), ()),
+        ((), (1,), (), ()),
+        ((), (), (2,), ()),
+        ((), (), (), (3,)),
+        ((0,), (1,), (), ()),
+        ((5,), (), (3,), ()),
+        ((), (4, 2), (), ()),
+        ((), (), (0, 5), ()),
+        ((), (), (), (0, 5)),
+        ((), (1,), (3,), ()),
+        ((), (), (1,), (4,)),
     ],
 )
 async def test_losses_in_any_phase_leave_the_sum_of_the_survivors(
@@ -56,7 +60,8 @@ async def test_losses_in_every_phase_of_a_larger_cohort_leave_an_exact_sum(
     terms = {"cohort_size": 24, "minimum": 20, "corrupt": 0.1, "dropout": 0.3}
     async with serve(database_url) as served:
         study = await served.create(terms=terms)
-        devices = await play(served, study, lost=((3, 4), (5, 6), (7, 8, 9)), count=24)
+        lost = ((3, 4), (5, 6), (7,), (8, 9))
+        devices = await play(served, study, lost=lost, count=24)
         view = await served.until_closed(study)
         assert await served.read_sum(study) == sum_of(devices)
         heard = {record.phase: record.heard for record in view.cohorts[0].history}
@@ -64,37 +69,70 @@ async def test_losses_in_every_phase_of_a_larger_cohort_leave_an_exact_sum(
             Phase.ENROLLING: 24,
             Phase.SHARING: 22,
             Phase.MASKING: 20,
+            Phase.CONFIRMING: 19,
             Phase.UNMASKING: 17,
             Phase.SUMMED: 0,
         }
 
 
-@pytest.mark.parametrize("step", [0, 1, 2, 3])
+@pytest.mark.parametrize("step", range(5))
 async def test_a_service_restarted_in_the_middle_of_a_phase_goes_on_from_its_rows(
     serve: Serve, database_url: str, step: int
 ) -> None:
     """The first half speaks to one application object, the other half to another one."""
     async with serve(database_url) as served:
         study = await served.create()
-        devices = await served.join(study, 3 if step == 0 else 6)
-        for name in ("share", "mask", "reveal")[: max(step - 1, 0)]:
-            await asyncio.gather(*(getattr(device, name)() for device in devices))
+        devices = await served.join(study, 6 if step else 3)
+        await together(devices, *STEPS[: max(step - 1, 0)])
         if step:
-            name = ("share", "mask", "reveal")[step - 1]
-            await asyncio.gather(*(getattr(device, name)() for device in devices[:3]))
+            await together(devices[:3], STEPS[step - 1])
     served.clock.advance(100_000)  # every deadline passed while nobody served
     async with serve(database_url) as again:
         for device in devices:
             device.client = again.client
         if step == 0:
             devices += await again.join(study, 3, first=3)
-        for number, name in enumerate(("share", "mask", "reveal"), start=1):
-            late = devices[3:] if number == step else devices
-            if number >= step:
-                await asyncio.gather(*(getattr(device, name)() for device in late))
+        else:
+            await together(devices[3:], STEPS[step - 1])
+        await together(devices, *STEPS[step:])
         view = await again.until_closed(study)
         assert (view.state, view.participants) == ("decoded", 6)
         assert await again.read_sum(study) == sum_of(devices)
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+async def test_a_service_restarted_between_two_phases_takes_what_was_said_before_again(
+    serve: Serve, database_url: str, step: int
+) -> None:
+    """The answers to the last messages were lost, so all are sent once more."""
+    async with serve(database_url) as served:
+        study = await served.create()
+        devices = await served.join(study, 6)
+        await together(devices, *STEPS[:step])
+    async with serve(database_url) as again:
+        for device in devices:
+            device.client = again.client
+            for kind, body in device.said.items():
+                assert (await device.put(kind, body)).status_code == 204
+        await together(devices, *STEPS[step:])
+        assert (await again.until_closed(study)).participants == 6
+        assert await again.read_sum(study) == sum_of(devices)
+
+
+@pytest.mark.parametrize("lost", [(), (2,)])
+async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(
+    serve: Serve, database_url: str, lost: tuple[int, ...]
+) -> None:
+    terms = study_request()["terms"] | {"mode": "semi-honest"}
+    async with serve(database_url) as served:
+        study = await served.create(terms=terms)
+        devices = await play(served, study, lost=((), lost, (), lost))
+        view = await served.until_closed(study)
+        assert (view.state, view.participants) == ("decoded", 6 - len(lost))
+        assert await served.read_sum(study) == sum_of(devices)
+        assert [record.phase for record in view.cohorts[0].history] == [
+            "enrolling", "sharing", "masking", "unmasking", "summed",
+        ]  # fmt: skip
 
 
 async def test_a_study_of_several_rounds_adds_up_what_they_estimate(
@@ -122,8 +160,7 @@ async def test_cohorts_of_a_round_add_up_and_one_that_fails_costs_the_others_not
     async with serve(database_url) as served:
         study = await served.create(terms=terms)
         devices = await served.join(study, 10)
-        for name in ("share", "mask", "reveal"):
-            await asyncio.gather(*(getattr(device, name)() for device in devices))
+        await together(devices, *STEPS)
         served.clock.advance(601)  # nobody came to the third cohort
         view = await served.until_closed(study)
         assert [cohort.phase for cohort in view.cohorts] == ["summed", "summed", "failed"]
@@ -145,30 +182,30 @@ async def test_a_round_without_survivors_fails_and_the_study_goes_on(served: Ser
     assert await served.read_sum(study, 2) == sum_of(devices)
 
 
-async def played_short(served: Served, study: str) -> None:
+async def played_short(served: Served, study: str) -> list[Device]:
     """Play a round whose second half vanishes before it sends a vector."""
     devices = await served.join(study, 6)
-    await asyncio.gather(*(device.share() for device in devices))
-    await asyncio.gather(*(device.mask() for device in devices[:3]))
+    await together(devices, "share")
+    await together(devices[:3], "mask")
     assert await served.pass_phase(study) is Phase.FAILED
+    return devices
 
 
 async def test_a_device_of_a_failed_cohort_may_come_again_and_a_counted_one_may_not(
     served: Served,
 ) -> None:
     study = await served.create(rounds=3)
-    await played_short(served, study)
+    failed = await played_short(served, study)
     second = await served.open_round(study, 1)
-    devices = await served.join(study, 6, 1)
-    seats = [await device.apply(study, second.number) for device in devices]
-    assert [seat.status_code for seat in seats] == [200] * 6
-    for name in ("share", "mask", "reveal"):
-        await asyncio.gather(*(getattr(device, name)() for device in devices))
-    await served.until_closed(study, 2)
-    await served.open_round(study, 2)
-    refused = await devices[0].apply(study, 3)
-    assert refused.status_code == 409
-    assert refused.json()["type"] == "urn:blindtally:problem:already-counted"
+    devices = [device.again() for device in failed]
+    for device in devices:
+        await device.join(study, second)
+    await together(devices, *STEPS)
+    assert (await served.until_closed(study, 2)).participants == 6
+    third = await served.open_round(study, 2)
+    counted = devices[0].again()
+    counted.view = third
+    refused(await counted.apply(study, 3), 409, "already-counted")
 
 
 async def test_two_services_on_one_database_close_each_phase_once(
@@ -181,12 +218,11 @@ async def test_two_services_on_one_database_close_each_phase_once(
             devices = await one.join(study, 6, after)
             for number, device in enumerate(devices):
                 device.client = (one, other)[number % 2].client
-            for name in ("share", "mask", "reveal"):
-                await asyncio.gather(*(getattr(device, name)() for device in devices))
+            await together(devices, *STEPS)
             view = await other.until_closed(study, after + 1)
             assert (view.state, len(view.cohorts)) == ("decoded", 1)
             assert [record.phase for record in view.cohorts[0].history] == [
-                "enrolling", "sharing", "masking", "unmasking", "summed",
+                "enrolling", "sharing", "masking", "confirming", "unmasking", "summed",
             ]  # fmt: skip
             assert await other.read_sum(study, after + 1) == sum_of(devices)
         page = (await other.client.get(f"/v1/studies/{study}/rounds")).json()

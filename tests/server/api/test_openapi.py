@@ -6,6 +6,8 @@ import pytest
 
 from tests.server.harness import Served
 
+LISTS = ("roster", "sharers", "confirmations", "parcels")
+
 
 @pytest.fixture
 async def document(served: Served) -> dict[str, Any]:
@@ -44,7 +46,7 @@ async def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
     assert references(document) <= known
 
 
-@pytest.mark.parametrize("what", ["envelopes", "vector", "reveal"])
+@pytest.mark.parametrize("what", ["shares", "vector", "confirmation", "reveal"])
 async def test_binary_bodies_are_documented(document: dict[str, Any], what: str) -> None:
     operation = document["paths"][f"/v1/participants/{{participant}}/{what}"]["put"]
     assert list(operation["requestBody"]["content"]) == ["application/octet-stream"]
@@ -55,7 +57,7 @@ async def test_binary_bodies_are_documented(document: dict[str, Any], what: str)
 async def test_binary_answers_are_documented(document: dict[str, Any]) -> None:
     paths = document["paths"]
     for path in (
-        "/v1/participants/{participant}/envelopes",
+        *(f"/v1/participants/{{participant}}/{what}" for what in LISTS),
         "/v1/studies/{study}/rounds/{number}/cohorts/{cohort}/sum",
     ):
         assert "application/octet-stream" in paths[path]["get"]["responses"]["200"]["content"]

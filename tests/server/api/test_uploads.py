@@ -10,19 +10,12 @@ import pytest
 
 from secagg.deals import KeyDeal, Parcel, Reveal, Upload
 from tests.server.conftest import Serve
-from tests.server.device import Device
+from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.lies import altered, signed_reveal, signed_upload, with_vector
 from tests.server.party import Party, refused
 
-KINDS = ("shares", "vector", "confirmation", "reveal")
 PHASES = ("sharing", "masking", "confirming", "unmasking")
-
-
-def said(device: Device) -> dict[str, bytes]:
-    """Return what the device has said so far."""
-    found = (vars(device).get(f"{kind}_body") for kind in KINDS)
-    return {kind: body for kind, body in zip(KINDS, found, strict=True) if body is not None}
 
 
 async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the_end(
@@ -31,11 +24,11 @@ async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the
     device = party.devices[0]
     for step in STEPS:
         await party.go(step)
-        for kind, body in said(device).items():
+        for kind, body in device.said.items():
             assert (await device.put(kind, body)).status_code == 204
     await party.end()
-    assert list(said(device)) == list(KINDS)
-    for kind, body in said(device).items():
+    assert list(device.said) == list(KINDS)
+    for kind, body in device.said.items():
         assert (await device.put(kind, body)).status_code == 204
 
 
@@ -44,7 +37,7 @@ async def test_what_was_said_is_accepted_again_after_the_cohort_failed(party: Pa
     await together(party.devices[:3], "confirm")
     assert await party.served.pass_phase(party.study) == "failed"
     device, silent = party.devices[0], party.devices[-1]
-    for kind, body in said(device).items():
+    for kind, body in device.said.items():
         assert (await device.put(kind, body)).status_code == 204
     refused(await device.put("confirmation", bytes(64)), 409, "conflict")
     refused(await silent.put("confirmation", bytes(64)), 410, "cohort-failed")
@@ -56,7 +49,7 @@ async def test_what_was_not_said_in_its_phase_is_refused_after_it(party: Party) 
         await party.go(STEPS[STEPS.index(step) - 1])
         await party.served.until_phase(party.study, phase)
         device = party.devices[-1]
-        for kind, body in said(device).items():
+        for kind, body in device.said.items():
             other = body[:-1] + bytes([body[-1] ^ 1])
             response = await device.put(kind, other)
             assert "other content" in refused(response, 409, "conflict")
