@@ -21,6 +21,11 @@ RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)
 ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
 
 
+def same(one: Vector, other: Vector) -> bool:
+    """Return whether two vectors are equal, lane by lane."""
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 @dataclass
 class Group:
     """Participants who have joined, and what they said since; every step is done on demand."""

@@ -1,149 +1,255 @@
-"""False shares are outvoted and named, or there is no sum: it is never wrong."""
+"""The server refuses what is false as it comes, and never asks for both secrets of one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from random import Random
-from typing import Any
+from functools import partial
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from secagg import aggregator
-from secagg.aggregator import Heard
-from secagg.errors import RecoveryError
-from secagg.graph import Assumptions
-from secagg.participant import Reveal
-from secagg.ring import Lane, Ring, Vector
-from secagg.shamir import P, split
+from secagg.aggregator import Settled
+from secagg.cohort import View
+from secagg.deals import Reveal, commit_share
+from secagg.errors import FaultyParticipantError
+from secagg.keys import statement
+from secagg.shamir import SHARE_BYTES, P
+from tests.secagg.conftest import Group
 
-RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)))
 N = 15
-EVERYBODY = set(range(N))
-GONE = 3  # shares, and is lost before it masks
+LOST = 3  # shares, and is lost before it masks
+EVERYBODY = frozenset(range(N))
+SURVIVORS = EVERYBODY - {LOST}
+Gather = Callable[..., Group]
 
 
 @pytest.fixture(scope="module")
-def group(gather: Callable[..., Any]) -> Any:
-    return gather(N, Assumptions(corrupt=0.15, dropout=0.2))
-
-
-@pytest.fixture(scope="module")
-def heard(group: Any) -> tuple[Heard, Vector]:
-    still = EVERYBODY - {GONE}
-    found: tuple[Heard, Vector] = group.hear(EVERYBODY, still, still)
+def group(gather: Gather) -> Group:
+    """Return a group that lost one and is ready to be summed; leave it as it is."""
+    found = gather(N)
+    found.share()
+    found.mask(SURVIVORS)
+    found.confirm()
+    found.reveal()
     return found
 
 
-def unmask(group: Any, heard: Heard, masked_sum: Vector) -> aggregator.Unmasked:
-    return aggregator.unmask(group.cohort, RING, heard, masked_sum)
+@pytest.fixture
+def settled(group: Group) -> Settled:
+    return group.settled
 
 
-def falsify(heard: Heard, false: set[tuple[int, int]]) -> Heard:
-    """Return what would be heard if each (owner, holder) of `false` had been another share."""
-    chance = Random(7)
-    reveals = {}
-    for holder, reveal in heard.reveals.items():
-        changed = [
-            {
-                owner: chance.randrange(P).to_bytes(33, "big")
-                if (owner, holder) in false
-                else share
-                for owner, share in shares.items()
-            }
-            for shares in (reveal.seed_shares, reveal.key_shares)
-        ]
-        reveals[holder] = Reveal(*changed)
-    return replace(heard, reveals=reveals)
+def resigned(group: Group, slot: int, reveal: Reveal) -> Reveal:
+    """Return what `slot` would have said, had it wished to say `reveal`."""
+    said = statement("reveal", group.view.label, slot, reveal.said())
+    return replace(reveal, signature=group.identities[slot].sign(said))
 
 
-def is_exact(group: Any, total: Vector) -> bool:
-    expected = group.plain_sum(EVERYBODY - {GONE})
-    return all(np.array_equal(a, b) for a, b in zip(total, expected, strict=True))
+def faulty(slot: int, match: str, check: Callable[[], None]) -> None:
+    with pytest.raises(FaultyParticipantError, match=match) as caught:
+        check()
+    assert caught.value.participant == slot
 
 
-def test_nothing_is_disputed_among_the_honest(group: Any, heard: Any) -> None:
-    found = unmask(group, *heard)
-    assert is_exact(group, found.total)
-    assert not found.disputed
+def a_holder(group: Group, owner: int, given: Collection[int] = SURVIVORS) -> int:
+    return next(holder for holder in group.view.holders(owner) if holder in given)
 
 
-@pytest.mark.parametrize("owner", [0, GONE])  # a seed, and a mask key
-def test_false_shares_are_outvoted_and_named(group: Any, heard: Any, owner: int) -> None:
-    said, masked_sum = heard
-    near = sorted(set(group.cohort.graph.neighbours(owner)) & said.reveals.keys())
-    room = (len(near) - group.cohort.parameters.threshold) // 2
-    assert room >= 1
-    false = {(owner, holder) for holder in near[:room]}
-    found = unmask(group, falsify(said, false), masked_sum)
-    assert is_exact(group, found.total)
-    assert found.disputed == false
+# As they come: deals, uploads, confirmations
 
 
-def test_a_holder_who_lies_about_everybody_is_named_with_each(group: Any, heard: Any) -> None:
-    said, masked_sum = heard
-    liar = min(group.cohort.graph.neighbours(GONE))
-    given = said.reveals[liar]
-    false = {(owner, liar) for owner in given.seed_shares | given.key_shares}
-    found = unmask(group, falsify(said, false), masked_sum)
-    assert is_exact(group, found.total)
-    assert found.disputed
-    assert {holder for _, holder in found.disputed} == {liar}
+def test_a_deal_of_another_number_of_parcels_is_a_fault(group: Group) -> None:
+    deal, check = group.deals[0], aggregator.check_shares
+    check(group.cohort, 0, deal)
+    k = len(deal.parcels)
+    for parcels in (deal.parcels[:-1], (*deal.parcels, deal.parcels[0]), ()):
+        other = replace(deal, parcels=parcels)
+        faulty(0, f"dealt {len(parcels)} shares to {k}", lambda d=other: check(group.cohort, 0, d))
 
 
-@pytest.mark.parametrize("owner", [0, GONE])
-def test_too_many_false_shares_cost_the_sum(group: Any, heard: Any, owner: int) -> None:
-    said, masked_sum = heard
-    with pytest.raises(RecoveryError, match=f"participant {owner} .* another secret"):
-        unmask(group, falsify(said, {(owner, holder) for holder in EVERYBODY}), masked_sum)
+@pytest.mark.parametrize("field", ["contribution", "parcels", "signature"])
+def test_a_deal_that_its_dealer_did_not_sign_is_a_fault(group: Group, field: str) -> None:
+    others = replace(group.deals[0], **{field: getattr(group.deals[1], field)})
+    faulty(0, "did not sign", lambda: aggregator.check_shares(group.cohort, 0, others))
 
 
-def test_an_owner_who_deals_another_seed_than_it_committed_to_is_named(
-    group: Any, heard: Any
+def test_a_deal_of_another_participant_or_cohort_is_a_fault(group: Group) -> None:
+    check, elsewhere = aggregator.check_shares, replace(group.cohort, session=bytes(32))
+    faulty(1, "did not sign", lambda: check(group.cohort, 1, group.deals[0]))
+    faulty(0, "did not sign", lambda: check(elsewhere, 0, group.deals[0]))
+
+
+def test_an_upload_with_another_number_of_parcels_is_a_fault(group: Group) -> None:
+    upload, check = group.uploads[0], aggregator.check_upload
+    check(group.view, 0, upload)
+    k = len(upload.deal.parcels)
+    for parcels in (upload.deal.parcels[:-1], (*upload.deal.parcels, upload.deal.parcels[0])):
+        other = replace(upload, deal=replace(upload.deal, parcels=parcels))
+        match = f"dealt {len(parcels)} shares of its seed to {k}"
+        faulty(0, match, lambda u=other: check(group.view, 0, u))
+
+
+def test_an_upload_that_its_sender_did_not_sign_is_a_fault(group: Group) -> None:
+    upload, check = group.uploads[0], aggregator.check_upload
+    other = group.uploads[1]
+    changed = [
+        replace(upload, vector=other.vector),
+        replace(upload, signature=other.signature),
+        replace(upload, deal=replace(upload.deal, commitment=bytes(32))),
+        replace(upload, deal=replace(upload.deal, own=bytes(32))),
+        replace(upload, deal=replace(upload.deal, parcels=upload.deal.parcels[::-1])),
+    ]
+    for bad in changed:
+        faulty(0, "did not sign", lambda u=bad: check(group.view, 0, u))
+    faulty(1, "did not sign|dealt", lambda: check(group.view, 1, upload))
+
+
+def test_an_upload_under_another_view_is_a_fault(group: Group) -> None:
+    sharer = replace(group.view.sharers[5], digest=bytes(32))
+    other = View(group.cohort, {**group.view.sharers, 5: sharer})
+    check = aggregator.check_upload
+    faulty(0, "did not sign", lambda: check(other, 0, group.uploads[0]))
+
+
+def test_a_confirmation_of_anything_else_is_a_fault(group: Group) -> None:
+    check, signature = aggregator.check_confirmation, group.confirmations[0]
+    check(group.view, 0, SURVIVORS, signature)
+    for slot, survivors, said in (
+        (0, SURVIVORS - {1}, signature),
+        (0, EVERYBODY, signature),
+        (1, SURVIVORS, signature),
+        (0, SURVIVORS, group.confirmations[1]),
+        (0, SURVIVORS, b""),
+    ):
+        said_by = partial(check, group.view, slot, survivors, said)
+        faulty(slot, "did not sign", said_by)
+
+
+# Settled: which shares matter
+
+
+def test_nobody_is_handed_both_secrets_of_one_owner(group: Group, settled: Settled) -> None:
+    assert settled.survivors == SURVIVORS
+    assert settled.lost == {LOST}
+    view = group.view
+    for holder, inbox in settled.inboxes.items():
+        assert inbox.keys() == {o for o in EVERYBODY if holder in view.holders(o)}
+        for owner, parcel in inbox.items():
+            deal = group.deals[owner] if owner == LOST else group.uploads[owner].deal
+            assert parcel in deal.parcels
+            assert settled.commitments[owner][holder] == parcel.commitment
+
+
+def test_whoever_never_shared_holds_nothing_and_is_asked_nothing(gather: Gather) -> None:
+    group = gather(N)
+    group.share(EVERYBODY - {7})
+    settled = group.mask(EVERYBODY - {7, 8})
+    assert settled.lost == {8}
+    assert 7 not in settled.inboxes
+    assert 7 not in settled.commitments
+    assert all(7 not in inbox for inbox in settled.inboxes.values())
+    dealt = settled.commitments[8].keys()
+    assert dealt == set(group.view.holders(8))  # also of 7, who is never asked
+
+
+def test_a_deal_that_is_missing_is_a_callers_mistake(group: Group) -> None:
+    seeds = {slot: upload.deal for slot, upload in group.uploads.items()}
+    keys = {slot: deal for slot, deal in group.deals.items() if slot != LOST}
+    with pytest.raises(ValueError, match=f"participant {LOST} dealt is missing"):
+        aggregator.settle_deals(group.view, keys, seeds)
+    aggregator.settle_deals(group.view, {LOST: group.deals[LOST]}, seeds)
+
+
+# Reveals as they come
+
+
+def check(group: Group, settled: Settled, slot: int, reveal: Reveal) -> None:
+    aggregator.check_reveal(settled, slot, resigned(group, slot, reveal))
+
+
+def test_a_reveal_without_the_share_of_ones_own_seed_is_a_fault(
+    group: Group, settled: Settled
 ) -> None:
-    said, masked_sum = heard
-    holders = [holder + 1 for holder in EVERYBODY]
-    dealt = split(bytes(32), holders, group.cohort.parameters.threshold, Random(1))
-    reveals = {
-        holder: Reveal(
-            {o: dealt[holder + 1] if o == 0 else s for o, s in reveal.seed_shares.items()},
-            reveal.key_shares,
-        )
-        for holder, reveal in said.reveals.items()
-    }
-    with pytest.raises(RecoveryError) as caught:
-        unmask(group, replace(said, reveals=reveals), masked_sum)
-    assert caught.value.owner == 0
+    good = group.reveals[0]
+    without = {owner: share for owner, share in good.seed_shares.items() if owner}
+    left_out = replace(good, seed_shares=without)
+    faulty(0, "its own seed", lambda: check(group, settled, 0, left_out))
 
 
-def test_noise_in_the_place_of_a_share_counts_as_none(group: Any, heard: Any) -> None:
-    said, masked_sum = heard
-    holder = min(group.cohort.graph.neighbours(0))
-    noise = Reveal({**said.reveals[holder].seed_shares, 0: b"\xff" * 33}, {})
-    keys = said.reveals[holder].key_shares
-    noisy = replace(said, reveals={**said.reveals, holder: replace(noise, key_shares=keys)})
-    assert is_exact(group, unmask(group, noisy, masked_sum).total)
+def test_the_other_secret_than_was_asked_for_is_a_fault(group: Group, settled: Settled) -> None:
+    slot = a_holder(group, LOST)
+    good = group.reveals[slot]
+    share = good.key_shares[LOST]
+    as_seed = replace(good, seed_shares={**good.seed_shares, LOST: share}, key_shares={})
+    faulty(
+        slot, f"wrong secret of participant {LOST}", lambda: check(group, settled, slot, as_seed)
+    )
+    owner = next(owner for owner in good.seed_shares if owner != slot)
+    seeds = {o: s for o, s in good.seed_shares.items() if o != owner}
+    as_key = replace(good, seed_shares=seeds, key_shares={owner: good.seed_shares[owner]})
+    faulty(
+        slot, f"wrong secret of participant {owner}", lambda: check(group, settled, slot, as_key)
+    )
 
 
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_whatever_is_false_the_sum_is_exact_or_there_is_none(
-    group: Any, heard: Any, data: st.DataObject
+def test_both_kinds_for_one_owner_are_a_fault(group: Group, settled: Settled) -> None:
+    slot = a_holder(group, LOST)
+    good = group.reveals[slot]
+    share = good.key_shares[LOST]
+    both = replace(good, seed_shares={**good.seed_shares, LOST: share})
+    faulty(slot, "wrong secret", lambda: check(group, settled, slot, both))
+
+
+def test_a_share_for_a_stranger_is_a_fault(group: Group, settled: Settled) -> None:
+    slot, owner = next(
+        (s, o) for s in SURVIVORS for o in SURVIVORS - {s} if is_no_holder(group, s, o)
+    )
+    good = group.reveals[slot]
+    more = replace(good, seed_shares={**good.seed_shares, owner: bytes(SHARE_BYTES)})
+    faulty(slot, f"another share of {owner}", lambda: check(group, settled, slot, more))
+    complaint = replace(good, faulty=frozenset({owner}))
+    faulty(slot, f"stranger: {owner}", lambda: check(group, settled, slot, complaint))
+    nobody = replace(good, faulty=frozenset({N}))
+    faulty(slot, f"stranger: {N}", lambda: check(group, settled, slot, nobody))
+
+
+def is_no_holder(group: Group, slot: int, owner: int) -> bool:
+    return slot not in group.view.holders(owner)
+
+
+@pytest.mark.parametrize("kind", ["seed_shares", "key_shares"])
+def test_another_share_than_was_dealt_is_a_fault(group: Group, settled: Settled, kind: str) -> None:
+    slot = a_holder(group, LOST)
+    given = getattr(group.reveals[slot], kind)
+    for owner, share in given.items():
+        touched = (int.from_bytes(share, "big") ^ 1).to_bytes(SHARE_BYTES, "big")
+        for bad in (touched, bytes(SHARE_BYTES), bytes(32), (P + 1).to_bytes(SHARE_BYTES, "big")):
+            reveal = replace(group.reveals[slot], **{kind: {**given, owner: bad}})
+            if len(bad) != SHARE_BYTES:
+                reveal = replace(reveal, signature=b"")  # no bytes carry it: never signed
+                with pytest.raises(FaultyParticipantError, match="another share"):
+                    aggregator.check_reveal(settled, slot, reveal)
+                continue
+            match = f"another share of {owner} than"
+            faulty(slot, match, lambda r=reveal: check(group, settled, slot, r))
+
+
+def test_a_share_outside_the_field_is_a_fault_even_if_its_dealer_committed_to_it(
+    group: Group, settled: Settled
 ) -> None:
-    said, masked_sum = heard
-    pairs = st.tuples(st.sampled_from(range(N)), st.sampled_from(range(N)))
-    false = data.draw(st.sets(pairs, max_size=60))
-    try:
-        found = unmask(group, falsify(said, false), masked_sum)
-    except RecoveryError:
-        return
-    assert is_exact(group, found.total)
-    assert found.disputed <= false
+    holder, noise = a_holder(group, 0), b"\xff" * SHARE_BYTES
+    dealt = {**settled.commitments[0], holder: commit_share(noise)}
+    crooked = replace(settled, commitments={**settled.commitments, 0: dealt})
+    good = group.reveals[holder]
+    bad = replace(good, seed_shares={**good.seed_shares, 0: noise})
+    faulty(holder, "another share of 0", lambda: check(group, crooked, holder, bad))
 
 
-def test_unmasking_leaves_the_masked_sum_as_it_is(group: Any, heard: Any) -> None:
-    said, masked_sum = heard
-    before = [lane.copy() for lane in masked_sum]
-    unmask(group, said, masked_sum)
-    assert all(np.array_equal(a, b) for a, b in zip(before, masked_sum, strict=True))
+def test_a_reveal_that_its_giver_did_not_sign_is_a_fault(group: Group, settled: Settled) -> None:
+    good, check_reveal = group.reveals[0], aggregator.check_reveal
+    check_reveal(settled, 0, good)
+    unsigned = replace(good, signature=group.reveals[1].signature)
+    faulty(0, "did not sign", lambda: check_reveal(settled, 0, unsigned))
+    owner = next(owner for owner in good.seed_shares if owner)
+    shares = {o: s for o, s in good.seed_shares.items() if o != owner}
+    fewer = replace(good, seed_shares=shares)
+    faulty(0, "did not sign", lambda: check_reveal(settled, 0, fewer))
