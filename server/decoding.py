@@ -103,9 +103,7 @@ async def unmask_cohort(messages: Messages, cohort: int) -> Summed:
 def _check_laws(plan: AnyPlan, found: Unmasked, participants: int) -> bytes:
     """Return the packed sum, if it can be one."""
     mechanism = MECHANISMS[plan.mechanism]
-    fault = (
-        mechanism.fault(plan, found.total, participants) if hasattr(mechanism, "fault") else None
-    )
+    fault = mechanism.fault(plan, found.total, participants)
     if fault is not None:
         raise PoisonedError(fault, found.blamed)
     return mechanism.ring(plan).pack(found.total)

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from protocol.messages import StudyPage, StudyRequest, StudyView
+from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from server.api.parts import StudyId, json_only, problems
-from server.refusals import malformed
+from server.refusals import Refusal, malformed
 from server.service import Served
 from server.watch import study_bell
 
@@ -51,7 +51,10 @@ async def show(study: StudyId, service: Served) -> StudyView:
 @router.post("/{study}/start", responses=problems(404, 409))
 async def start(study: StudyId, service: Served) -> StudyView:
     """Start a study: its first round opens. Starting a running one changes nothing."""
-    view = await service.store.studies.start(study)
+    try:
+        view = await service.store.studies.start(study)
+    except ValueError as error:  # an older program accepted it
+        raise Refusal(ProblemType.WRONG_STATE, str(error)) from None
     service.orchestrator.wake()
     service.watch.ring(study_bell(study))
     return view

@@ -4,7 +4,11 @@ import asyncio
 
 import pytest
 
-from server.frozen import Once
+from server.frozen import Frozen, Once
+from server.refusals import Refusal
+from server.store.messages import Messages
+from tests.server.harness import STEPS
+from tests.server.party import Party
 
 
 async def test_many_who_ask_together_cost_one_reading() -> None:
@@ -67,3 +71,65 @@ async def test_errors_take_no_room_from_what_is_kept() -> None:
             await once(key)
     await once(1)
     assert reads == [1, -1, -2, -3]
+
+
+async def test_a_plan_is_read_once_for_all_who_join(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = party.served.app.state.service.store
+    monkeypatch.setattr(type(store.rounds), "plan", None)  # whoever calls it fails
+    assert (await party.devices[0].apply(party.study, 1)).status_code == 200
+
+
+async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:
+    """A process that did not look while they were there finds that the cohort is over."""
+    await party.go(*STEPS)
+    await party.end()
+    service = party.served.app.state.service
+    await service.store.cohorts.forget(1)
+    fresh = Frozen(service.store)
+    for ask in (fresh.view, fresh.sharers, fresh.settled, fresh.confirmations):
+        for _ in range(2):
+            with pytest.raises(Refusal, match="the cohort is summed"):
+                await ask(1)
+    assert await fresh.survivors(1) == frozenset(range(6))  # these are no bodies
+
+
+async def test_a_list_that_is_forgotten_while_it_is_read_is_not_kept(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two batches the study is stopped, and its bodies go."""
+    await party.go("share")
+    await party.served.until_phase(party.study, "masking")
+    service = party.served.app.state.service
+    fresh, batch = Frozen(service.store), type(service.store.messages)._batch
+
+    async def stop_behind(messages: Messages, cohort: int, kind: str, last: int) -> object:
+        found = await batch(messages, cohort, kind, last)
+        if last < 0:
+            await party.served.client.post(f"/v1/studies/{party.study}/stop")
+            await service.store.cohorts.forget(1)
+        return found
+
+    monkeypatch.setattr("server.store.messages._BATCH", 2)
+    monkeypatch.setattr(type(service.store.messages), "_batch", stop_behind)
+    for _ in range(2):
+        with pytest.raises(Refusal, match="the study was stopped"):
+            await fresh.view(1)
+
+
+async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
+    """Whoever asks too early is refused before anything is read."""
+    device = party.devices[0]
+    for step, what in zip(STEPS[:-1], ("sharers", "survivors", "parcels"), strict=True):
+        *some, last = party.devices
+        await asyncio.gather(*(getattr(one, step)() for one in some))
+        assert (await device.get(what, wait=0)).status_code == 202
+        frozen = party.served.app.state.service.frozen
+        kept = {"sharers": frozen.view, "survivors": frozen.survivors, "parcels": frozen.settled}
+        assert not kept[what]._kept
+        await getattr(last, step)()
+        assert (await device.get(what)).status_code == 200
+        assert list(kept[what]._kept) == [1]
+    await party.go("reveal")
+    await party.end()

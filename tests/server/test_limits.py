@@ -7,6 +7,7 @@ import pytest
 
 from protocol.messages import PROBLEM
 from tests.server.conftest import Serve
+from tests.server.harness import STEPS, study_request
 from tests.server.party import Party
 
 JSON = {"Content-Type": "application/json"}
@@ -81,3 +82,23 @@ async def test_a_document_is_no_larger_for_being_called_binary(
         request.stream = body
         response = await served.client.send(request)
         assert (response.status_code, body.taken) == (413, 2)
+
+
+async def test_a_study_whose_uploads_would_not_be_accepted_is_not_created(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """A vector travels with a deal, so its own size is not all there is to it."""
+    async with serve(sqlite_url, max_upload_bytes=1024) as served:
+        response = await served.client.post("/v1/studies", json=study_request())
+        detail = response.json()["detail"]
+    assert "this service accepts 1024" in detail
+    needed = int(detail.split()[2])
+    async with serve(sqlite_url, max_upload_bytes=needed - 1) as served:
+        response = await served.client.post("/v1/studies", json=study_request())
+        assert response.status_code == 422
+    async with serve(sqlite_url, max_upload_bytes=needed) as served:
+        study = await served.create()
+        party = Party(served, study, await served.join(study, 6))
+        await party.go(*STEPS)
+        await party.end()
+        assert len(party.devices[0].vector_body) == needed

@@ -13,14 +13,20 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 
 from protocol.mechanism import Answer, Estimate
+from secagg.aggregator import Settled
+from secagg.cohort import View
 from secagg.deals import Reveal
 from server.database import BusyError, Database
+from server.decoding import read_settled
 from server.orchestrator import Orchestrator
 from server.store import open_store
+from server.store.cohorts import Cohorts
+from server.store.messages import Messages
 from server.store.rounds import Outcome
 from server.watch import Watch
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Clock, Served, play, sum_of, together
+from tests.server.lies import false_shares
 
 
 def explode(*_args: Any, **_kwargs: Any) -> NoReturn:
@@ -131,6 +137,57 @@ async def test_no_secret_reaches_the_log(served: Served) -> None:
             assert secret.hex() not in said
             assert repr(secret) not in said
         assert device.ticket not in said
+
+
+async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create()
+    service = served.app.state.service
+
+    async def stop_first(messages: Messages, number: int, view: View) -> Settled:
+        if service.orchestrator.store.messages is messages and not stopped:
+            stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
+            await service.store.cohorts.forget(number)
+        return await read_settled(messages, number, view)
+
+    stopped: list[object] = []
+    monkeypatch.setattr("server.decoding.read_settled", stop_first)
+    with structlog.testing.capture_logs() as logs:
+        await play(served, study)
+        for _ in range(20):
+            await served.tick()
+    assert stopped
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert (cohort.phase, cohort.failure) == ("failed", "the study was stopped")
+    assert [entry for entry in logs if entry["log_level"] in ("error", "warning")] == []
+
+
+async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away for a moment between naming the culprit and keeping the sum."""
+    study = await served.create()
+    cohorts = type(served.app.state.service.store.cohorts)
+    finish, tries = cohorts.finish, []
+
+    async def fail_once(self: Cohorts, cohort: int, total: bytes) -> bool:
+        tries.append(total)
+        if len(tries) == 1:
+            raise OperationalError("", None, Exception("away"))
+        return await finish(self, cohort, total)
+
+    monkeypatch.setattr(cohorts, "finish", fail_once)
+    liar, *honest = devices = await served.join(study, 6)
+    await together(devices, "share")
+    with false_shares(2):
+        await liar.mask()
+    await together(honest, "mask")
+    await together(devices, "confirm", "reveal")
+    view = await served.until_closed(study)
+    assert len(tries) == 2
+    assert list(view.cohorts[0].blamed) == [0]
+    assert await served.read_sum(study) == sum_of(devices)
 
 
 async def test_time_without_a_database_costs_no_cohort_its_round(

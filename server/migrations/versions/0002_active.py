@@ -1,9 +1,10 @@
 """Identities, enrolments and blame; the graph follows from what was said.
 
-Cohorts that were running spoke an older protocol, in which their devices cannot go on: they
-fail, and their studies go on with the next round. Sums and answers stay. A device's name
-tells nothing of its identity; rows of those who took part keep the name's SHA-256 instead, which
-is nobody's public key, so that every row can be read.
+Rounds that were running spoke an older protocol, in which their devices cannot go on: their
+cohorts fail, and their studies go on with the next round. What is over keeps its sums and
+answers. So that every row can be read: tables have three sub-tables now, so a plan's cells are
+a multiple of 3; and a device's name tells nothing of its identity, so its SHA-256, nobody's
+public key, stands for it.
 
 Columns are altered in place: SQLite refuses to make a table anew that others refer to.
 """
@@ -20,7 +21,8 @@ down_revision = "0001"
 
 def upgrade() -> None:
     """Change the tables to what `server/schema.py` describes."""
-    _fail_running_cohorts()
+    _fail_running_rounds()
+    _divide_tables()
     for name in ("degree", "threshold", "seed", "digest"):
         op.drop_column("cohorts", name)
     op.alter_column(
@@ -34,27 +36,33 @@ def upgrade() -> None:
     op.add_column("participants", sa.Column("blamed", sa.Text))
 
 
-def _fail_running_cohorts() -> None:
+def _fail_running_rounds() -> None:
+    """Fail the cohorts of rounds without an answer: none could be read from their sums."""
+    rounds = sa.table("rounds", *map(sa.column, ("study", "number", "state")))
     cohorts = sa.table(
         "cohorts",
-        sa.column("id", sa.Integer),
-        sa.column("phase", sa.String),
-        sa.column("failure", sa.Text),
+        *map(sa.column, ("id", "study", "round", "phase", "failure")),
         sa.column("history", sa.JSON),
     )
-    running = cohorts.c.phase.not_in(("summed", "failed"))
+    its = (rounds.c.study == cohorts.c.study) & (rounds.c.number == cohorts.c.round)
+    running = its & (rounds.c.state == "running") & (cohorts.c.phase != "failed")
     failed = {"phase": "failed", "entered": datetime.now(UTC).isoformat(), "heard": 0}
+    reason = "the service was upgraded to another protocol"
     query = sa.select(cohorts.c.id, cohorts.c.history).where(running)
     for cohort, history in op.get_bind().execute(query).all():
         change = cohorts.update().where(cohorts.c.id == cohort)
-        reason = "the service was upgraded to another protocol"
         op.execute(change.values(phase="failed", failure=reason, history=[*history, failed]))
 
 
+def _divide_tables() -> None:
+    rounds = sa.table("rounds", *map(sa.column, ("study", "number")), sa.column("plan", sa.JSON))
+    for study, number, plan in op.get_bind().execute(sa.select(rounds)).all():
+        change = rounds.update().where(rounds.c.study == study, rounds.c.number == number)
+        op.execute(change.values(plan=plan | {"cells": plan["cells"] // 3 * 3}))
+
+
 def _replace_names() -> None:
-    participants = sa.table(
-        "participants", sa.column("id", sa.String), sa.column("identity", sa.String)
-    )
+    participants = sa.table("participants", *map(sa.column, ("id", "identity")))
     query = sa.select(participants.c.id, participants.c.identity)
     for participant, name in op.get_bind().execute(query).all():
         change = participants.update().where(participants.c.id == participant)

@@ -1,0 +1,175 @@
+"""Devices that lie: what each can cost, who is named for it, and that others lose nothing."""
+
+import asyncio
+
+import numpy as np
+import structlog
+
+from secagg.deals import ENVELOPE_BYTES
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, sum_of, together
+from tests.server.lies import false_shares, with_envelope, with_vector
+from tests.server.party import Party, refused
+
+FALSE_DEALER = "dealt shares that do not meet in the secret that it committed to"
+TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
+
+
+async def bars(served: Served, study: str, liar: Device) -> None:
+    """Check that the next round is open to everybody but `liar`."""
+    liar = liar.again()
+    liar.view = await served.open_round(study, 1)
+    detail = refused(await liar.apply(study, 2), 403, "barred")
+    assert detail == f"in round 1 this device {FALSE_DEALER}"
+    await served.join(study, 1, after=1)
+
+
+async def test_one_false_share_of_a_seed_is_corrected_and_its_dealer_named_and_barred(
+    served: Served,
+) -> None:
+    study = await served.create(rounds=2)
+    party = Party(served, study, await served.join(study, 6))
+    liar, *honest = party.devices
+    await party.go("share")
+    with false_shares(2):
+        await liar.mask()
+    await together(honest, "mask")
+    await party.go("confirm", "reveal")
+    await party.end()
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert cohort.blamed == {0: FALSE_DEALER}
+    await bars(served, study, liar)
+
+
+async def test_one_false_share_of_a_lost_ones_key_is_corrected_and_its_dealer_named(
+    served: Served,
+) -> None:
+    study = await served.create(rounds=2)
+    party = Party(served, study, await served.join(study, 6))
+    liar, *honest = party.devices
+    with false_shares(2):
+        await liar.share()
+    await together(honest, "share")
+    await party.lose("mask", 0)
+    await party.go("confirm", "reveal")
+    await party.end()
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert cohort.blamed == {0: FALSE_DEALER}
+    await bars(served, study, liar)
+
+
+async def test_a_false_share_that_nobody_needs_blames_nobody(party: Party) -> None:
+    """The seed is recovered from the first shares; nobody else's time is spent on others."""
+    liar, *honest = party.devices
+    await party.go("share")
+    with false_shares(6):
+        await liar.mask()
+    await together(honest, "mask")
+    await party.go("confirm", "reveal")
+    await party.end()
+    assert (await party.served.show_round(party.study)).cohorts[0].blamed == {}
+
+
+async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_cohort_nothing(
+    served: Served,
+) -> None:
+    study = await served.create(terms=TWO_COHORTS, rounds=2)
+    devices = await served.join(study, 12)
+    liar = devices[2]
+    assert liar.seat is not None
+    await together(devices, "share")
+    with false_shares(2, 3, 4):
+        await liar.mask()
+    await together([device for device in devices if device is not liar], "mask")
+    await together(devices, "confirm", "reveal")
+    view = await served.until_closed(study)
+    failed, summed = view.cohorts
+    assert (failed.phase, summed.phase) == ("failed", "summed")
+    assert str(failed.failure).startswith("the secret of participant 2 cannot be recovered")
+    assert (failed.blamed, summed.blamed) == ({2: FALSE_DEALER}, {})
+    assert (view.state, view.participants) == ("decoded", 6)
+    path = f"/v1/studies/{study}/rounds/1/cohorts"
+    assert (await served.client.get(f"{path}/1/sum")).content == sum_of(devices[6:])
+    refused(await served.client.get(f"{path}/0/sum"), 410, "cohort-failed")
+    await bars(served, study, liar)
+    view = await served.open_round(study, 1)
+    again = devices[3].again()  # of the same cohort, but it did nothing wrong
+    await again.join(study, view)
+
+
+async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6)
+    await served.app.state.service.store.cohorts.blame(1, {4: FALSE_DEALER})
+    assert (await served.show_round(study)).cohorts[0].blamed == {}
+    await together(devices, *STEPS)
+    assert (await served.until_closed(study)).cohorts[0].blamed == {4: FALSE_DEALER}
+
+
+async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Party) -> None:
+    """The dealer commits to true shares, but seals something else for two of its holders."""
+    liar, *honest = party.devices
+    await party.go("share")
+    body = await liar.compute_vector()
+    for number in (0, 3):  # of holders 1 and 4
+        body = with_envelope(liar, body, number, bytes(ENVELOPE_BYTES))
+    assert (await liar.put("vector", body)).status_code == 204
+    await together(honest, "mask")
+    with structlog.testing.capture_logs() as logs:
+        await party.go("confirm", "reveal")
+        await party.end()
+    (complaint,) = (entry for entry in logs if entry["event"] == "shares did not open")
+    assert complaint == {
+        "event": "shares did not open",
+        "log_level": "warning",
+        "cohort": 1,
+        "pairs": 2,
+        "owners_holders": [(0, 1), (0, 4)],
+    }
+
+
+async def poison(device: Device) -> None:
+    """Send, masked as it should be, a vector that is no table."""
+    body = await device.compute_vector()
+    chance = np.random.default_rng(1)
+    garbage = tuple(
+        chance.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in device.ring.lanes
+    )
+    device.ring.add(garbage, device.ring.unpack(body[-64 - device.ring.nbytes : -64]))
+    forged = with_vector(device, body, device.ring.pack(garbage))
+    assert (await device.put("vector", forged)).status_code == 204
+
+
+async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
+    served: Served,
+) -> None:
+    study = await served.create(terms=TWO_COHORTS, rounds=2)
+    devices = await served.join(study, 12)
+    await together(devices, "share")
+    await asyncio.gather(poison(devices[7]), *(d.mask() for d in devices if d is not devices[7]))
+    await together(devices, "confirm", "reveal")
+    view = await served.until_closed(study)
+    summed, failed = view.cohorts
+    assert (summed.phase, failed.phase) == ("summed", "failed")
+    assert str(failed.failure).startswith("its sum is not one of honest vectors: ")
+    assert (view.state, view.participants) == ("decoded", 6)
+    assert await served.read_sum(study) == sum_of(devices[:6])
+    path = f"/v1/studies/{study}/rounds/1/cohorts/1/sum"
+    refused(await served.client.get(path), 410, "cohort-failed")
+    answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+    assert [(row["item"], row["estimate"]) for row in answer["heavy_hitters"]] == [("ab", 6)]
+    assert failed.blamed == {}  # nobody can tell whose vector it was
+    await served.open_round(study, 1)
+
+
+async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: Party) -> None:
+    liar, poisoner, *honest = party.devices
+    await party.go("share")
+    with false_shares(3):
+        await liar.mask()
+    await poison(poisoner)
+    await together(honest, "mask")
+    await party.go("confirm", "reveal")
+    assert "not one of honest vectors" in await party.fail()
+    (cohort,) = (await party.served.show_round(party.study)).cohorts
+    assert cohort.blamed == {0: FALSE_DEALER}
