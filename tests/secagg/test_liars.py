@@ -1,0 +1,347 @@
+"""Lying participants, field by field and phase by phase: refused, outvoted, or harmless.
+
+What a dealer of false shares can do is in `test_unmasking`; here are all other lies.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from secagg import aggregator
+from secagg.aggregator import Unmasked
+from secagg.deals import Parcel, Reveal, commit_share
+from secagg.errors import FaultyParticipantError, RecoveryError
+from secagg.keys import KeyPair
+from secagg.shamir import SHARE_BYTES
+from tests.secagg import lying
+from tests.secagg.conftest import RING, Group, same
+
+N = 15
+LIAR = 0
+EVERYBODY = frozenset(range(N))
+GARBAGE = Parcel(bytes(32), bytes(49))
+Gather = Callable[..., Group]
+Reveals = dict[int, Reveal]
+
+
+@pytest.fixture
+def group(gather: Gather) -> Group:
+    return gather(N)
+
+
+def finish(
+    group: Group, lost: Collection[int] = (), given: Callable[[Reveals], Reveals] | None = None
+) -> Unmasked:
+    """Go on from masking, all uploads checked; `given` changes what is revealed."""
+    if not group.uploads:
+        group.mask(EVERYBODY - set(lost))
+    for slot, upload in group.uploads.items():
+        aggregator.check_upload(group.view, slot, upload)
+    group.confirm()
+    group.reveal()
+    settled = group.settled
+    reveals = given(group.reveals) if given else group.reveals
+    for slot, reveal in reveals.items():
+        aggregator.check_reveal(settled, slot, reveal)
+    return aggregator.unmask(settled, RING, reveals, group.masked_sum())
+
+
+def assert_exact_and_quiet(group: Group, found: Unmasked) -> None:
+    assert same(found.total, group.plain_sum(group.uploads))
+    assert not found.blamed
+
+
+def refused(slot: int, match: str, check: Callable[[], None]) -> None:
+    with pytest.raises(FaultyParticipantError, match=match) as caught:
+        check()
+    assert caught.value.participant == slot
+
+
+def room(group: Group, owner: int) -> int:
+    """Return how many of the owner's holders are more than a threshold."""
+    return len(group.view.holders(owner)) - group.cohort.parameters.threshold
+
+
+# Dealing a mask key
+
+
+def first_holders(group: Group, count: int) -> list[int]:
+    return list(group.cohort.picking.holders(LIAR, group.deals[LIAR].contribution)[:count])
+
+
+def test_a_few_garbage_envelopes_of_a_mask_key_are_reported_and_the_sum_is_exact(
+    group: Group,
+) -> None:
+    group.share()
+    spoiled = first_holders(group, room(group, LIAR))
+    lying.deal_keys(group, LIAR, dict.fromkeys(spoiled, GARBAGE))
+    found = finish(group, lost=[LIAR])
+    assert_exact_and_quiet(group, found)
+    complaints = {slot for slot, reveal in group.reveals.items() if LIAR in reveal.faulty}
+    assert complaints == set(spoiled)
+
+
+def test_garbage_envelopes_of_a_mask_key_for_all_cost_the_sum_once_their_dealer_is_lost(
+    group: Group,
+) -> None:
+    group.share()
+    lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
+    with pytest.raises(RecoveryError, match="0 shares of the") as caught:
+        finish(group, lost=[LIAR])
+    assert caught.value.owner == LIAR
+
+
+def test_garbage_envelopes_of_a_mask_key_matter_to_nobody_if_their_dealer_stays(
+    group: Group,
+) -> None:
+    group.share()
+    lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
+    assert_exact_and_quiet(group, finish(group))
+
+
+def test_envelopes_of_a_mask_key_in_a_wrong_order_are_reported(group: Group) -> None:
+    group.share()
+    one, two = first_holders(group, 2)
+    parcels = lying.key_parcels(group, LIAR)
+    lying.deal_keys(group, LIAR, {one: parcels[two], two: parcels[one]})
+    assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
+    assert all(LIAR in group.reveals[slot].faulty for slot in (one, two))
+
+
+def test_commitments_to_other_shares_than_were_dealt_are_reported(group: Group) -> None:
+    group.share()
+    parcels = lying.key_parcels(group, LIAR)
+    bad = {h: replace(parcels[h], commitment=bytes(32)) for h in first_holders(group, 2)}
+    lying.deal_keys(group, LIAR, bad)
+    assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
+    assert all(LIAR in group.reveals[slot].faulty for slot in bad)
+
+
+def test_a_share_of_a_seed_dealt_as_one_of_a_mask_key_is_reported(group: Group) -> None:
+    group.share()
+    holder = first_holders(group, 1)[0]
+    share = lying.key_shares(group, LIAR)[holder]
+    mixed = lying.sealed(group, LIAR, holder, share, lying.seed_purpose(group, LIAR, holder))
+    lying.deal_keys(group, LIAR, {holder: mixed})
+    assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
+    assert LIAR in group.reveals[holder].faulty
+
+
+def test_a_contribution_of_ones_own_choice_harms_nobody(group: Group) -> None:
+    # It says whom the liar trusts with its own secrets; the others' picks are theirs.
+    group.share(EVERYBODY - {LIAR})
+
+    class Chosen(Random):
+        def randbytes(self, n: int) -> bytes:
+            return bytes(n) if n == 32 else super().randbytes(n)
+
+    group.shared[LIAR], group.deals[LIAR] = group.joined[LIAR].share(LIAR, group.cohort, Chosen(1))
+    assert group.deals[LIAR].contribution == bytes(32)
+    assert_exact_and_quiet(group, finish(group))
+
+
+def test_a_deal_signed_over_other_bytes_is_refused_at_once(group: Group) -> None:
+    group.share()
+    signature = group.deals[LIAR].signature
+    lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, 1), GARBAGE))
+    bad = replace(group.deals[LIAR], signature=signature)
+    refused(LIAR, "did not sign", lambda: aggregator.check_shares(group.cohort, LIAR, bad))
+
+
+# Dealing a seed, with the vector
+
+
+def test_a_few_garbage_envelopes_of_a_seed_are_reported_and_the_sum_is_exact(
+    group: Group,
+) -> None:
+    group.share()
+    group.mask()
+    spoiled = first_holders(group, room(group, LIAR))
+    lying.upload(group, LIAR, dict.fromkeys(spoiled, GARBAGE))
+    assert_exact_and_quiet(group, finish(group))
+    assert all(LIAR in group.reveals[slot].faulty for slot in spoiled)
+
+
+def test_garbage_envelopes_of_a_seed_for_all_cost_the_sum_and_name_their_dealer(
+    group: Group,
+) -> None:
+    group.share()
+    group.mask()
+    lying.upload(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
+    with pytest.raises(RecoveryError, match="1 shares of the") as caught:
+        finish(group)
+    assert caught.value.owner == LIAR
+
+
+def test_a_commitment_to_another_own_share_binds_its_dealer(group: Group) -> None:
+    group.share()
+    group.mask()
+    lying.upload(group, LIAR, own=commit_share(bytes(SHARE_BYTES)))
+    group.confirm()
+    with pytest.raises(FaultyParticipantError, match="another share of 0 than it was dealt"):
+        group.reveal([LIAR])  # what it deals to others is as it was
+
+
+def test_an_own_share_that_does_not_fit_is_corrected_and_its_dealer_blamed(group: Group) -> None:
+    group.share()
+    group.mask()
+    group.masked[LIAR].own_share = bytes(SHARE_BYTES)
+    lying.upload(group, LIAR, own=commit_share(bytes(SHARE_BYTES)))
+    found = finish(group)
+    assert same(found.total, group.plain_sum(EVERYBODY))
+    assert found.blamed == {LIAR}
+
+
+@pytest.mark.parametrize("change", ["vector", "commitment", "own", "parcels"])
+def test_an_upload_signed_over_other_bytes_is_refused_at_once(group: Group, change: str) -> None:
+    group.share()
+    group.mask()
+    honest = group.uploads[LIAR]
+    if change == "vector":
+        lying.upload(group, LIAR, vector=bytes(RING.nbytes))
+    elif change == "parcels":
+        lying.upload(group, LIAR, dict.fromkeys(first_holders(group, 1), GARBAGE))
+    else:
+        lying.upload(group, LIAR, **{change: bytes(32)})
+    bad = replace(group.uploads[LIAR], signature=honest.signature)
+    refused(LIAR, "did not sign", lambda: aggregator.check_upload(group.view, LIAR, bad))
+
+
+def test_a_vector_outside_the_ring_is_no_vector(group: Group) -> None:
+    group.share()
+    group.mask()
+    first, second = (lane.nbytes for lane in RING.lanes[:2])
+    above = bytes(first) + (2 ** (17 * 5) - 1).to_bytes(second, "little")
+    rest = bytes(RING.nbytes - len(above))
+    for vector, match in ((above + rest, "not below 131071"), (b"\xff" * RING.nbytes, "pad")):
+        lying.upload(group, LIAR, vector=vector)
+        with pytest.raises(ValueError, match=match):
+            RING.unpack(group.uploads[LIAR].vector)
+
+
+def test_a_vector_of_garbage_is_the_liars_own_input(group: Group) -> None:
+    # Nobody can tell it from a masked one: that inputs are honest is never claimed.
+    group.share()
+    group.mask()
+    lying.upload(group, LIAR, vector=bytes(RING.nbytes))
+    found = finish(group)
+    assert not found.blamed
+    assert not same(found.total, group.plain_sum(EVERYBODY))
+
+
+# Confirming and revealing
+
+
+def test_who_confirms_another_set_is_refused(group: Group) -> None:
+    group.share()
+    group.mask()
+    _, signature = group.masked[LIAR].confirm(EVERYBODY - {5})
+    check = aggregator.check_confirmation
+    refused(LIAR, "did not sign", lambda: check(group.view, LIAR, EVERYBODY, signature))
+
+
+def revealing(group: Group, change: Callable[[Reveal], Reveal]) -> Callable[[Reveals], Reveals]:
+    """Return what is heard if the liar says something else than it should."""
+    return lambda reveals: {**reveals, LIAR: lying.reveal(group, LIAR, change(reveals[LIAR]))}
+
+
+LOST = 3
+REFUSED: dict[str, tuple[str, Callable[[Reveal], Reveal]]] = {
+    "nothing at all": ("its own seed", lambda _: Reveal({}, {})),
+    "not its own share": (
+        "its own seed",
+        lambda r: replace(r, seed_shares={o: s for o, s in r.seed_shares.items() if o != LIAR}),
+    ),
+    "another own share": (
+        f"another share of {LIAR}",
+        lambda r: replace(r, seed_shares={**r.seed_shares, LIAR: bytes(SHARE_BYTES)}),
+    ),
+    "other shares of seeds": (
+        "another share of",
+        lambda r: replace(r, seed_shares={o: lying.false(s) for o, s in r.seed_shares.items()}),
+    ),
+    "another share of a mask key": (
+        f"another share of {LOST}",
+        lambda r: replace(r, key_shares={LOST: bytes(SHARE_BYTES)}),
+    ),
+    "both secrets of one": (
+        f"wrong secret of participant {LOST}",
+        lambda r: replace(r, seed_shares={**r.seed_shares, LOST: bytes(SHARE_BYTES)}),
+    ),
+    "the mask key of a survivor": (
+        f"wrong secret of participant {LIAR}",
+        lambda r: replace(r, key_shares={**r.key_shares, LIAR: bytes(SHARE_BYTES)}),
+    ),
+    "a share of nobody": (
+        f"wrong secret of participant {N}",
+        lambda r: replace(r, seed_shares={**r.seed_shares, N: bytes(SHARE_BYTES)}),
+    ),
+    "a complaint of nobody": ("a stranger", lambda r: replace(r, faulty=frozenset({N}))),
+}
+
+
+@pytest.mark.parametrize(("match", "change"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_reveal_of_anything_else_is_refused_at_once(
+    group: Group, match: str, change: Callable[[Reveal], Reveal]
+) -> None:
+    group.share()
+    with pytest.raises(FaultyParticipantError, match=match) as caught:
+        finish(group, lost=[LOST], given=revealing(group, change))
+    assert caught.value.participant == LIAR
+
+
+def test_false_complaints_of_everybody_are_harmless(group: Group) -> None:
+    def complain(reveal: Reveal) -> Reveal:
+        others = frozenset(reveal.seed_shares) | frozenset(reveal.key_shares)
+        return Reveal({LIAR: reveal.seed_shares[LIAR]}, {}, others - {LIAR})
+
+    group.share()
+    found = finish(group, lost=[LOST], given=revealing(group, complain))
+    assert_exact_and_quiet(group, found)
+
+
+def test_who_gives_no_share_but_its_own_is_harmless(group: Group) -> None:
+    def keep(reveal: Reveal) -> Reveal:
+        return Reveal({LIAR: reveal.seed_shares[LIAR]}, {})
+
+    group.share()
+    found = finish(group, lost=[LOST], given=revealing(group, keep))
+    assert_exact_and_quiet(group, found)
+
+
+def test_too_many_false_complaints_cost_the_sum_and_blame_nobody(group: Group) -> None:
+    # More liars than assumed. Whether dealer or holders lie cannot be told: no dealer is blamed.
+    def complain(reveals: Reveals) -> Reveals:
+        return {
+            slot: lying.reveal(
+                group,
+                slot,
+                Reveal(
+                    {o: s for o, s in reveal.seed_shares.items() if o in (slot, LIAR) and s},
+                    reveal.key_shares,
+                    frozenset(reveal.seed_shares) - {slot, LIAR},
+                ),
+            )
+            for slot, reveal in reveals.items()
+        }
+
+    group.share()
+    with pytest.raises(RecoveryError) as caught:
+        finish(group, given=complain)
+    assert not caught.value.blamed
+
+
+def test_a_mask_key_that_nobody_has_costs_the_sum_only_if_its_owner_is_lost(group: Group) -> None:
+    # A key copied from elsewhere: its owner can neither mask with it nor share it.
+    stolen = KeyPair.of(b"\7" * 32).public
+    mask = group.joined[LIAR].mask
+    group.joined[LIAR].mask = KeyPair(stolen, mask.secret, mask._key)
+    roster = list(group.cohort.roster)
+    roster[LIAR] = replace(roster[LIAR], keys=group.joined[LIAR].public)
+    group.cohort = replace(group.cohort, roster=tuple(roster))
+    group.share()
+    with pytest.raises(RecoveryError) as caught:
+        finish(group, lost=[LIAR])
+    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})

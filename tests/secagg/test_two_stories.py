@@ -1,0 +1,359 @@
+"""A server that has all vectors tells two stories of who survived: played, and refused.
+
+Slot 0 is the victim. `Guards:` names the check without which the test fails.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from secagg.aggregator import Unmasking
+from secagg.deals import Parcel
+from secagg.errors import OutOfPhaseError, RecoveryError, RefusedError
+from secagg.masks import Wardrobe
+from secagg.parameters import Assumptions
+from secagg.participant import Confirmed, join
+from tests.secagg.conftest import RING, Group, same
+from tests.secagg.crooked import Crooked, with_entry, without
+
+N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
+VICTIM = 0
+EVERYBODY = frozenset(range(N))
+WITHOUT_VICTIM = EVERYBODY - {VICTIM}
+# Of 62: 14 holders, threshold 5; 3 corrupt, 24 lost: a device's 24 partners may all be named.
+SPARSE = Assumptions(0.05, 0.4, sigma=1, eta=1)
+Gather = Callable[..., Group]
+
+
+@pytest.fixture
+def group(gather: Gather) -> Group:
+    """Return a group whose vectors have arrived."""
+    found = gather(N)
+    found.share()
+    found.mask()
+    return found
+
+
+def collude(group: Group) -> Crooked:
+    count = group.cohort.assumptions.corrupted(group.cohort.n)
+    server = Crooked(group, group.view.holders(VICTIM)[:count])
+    server.open_deals(VICTIM, group.view, group.uploads[VICTIM])
+    return server
+
+
+def confirmed(
+    group: Group, slots: frozenset[int], survivors: frozenset[int]
+) -> tuple[dict[int, Confirmed], dict[int, bytes]]:
+    """Let `slots` confirm `survivors`; return their states and signatures."""
+    both = {slot: group.masked[slot].confirm(survivors) for slot in slots}
+    return {s: state for s, (state, _) in both.items()}, {s: said for s, (_, said) in both.items()}
+
+
+def key_parcel(group: Group, owner: int, holder: int) -> Parcel:
+    return group.deals[owner].parcels[group.view.holders(owner).index(holder)]
+
+
+def seed_parcel(group: Group, owner: int, holder: int) -> Parcel:
+    return group.uploads[owner].deal.parcels[group.view.holders(owner).index(holder)]
+
+
+# Two sets of survivors
+
+
+@pytest.mark.parametrize("fill", ["forged", "of the other story", "of another slot"])
+def test_two_sets_of_survivors_find_no_two_quorums(group: Group, fill: str) -> None:
+    """Guards: the signatures of witnesses in `Confirmed.reveal`, and what they are under.
+
+    Half of the honest are told that the victim survived, half that it did not: the first
+    would give shares of its seed, the others of its mask key. Each is shown a full list, in
+    which only those who were told the same and the corrupt signed.
+    """
+    server = collude(group)
+    honest = sorted(EVERYBODY - server.corrupt)
+    stories = (
+        (frozenset(honest[:14]), EVERYBODY),
+        (frozenset(honest[14:]), WITHOUT_VICTIM),
+    )
+    told = [confirmed(group, slots, survivors) for slots, survivors in stories]
+    said = {**told[0][1], **told[1][1]}
+    refused = 0
+    for (states, signatures), (_, survivors) in zip(told, stories, strict=True):
+        shown = {**signatures, **server.sign(group.view, survivors)}
+        for slot in survivors - shown.keys():
+            shown[slot] = {
+                "forged": bytes(64),
+                "of the other story": said[slot],
+                "of another slot": next(iter(signatures.values())),
+            }[fill]
+        for slot, state in states.items():
+            inbox = (
+                {VICTIM: seed_parcel(group, VICTIM, slot)} if slot in seed_holders(group) else {}
+            )
+            with pytest.raises(RefusedError, match="did not sign"):
+                server.hear(slot, state.reveal(shown, inbox, group.rng))
+            refused += 1
+    assert refused == len(honest)
+    assert server.seed(VICTIM) is None
+    assert server.pair(VICTIM) is None
+
+
+def seed_holders(group: Group) -> set[int]:
+    return set(group.view.holders(VICTIM))
+
+
+def test_the_signatures_of_half_are_no_quorum(group: Group) -> None:
+    """Guards: the quorum of signatures in `Confirmed.reveal`."""
+    server = collude(group)
+    half = frozenset(sorted(EVERYBODY - server.corrupt)[:14])
+    states, signatures = confirmed(group, half, EVERYBODY)
+    shown = {**signatures, **server.sign(group.view, EVERYBODY)}
+    for state in states.values():
+        with pytest.raises(RefusedError, match=r"17 signatures .* quorum of 24"):
+            state.reveal(shown, {}, group.rng)
+
+
+def test_signatures_of_those_that_are_lost_do_not_count(group: Group) -> None:
+    """Guards: that only survivors confirm, in `Confirmed.reveal`."""
+    lost = frozenset(range(24, 30))
+    states, signatures = confirmed(group, EVERYBODY - lost, EVERYBODY - lost)
+    del signatures[1]
+    shown = {**signatures, 24: bytes(64)}
+    with pytest.raises(RefusedError, match="no survivor"):
+        states[VICTIM].reveal(shown, {}, group.rng)
+
+
+def test_signatures_of_an_earlier_sum_are_no_signatures(gather: Gather) -> None:
+    """Guards: the view in `View.confirmation`.
+
+    The same devices sum twice, and the same survive; those who signed in the first sum are
+    silent in the second.
+    """
+    first = gather(N)
+    first.share()
+    first.mask()
+    first.confirm()
+    joined = [join(identity, first.rng) for identity in first.identities]
+    entries = zip(first.cohort.roster, joined, strict=True)
+    roster = tuple(replace(entry, keys=state.public) for entry, state in entries)
+    again = Group(
+        replace(first.cohort, session=b"\7" * 32, roster=roster),
+        first.identities,
+        joined,
+        first.rng,
+    )
+    again.share()
+    again.mask()
+    states, signatures = confirmed(again, EVERYBODY, EVERYBODY)
+    with pytest.raises(RefusedError, match="did not sign"):
+        states[VICTIM].reveal({**first.confirmations, VICTIM: signatures[VICTIM]}, {}, again.rng)
+
+
+def test_signatures_under_another_view_are_no_signatures(group: Group) -> None:
+    """Guards: the view in `View.confirmation`: one set of survivors, but of two graphs."""
+    told = without(group.view, [29])
+    twin = Group(group.cohort, group.identities, group.joined, group.rng)
+    survivors = EVERYBODY - {29}
+    _, signatures = confirmed(group, survivors, survivors)
+    state = group.masked[VICTIM]
+    other = type(state)(VICTIM, told, state.joined, state.sealing, state.own_share)
+    with pytest.raises(RefusedError, match="did not sign"):
+        other.confirm(survivors)[0].reveal(signatures, {}, twin.rng)
+
+
+def test_one_set_is_signed_and_no_other(group: Group) -> None:
+    """Guards: `_spend` in `Masked.confirm`."""
+    state = group.masked[VICTIM]
+    state.confirm(EVERYBODY)
+    with pytest.raises(OutOfPhaseError):
+        state.confirm(EVERYBODY - {5})
+
+
+# Both secrets of one
+
+
+def asked(
+    group: Group, survivors: frozenset[int], parcels: Mapping[int, Mapping[int, Parcel]]
+) -> Crooked:
+    """Let all confirm `survivors` and open `parcels`, by holder; return what the server has."""
+    server = collude(group)
+    states, signatures = confirmed(group, survivors - server.corrupt, survivors)
+    shown = {**signatures, **server.sign(group.view, survivors)}
+    for slot, state in states.items():
+        server.hear(slot, state.reveal(shown, parcels.get(slot, {}), group.rng))
+    return server
+
+
+def assert_hidden(group: Group, server: Crooked) -> None:
+    assert server.vector(VICTIM, group.view, group.uploads[VICTIM]) is None
+
+
+def test_a_mask_key_is_not_given_in_the_place_of_a_seed(group: Group) -> None:
+    """Guards: that survivors' parcels open as seed shares only, in `Confirmed._open`."""
+    holders = group.view.holders(VICTIM)
+    server = asked(group, EVERYBODY, {h: {VICTIM: key_parcel(group, VICTIM, h)} for h in holders})
+    assert server.pair(VICTIM) is None
+    assert_hidden(group, server)
+
+
+def test_a_seed_is_not_given_in_the_place_of_a_mask_key(group: Group) -> None:
+    """Guards: that parcels of the lost open as shares of mask keys only, in `Confirmed._open`."""
+    holders = group.view.holders(VICTIM)
+    parcels = {h: {VICTIM: seed_parcel(group, VICTIM, h)} for h in holders}
+    server = asked(group, WITHOUT_VICTIM, parcels)
+    assert server.seed(VICTIM) is None
+    assert_hidden(group, server)
+
+
+def test_half_of_the_holders_are_not_asked_for_the_other_secret(group: Group) -> None:
+    """Guards: as above: one set of survivors settles for everybody which secret is given."""
+    holders = group.view.holders(VICTIM)
+    parcels = {
+        h: {VICTIM: (seed_parcel if place % 2 else key_parcel)(group, VICTIM, h)}
+        for place, h in enumerate(holders)
+    }
+    server = asked(group, EVERYBODY, parcels)
+    assert server.seed(VICTIM) is not None
+    assert server.pair(VICTIM) is None
+    assert_hidden(group, server)
+
+
+def test_a_second_reveal_is_out_of_phase(group: Group) -> None:
+    """Guards: `_spend` in `Confirmed.reveal`."""
+    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
+    states[1].reveal(signatures, {}, group.rng)
+    with pytest.raises(OutOfPhaseError):
+        states[1].reveal(signatures, {}, group.rng)
+
+
+# Envelopes that are moved
+
+
+def test_an_envelope_of_mine_reflected_to_me_does_not_open(group: Group) -> None:
+    """Guards: sender and receiver in `Purpose.info`, in this order.
+
+    The server names as many of the victim's holders lost as it may, and hands the victim its
+    own shares back as if these had dealt them: it would give away its own mask key.
+    """
+    lost = frozenset(group.view.holders(VICTIM)[3:9])
+    mine = {holder: key_parcel(group, VICTIM, holder) for holder in lost}
+    survivors = EVERYBODY - lost
+    server = collude(group)
+    states, signatures = confirmed(group, survivors - server.corrupt, survivors)
+    shown = {**signatures, **server.sign(group.view, survivors)}
+    for slot, state in states.items():
+        is_holder = slot in seed_holders(group)
+        inbox = {VICTIM: seed_parcel(group, VICTIM, slot)} if is_holder else {}
+        reveal = state.reveal(shown, mine if slot == VICTIM else inbox, group.rng)
+        server.hear(slot, reveal)
+        if slot != VICTIM:
+            continue
+        for holder, share in reveal.key_shares.items():
+            server.keep(VICTIM, holder, key_share=share)
+        assert reveal.faulty == lost
+    assert server.pair(VICTIM) is None
+    assert_hidden(group, server)
+
+
+def test_envelopes_of_two_senders_swapped_do_not_open(group: Group) -> None:
+    """Guards: that an envelope opens for one sender's key only, in `Confirmed._open`."""
+    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
+    one, two = [owner for owner in EVERYBODY if VICTIM in group.view.holders(owner)][:2]
+    swapped = {one: seed_parcel(group, two, VICTIM), two: seed_parcel(group, one, VICTIM)}
+    assert states[VICTIM].reveal(signatures, swapped, group.rng).faulty == {one, two}
+
+
+def test_an_envelope_moved_to_another_holder_does_not_open(group: Group) -> None:
+    """Guards: the key of the receiver under an envelope."""
+    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
+    meant, other = group.view.holders(VICTIM)[:2]
+    moved = {VICTIM: seed_parcel(group, VICTIM, meant)}
+    assert states[other].reveal(signatures, moved, group.rng).faulty == {VICTIM}
+
+
+def test_an_envelope_of_an_honest_sender_under_the_name_of_a_corrupt_one_does_not_open(
+    group: Group,
+) -> None:
+    """Guards: the sender in `Purpose.info`.
+
+    The colluder's key is the victim's but for the top bit, which X25519 does not read: both
+    agree on the same secrets, and only the sender's slot tells them apart.
+    """
+    view, holder, colluder = group.view, group.view.holders(VICTIM)[0], 29
+    keys = group.cohort.roster[VICTIM].keys
+    alias = keys.seal[:31] + bytes([keys.seal[31] ^ 0x80])
+    theirs = replace(group.cohort.roster[colluder].keys, seal=alias)
+    with_entry(group, colluder, keys=theirs)
+    secret = group.joined[holder].seal.agree(alias)
+    assert secret == group.joined[holder].seal.agree(keys.seal)
+    envelope = seed_parcel(group, VICTIM, holder).envelope
+    assert view.seed_share(VICTIM, holder).open(secret, envelope) is not None
+    assert view.seed_share(colluder, holder).open(secret, envelope) is None
+
+
+# One device alone
+
+
+def isolated(gather: Gather) -> tuple[Group, frozenset[int]]:
+    """Return a sparse group, and all honest partners of the victim."""
+    group = gather(62, SPARSE)
+    view = group.share()
+    group.mask()
+    server = collude(group)
+    return group, view.partners(VICTIM) - server.corrupt
+
+
+def test_a_device_whose_partners_are_all_named_lost_keeps_its_own_mask(gather: Gather) -> None:
+    """Guards: the threshold, above what corrupt holders and the victim itself have.
+
+    The victim's masks are all known then. It is named a survivor and gives its own share,
+    but the honest holders of the others are the lost ones.
+    """
+    group, lost = isolated(gather)
+    survivors = group.everybody - lost
+    assert len(survivors) >= group.cohort.quorum  # or it would be refused at once
+    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
+    server = collude(group)
+    group.confirm(survivors)
+    group.reveal(survivors)
+    for slot, reveal in group.reveals.items():
+        server.hear(slot, reveal)
+    assert all(server.pair(slot) is not None for slot in group.view.partners(VICTIM))
+    assert server.seed(VICTIM) is None
+    assert_hidden(group, server)
+    with pytest.raises(RecoveryError) as caught:
+        group.unmask()
+    assert caught.value.owner == VICTIM
+
+
+def test_naming_more_lost_than_assumed_is_refused(gather: Gather) -> None:
+    """Guards: the quorum in `Masked.confirm`."""
+    group, lost = isolated(gather)
+    others = sorted(group.everybody - lost - {VICTIM})
+    more = lost.union(others[: group.cohort.n - group.cohort.quorum + 1 - len(lost)])
+    with pytest.raises(RefusedError, match="fewer than the quorum"):
+        group.masked[VICTIM].confirm(group.everybody - more)
+
+
+def test_an_isolated_device_can_be_left_out_of_the_one_sum(gather: Gather) -> None:
+    """Guards nothing: it says what "one set of n - D survivors" does not exclude.
+
+    Only colluders' vectors wear masks of the victim's, so the server can leave its vector out:
+    it learns the sum of the others, one fewer than confirmed, instead of the sum of all.
+    """
+    group, lost = isolated(gather)
+    survivors = group.everybody - lost
+    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
+    group.confirm(survivors)
+    group.reveal(survivors)
+    partners, keys = group.view.partners(VICTIM), group.cohort.roster[VICTIM].keys
+    del group.uploads[VICTIM]
+    summing = Unmasking(group.settled, RING, group.reveals, group.masked_sum())
+    for slot in survivors - {VICTIM}:
+        summing.take_off_own(slot)
+    for slot in lost:
+        summing.take_off_pairwise(slot)
+    for slot in survivors & partners:  # colluders
+        stream = group.view.pairwise(VICTIM, slot).stream(group.joined[slot].mask.agree(keys.mask))
+        Wardrobe(RING).put_on(summing.total, stream)  # the victim's slot is the lowest
+    assert same(summing.total, group.plain_sum(survivors - {VICTIM}))
