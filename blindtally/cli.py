@@ -12,6 +12,7 @@ COMMANDS = {
     "demo": "blindtally.demo.command:demo",
     "serve": "blindtally.serve:serve",
     "fleet": "blindtally.fleet:fleet",
+    "registrar": "blindtally.registrar:registrar",
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
 }

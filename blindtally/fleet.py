@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import httpx
 import stamina.instrumentation
@@ -16,11 +16,14 @@ from blindtally.demo.results import InexactError
 from blindtally.demo.screen import Screen
 from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, choose, hold, load
 from blindtally.output import failed
+from blindtally.registrar import load as load_registrar
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
 from client.problems import ServiceError
 from protocol.messages import HeavyHitter, StudyView
+from secagg.keys import Identity
+from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
 PATIENCE = 30.0  # seconds for the service to answer the first question
@@ -49,6 +52,14 @@ def fleet(
     min_cohort: Annotated[
         int, typer.Option(min=2, help="Devices refuse to be summed with fewer than this.")
     ] = 20,
+    mode: Annotated[
+        Literal["semi-honest", "active"],
+        typer.Option(help="Devices trust the server with no more than this."),
+    ] = "active",
+    registrar: Annotated[
+        Path | None,
+        typer.Option(help="The key file whose registrar enrols the devices, and no other."),
+    ] = None,
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
 
@@ -59,12 +70,13 @@ def fleet(
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create", code=1)
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
-    policy = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
-    crew = Crew(devices or DEVICES, dropout, seed, policy)
+    limits = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
     try:
+        policy, key = _trusting(limits, mode, registrar)
+        crew = Crew(devices or DEVICES, dropout, seed, policy, registrar=key)
         with Analyst(url, patience=PATIENCE) as analyst:
             if study is None:
-                setup = _new(data, crew, rounds)
+                setup = _new(data, crew, rounds, mode)
                 asked = create(analyst, setup)
             else:
                 asked = analyst.study(study)
@@ -83,7 +95,17 @@ def fleet(
         raise failed(str(error), code=1) from None
 
 
-def _new(data: Path | None, crew: Crew, rounds: int) -> Setup:
+def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:
+    """Return the policy with whom the devices trust, and who enrols them.
+
+    Whoever trusts the server to keep to the protocol takes part as well if it need not.
+    """
+    key = load_registrar(registrar) if registrar else None
+    modes = frozenset[Mode]({mode, "active"})
+    return replace(policy, modes=modes, registrar=key.public if key else None), key
+
+
+def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode) -> Setup:
     chosen = choose(
         data,
         devices=crew.devices,
@@ -93,6 +115,8 @@ def _new(data: Path | None, crew: Crew, rounds: int) -> Setup:
         threshold=None,
         contribution=2,
         words=None,
+        mode=mode,
+        registrar=crew.registrar,
     )
     return replace(chosen, crew=crew)
 

@@ -1,119 +1,195 @@
-"""`blindtally params`: degree and threshold of a cohort, what they cost, and why."""
+"""`blindtally params`: who holds, masks and vouches in a cohort, what it costs, and why."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from itertools import chain, islice
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from blindtally.costs import Cost, Units, measure
 from blindtally.output import failed, write_json
 from secagg.errors import InfeasibleError
-from secagg.graph import Assumptions, Parameters, parameters
-from secagg.participant import ENVELOPE_BYTES
-from secagg.shamir import MOST_HOLDER, SHARE_BYTES
+from secagg.keys import SIGNATURE_BYTES
+from secagg.parameters import Assumptions, parameters
 
-_SLOT_BYTES = 4  # each envelope and share travels with the slot of the other end
-_KIND_BYTES = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one participant sends besides its packed vector, in messages and bytes.
-
-    `envelope_bytes` are its envelopes to `k` neighbours, `reveal_bytes` its shares of their
-    secrets and its own.
-    """
-
-    messages: int
-    envelope_bytes: int
-    reveal_bytes: int
-
-    @classmethod
-    def of(cls, degree: int) -> "Cost":
-        """Return the cost of having `degree` neighbours."""
-        return cls(
-            messages=4,  # join, envelopes, vector, reveal
-            envelope_bytes=degree * (_SLOT_BYTES + ENVELOPE_BYTES),
-            reveal_bytes=(degree + 1) * (_SLOT_BYTES + _KIND_BYTES + SHARE_BYTES),
-        )
+MOST_CLIENTS: Final = 100_000  # as in a study's terms
+_STEP: Final = 0.05  # between two rates that are tried where those asked for cannot be
 
 
 def params(
-    clients: Annotated[
-        int, typer.Option(min=2, max=MOST_HOLDER, help="Devices in the cohort (n).")
-    ],
+    clients: Annotated[int, typer.Option(min=2, max=MOST_CLIENTS, help="Devices in a cohort (n).")],
     corrupt: Annotated[float, typer.Option(help="Fraction that may collude (gamma).")] = 0.1,
     dropout: Annotated[float, typer.Option(help="Fraction that may be lost (delta).")] = 0.2,
     sigma: Annotated[int, typer.Option(help="Privacy fails with odds 2^-sigma.")] = 40,
     eta: Annotated[int, typer.Option(help="Correctness fails with odds 2^-eta.")] = 30,
     mode: Annotated[
         Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
-    ] = "semi-honest",
+    ] = "active",
+    has_registrar: Annotated[
+        bool, typer.Option("--registrar/--no-registrar", help="Are the devices enrolled?")
+    ] = True,
+    words: Annotated[
+        int, typer.Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
+    ] = 100_000,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
     ] = None,
 ) -> None:
-    """Compute the degree k and the sharing threshold t of a cohort, and what they cost.
+    """Compute what a cohort needs to be safe, and what that costs each device and the server.
 
     Example: blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2
     """
     try:
         assumptions = Assumptions(corrupt, dropout, sigma, eta, mode)
+    except ValueError as error:
+        raise failed(str(error)) from None
+    try:
         found = parameters(clients, assumptions)
     except InfeasibleError as error:
         typer.echo(f"infeasible: {error}", err=True)
+        for way in remedies(clients, assumptions):
+            typer.echo(f"  it can be done with {way}", err=True)
         raise typer.Exit(1) from None
-    except ValueError as error:
-        raise failed(str(error)) from None
+    cost, units = Cost(found, assumptions, has_registrar), measure(found)
     if json_path != "-":
-        _show(found, assumptions)
+        _show(cost, units, words)
     if json_path is not None:
-        write_json(json_path, as_json(found, assumptions))
+        write_json(json_path, as_json(cost, units, words))
 
 
-def as_json(found: Parameters, assumptions: Assumptions) -> dict[str, object]:
+def remedies(n: int, assumptions: Assumptions) -> list[str]:
+    """Return which options would make it feasible, one change each."""
+    a, ways = assumptions, []
+    tried: list[tuple[str, Iterable[tuple[str, int, Assumptions]]]] = [
+        ("--dropout", ((f"{x:g}", n, replace(a, dropout=x)) for x in _below(a.dropout))),
+        ("--corrupt", ((f"{x:g}", n, replace(a, corrupt=x)) for x in _below(a.corrupt))),
+        ("--mode", [("semi-honest", n, replace(a, mode="semi-honest"))]),
+        ("--clients", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MOST_CLIENTS)),
+        ("--clients", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
+    ]
+    for option, values in tried:
+        found = (value for value, m, other in values if _is_feasible(m, other))
+        ways += [f"{option} {value}" for value in islice(found, 1)]
+    return ways
+
+
+def _below(rate: float) -> list[float]:
+    """Return lower rates, highest first."""
+    steps = (round(step * _STEP, 2) for step in range(int(rate / _STEP), -1, -1))
+    return [lower for lower in steps if lower < rate]
+
+
+def _is_feasible(n: int, assumptions: Assumptions) -> bool:
+    try:
+        parameters(n, assumptions)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def as_json(cost: Cost, units: Units, words: int) -> dict[str, Any]:
     """Return what scripts read: `k`, `t` and the cost beside what was assumed."""
-    cost = Cost.of(found.degree)
+    found, assumptions = cost.found, cost.assumptions
+    lost = assumptions.lost(found.n)
     return {
         "clients": found.n,
-        "corrupt": assumptions.corrupt,
-        "dropout": assumptions.dropout,
-        "sigma": assumptions.sigma,
-        "eta": assumptions.eta,
-        "mode": assumptions.mode,
-        "k": found.degree,
+        **asdict(assumptions),
+        "registrar": cost.has_registrar,
+        "k": found.holders,
         "t": found.threshold,
         "t_most": found.threshold + found.slack,
+        "partners": found.partners,
+        "witnesses": found.witnesses,
         "complete": found.is_complete,
         "quorum": assumptions.quorum(found.n),
         "messages": cost.messages,
-        "envelope_bytes": cost.envelope_bytes,
-        "reveal_bytes": cost.reveal_bytes,
+        "bytes_up": cost.up,
+        "bytes_of_signatures": cost.messages * SIGNATURE_BYTES,
+        "bytes_down": cost.down,
+        "words": words,
+        "seconds_of_device": cost.device_seconds(units, words),
+        "seconds_of_server": cost.server_seconds(units, words, 0),
+        "seconds_of_server_with_losses": cost.server_seconds(units, words, lost),
+        "seconds_of_one": asdict(units),
     }
 
 
-def _show(found: Parameters, assumptions: Assumptions) -> None:
-    n, k, t = found.n, found.degree, found.threshold
-    corrupt, lost = assumptions.corrupted(n), assumptions.lost(n)
-    cost = Cost.of(k)
-    why_k = "everybody is everybody's neighbour: no sparser graph keeps the promises"
-    if not found.is_complete:
-        why_k = f"fewest neighbours with which losing {lost} cuts no honest group off"
+_WHY: Final = {
+    "join": "identity and keys, as JSON",
+    "shares": "of its mask key, one sealed for each holder",
+    "deal": "of its seed, likewise; it goes with the masked vector",
+    "confirmation": "its signature under who is in the sum",
+    "reveal": "a share for each device that made it a holder, and its own",
+    "roster": "everybody's identity and keys",
+    "sharers": "who shared, with digests and signatures",
+    "survivors": "who is in the sum, as JSON",
+    "confirmations": "everybody's signatures under that",
+    "parcels": "the shares that it holds, still sealed",
+}
+Row: TypeAlias = tuple[str, str, str]
+
+
+def _show(cost: Cost, units: Units, words: int) -> None:
     table = Table(show_header=False, box=None, pad_edge=False, width=80)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    table.add_row("degree k", str(k), why_k)
-    table.add_row(
-        "threshold t",
-        str(t),
-        f"more than {corrupt} corrupt of {n} put among {k} neighbours, but for odds 2^-"
-        f"{assumptions.sigma}; up to {t + found.slack} would survive the losses (2^-"
-        f"{assumptions.eta})",
-    )
-    table.add_row("quorum", str(assumptions.quorum(n)), "survivors that each phase needs")
-    table.add_row("messages", str(cost.messages), "sent by each device: join and three more")
-    table.add_row("envelopes", f"{cost.envelope_bytes:,} B", "sent by each device, once")
-    table.add_row("shares", f"{cost.reveal_bytes:,} B", "sent by each survivor, once")
+    for row in chain(_numbers(cost), _bytes(cost), _times(cost, units, words)):
+        table.add_row(*row)
     Console().print(table)
+
+
+def _numbers(cost: Cost) -> Iterator[Row]:
+    found, a = cost.found, cost.assumptions
+    n, corrupt, lost = found.n, a.corrupted(found.n), a.lost(found.n)
+    why_k = "fewest with which there is such a threshold"
+    if found.is_complete:
+        why_k = "everybody holds everybody's shares: fewer do not keep the promises"
+    yield "holders k", str(found.holders), why_k
+    why_t = (
+        f"nobody has so many corrupt holders ({corrupt} are corrupt; odds 2^-{a.sigma}), and "
+        f"everybody so many that survive ({lost} may be lost; odds 2^-{a.eta})"
+    )
+    yield "threshold t", str(found.threshold), why_t
+    why_m = f"each picks to mask with: {lost} random losses cut nobody off (2^-{a.sigma})"
+    why_s = "nobody confirms: the server is trusted to tell all the same"
+    if a.is_active:
+        why_m = "each picks to mask with, all its holders: the server may choose whom it loses"
+        why_s = "signatures each checks: the server cannot show two sets of survivors"
+    yield "partners", str(found.partners), why_m
+    yield "witnesses", str(found.witnesses), why_s
+    yield "quorum", str(a.quorum(n)), "devices that each phase must keep"
+
+
+def _bytes(cost: Cost) -> Iterator[Row]:
+    signed = f"from each device, each signed: {cost.messages * SIGNATURE_BYTES} B of these bytes"
+    yield "messages", str(cost.messages), signed
+    yield "bytes up", f"{sum(cost.up.values()):,} B", "from each device, but for its vector"
+    for name, size in cost.up.items():
+        yield f"  {name}", f"{size:,} B", _WHY[name]
+    yield "bytes down", f"{sum(cost.down.values()):,} B", "to each device"
+    for name, size in cost.down.items():
+        yield f"  {name}", f"{size:,} B", _WHY[name]
+
+
+def _times(cost: Cost, units: Units, words: int) -> Iterator[Row]:
+    lost = cost.assumptions.lost(cost.found.n)
+    yield "time", "", f"one thread of this machine, {words:,} words of 32 bits; estimated"
+    for name, spent, who in (
+        ("device", cost.device_seconds(units, words), "each"),
+        ("server", cost.server_seconds(units, words, 0), "nobody lost"),
+        ("server", cost.server_seconds(units, words, lost), f"{lost} lost"),
+    ):
+        total = sum(spent.values())
+        most = sorted(spent.items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in most)
+        yield f"  {name}", _two_digits(total), f"{who}: {parts}"
+
+
+def _two_digits(seconds: float) -> str:
+    """Return a time in the unit in which it reads best."""
+    unit, scale = ("s", 1.0) if seconds >= 0.995 else ("ms", 1000.0)
+    return f"{float(f'{seconds * scale:.2g}'):,.10g} {unit}"

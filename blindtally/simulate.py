@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -20,6 +20,7 @@ from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion
 from protocol.simulation import run_study
+from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
@@ -42,6 +43,7 @@ class Asked:
     secagg: bool
     corrupt: float
     dropout: float
+    mode: Mode
     seed: int
 
 
@@ -83,6 +85,9 @@ def simulate(
     ] = False,
     corrupt: Annotated[float, typer.Option(help="Fraction of devices that may collude.")] = 0.1,
     dropout: Annotated[float, typer.Option(help="Fraction of devices that vanish.")] = 0.0,
+    mode: Annotated[
+        Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
+    ] = "active",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
@@ -162,7 +167,7 @@ def prepare(asked: Asked) -> Setup:
         domain=domain,
         words=asked.words,
     )
-    terms = _terms(clients, asked.corrupt, asked.dropout)
+    terms = _terms(clients, asked.corrupt, asked.dropout, asked.mode)
     # What cannot be asked is told now, not in the middle of a study.
     MECHANISMS[asked.mechanism].first_plan(question, terms, "simulation", Random(asked.seed))
     left_out = len(set(everything.items)) - len(set(population.items))
@@ -178,7 +183,7 @@ def _domain(population: Population, alphabet: str | None, length: int | None) ->
     return Alphabet(characters=pad + alphabet, length=longest, pad=pad)
 
 
-def _terms(clients: int, corrupt: float, dropout: float) -> Terms:
+def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:
     """Return terms that bear a tenth more devices vanishing than will, and at least 0.2."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a fraction from 0 to below 1, got {dropout}")
@@ -192,6 +197,7 @@ def _terms(clients: int, corrupt: float, dropout: float) -> Terms:
         cohorts=cohorts,
         corrupt=corrupt,
         dropout=max(0.2, dropout + 0.1),
+        mode=mode,
     )
 
 

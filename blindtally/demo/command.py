@@ -5,7 +5,8 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from random import SystemRandom
+from typing import Annotated, Any, Literal
 
 import httpx
 import stamina.instrumentation
@@ -22,6 +23,7 @@ from blindtally.demo.setup import CONTRIBUTION, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.output import failed
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
+from secagg.keys import Identity
 
 WIDTH = 100  # of the tables, where no terminal says how wide it is
 
@@ -47,6 +49,9 @@ def demo(
         int | None,
         typer.Option(min=1, help="16-bit words that a device may send.", show_default="by size"),
     ] = None,
+    mode: Annotated[
+        Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
+    ] = "active",
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Also write JSON; - is stdout.")
     ] = None,
@@ -57,8 +62,8 @@ def demo(
     """Find what is common among simulated devices, over a real server on this machine.
 
     Starts a server, creates a study over REST and lets a fleet of devices, each with its own
-    items, take part over HTTP; some vanish on the way. Every sum is compared with the
-    vectors in it.
+    items and enrolled by a registrar, take part over HTTP; some vanish on the way. Every sum
+    is compared with the vectors in it.
     """
     asked = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in asked}
@@ -75,6 +80,8 @@ def demo(
             threshold=threshold,
             contribution=contribution,
             words=words,
+            mode=mode,
+            registrar=Identity.generate(SystemRandom()),
         )
         folder = _folder(out)
     except (ValueError, OSError) as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blindtally.demo.results import Results
-from blindtally.demo.screen import STEP_OF
+from protocol.round import phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SHOWN: Final = 15  # heavy hitters
 _INK, _FAINT = "#1f2933", "#cbd2d9"
 _FOUND, _TRUE, _ROOM = "#2364aa", "#f26419", "#8795a1"
-_PHASES = ("#bcd4e6", "#7fb2d6", "#3f88c5", "#1c4e80")
+_PHASES = ("#bcd4e6", "#7fb2d6", "#3f88c5", "#8795a1", "#1c4e80")
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": _FAINT,
     "axes.labelcolor": _INK,
@@ -136,13 +136,15 @@ def _draw_room(axes: "Axes", results: Results) -> None:
 def _draw_seconds(axes: "Axes", results: Results) -> None:
     numbers = [one.number for one in results.rounds]
     below = [0.0] * len(numbers)
-    for phase, colour in zip(STEP_OF, _PHASES, strict=True):
+    for phase, colour in zip(phases("active"), _PHASES, strict=True):
+        if phase not in phases(results.mode):
+            continue
         seconds = [one.seconds.get(phase, 0.0) for one in results.rounds]
         axes.bar(numbers, seconds, 0.6, bottom=below, color=colour, label=phase)
         below = [one + more for one, more in zip(below, seconds, strict=True)]
     axes.set_ylim(top=max([*below, 0.1]) * 1.45)
     axes.set_title("Seconds by phase")
-    axes.legend(loc="upper center", ncols=4, handlelength=1, columnspacing=1)
+    axes.legend(loc="upper center", ncols=len(_PHASES), handlelength=1, columnspacing=0.8)
     axes.set_xlabel("round")
     _rounds(axes, numbers)
 

@@ -17,6 +17,7 @@ from protocol.mechanisms import MECHANISMS
 from protocol.messages import CohortView, HeavyHitter, StudyView
 from protocol.round import Phase
 from protocol.sketches.capacity import capacity
+from secagg.parameters import Mode
 from secagg.ring import Ring, Vector
 
 
@@ -29,7 +30,8 @@ class RoundResult:
     """One round: its threshold, what its sum said, who was lost and where its time went.
 
     `capacity` is how many distinct items its table holds, `distinct` how many the sum had;
-    `exact` whether each sum was compared with its survivors' vectors, and equal.
+    `exact` whether each sum was compared with its survivors' vectors, and equal; `blamed` says
+    what devices did that departed from the protocol, one line each.
     """
 
     number: int
@@ -39,11 +41,12 @@ class RoundResult:
     distinct: float | None
     enrolled: int
     participants: int
-    degree: int
+    holders: int
     threshold: int
     exact: bool
     lost: Mapping[Phase, int]
     seconds: Mapping[Phase, float]
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Results:
     """Everything that a run of the demo found out."""
 
     study: str
+    mode: Mode
     threshold: float
     score: Score
     found: tuple[Found, ...]
@@ -88,6 +92,7 @@ class Results:
             "thresholds": [one.t for one in self.rounds],
             "sums_exact": all(one.exact for one in self.rounds),
             "study": self.study,
+            "mode": self.mode,
             "threshold": self.threshold,
             "heavy_hitters": [asdict(one) | {"error": one.error} for one in self.found],
             "missed": dict(self.missed),
@@ -145,6 +150,7 @@ def measure(
     compared = compare(found, truth_of(played), threshold)
     return Results(
         study=study.id,
+        mode=study.terms.mode,
         threshold=threshold,
         score=compared.score,
         found=compared.found,
@@ -167,11 +173,16 @@ def round_result(played: Played, exact: bool) -> RoundResult:
         distinct=view.distinct,
         enrolled=sum(cohort.enrolled for cohort in view.cohorts),
         participants=view.participants or 0,
-        degree=max(cohort.degree for cohort in view.cohorts),
+        holders=max(cohort.holders for cohort in view.cohorts),
         threshold=max(cohort.threshold for cohort in view.cohorts),
         exact=exact,
         lost=dict(sorted(played.losses().items())),
         seconds=_seconds(view.cohorts[0]),
+        blamed=tuple(
+            f"cohort {cohort.number}, participant {slot} {what}"
+            for cohort in view.cohorts
+            for slot, what in cohort.blamed.items()
+        ),
     )
 
 

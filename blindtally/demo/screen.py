@@ -3,7 +3,6 @@
 Without a terminal there are no bars, and the lines are the same.
 """
 
-from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,15 +13,10 @@ from rich.table import Table
 
 from blindtally.demo.results import Results, RoundResult
 from client.fleet import Standing
-from client.participation import Step
-from protocol.round import Phase
+from client.participation import STEP_IN
+from protocol.messages import RoundView
+from protocol.round import Phase, phases
 
-STEP_OF: Final = {
-    Phase.ENROLLING: Step.JOINED,
-    Phase.SHARING: Step.SHARED,
-    Phase.MASKING: Step.MASKED,
-    Phase.UNMASKING: Step.REVEALED,
-}
 SHOWN: Final = 20  # heavy hitters
 
 
@@ -61,24 +55,24 @@ class Screen:
         """Show how far the round is."""
         view = standing.view
         if view.number != self._number:
-            self._begin(view.number, view.plan.t, standing.devices)
+            self._begin(view, standing.devices)
         note = f"{standing.gone} gone" if standing.gone else ""
         for phase, task in self._tasks.items():
-            done = standing.done.get(STEP_OF[phase], 0)
+            done = standing.done.get(STEP_IN[phase], 0)
             self._bars.update(task, completed=done, note=note if done else "")
 
     def round(self, result: RoundResult) -> None:
         """Show a line about a round that is over."""
         self._bars.print(_line(result, self._rounds))
 
-    def _begin(self, number: int, t: float, devices: int) -> None:
-        self._number = number
+    def _begin(self, view: RoundView, devices: int) -> None:
+        self._number = view.number
         for task in self._tasks.values():
             self._bars.remove_task(task)
-        head = f"round {number} of {self._rounds}, t = {t:.2f}"
+        head = f"round {view.number} of {self._rounds}, t = {view.plan.t:.2f}"
         self._tasks = {
             phase: self._bars.add_task(phase, total=devices, note=head if not index else "")
-            for index, phase in enumerate(STEP_OF)
+            for index, phase in enumerate(phases(view.plan.terms.mode))
         }
 
 
@@ -98,7 +92,10 @@ def show(console: Console, results: Results) -> None:
     if results.missed:
         missed = ", ".join(f"{item} ({count})" for item, count in results.missed.items())
         console.print(f"missed: {escape(missed)}")
-    console.print(_rounds(results.rounds))
+    console.print(_rounds(results))
+    for one in results.rounds:
+        for line in one.blamed:
+            console.print(f"blamed in round {one.number}: {escape(line)}")
     console.print(_costs(results))
 
 
@@ -119,15 +116,16 @@ def _found(results: Results) -> Table:
     return table
 
 
-def _rounds(rounds: Sequence[RoundResult]) -> Table:
-    table = _table("Rounds", "")
-    names = ("t", "room", "distinct", "devices", "in sum", "k", "threshold")
+def _rounds(results: Results) -> Table:
+    table, spoken = _table("Rounds", ""), phases(results.mode)
+    names = ("t", "room", "distinct", "devices", "in sum", "shares")
     for name in names:
         table.add_column(name, justify="right")
-    table.add_column("lost e/s/m/u", justify="right")
-    table.add_column("seconds e/s/m/u", justify="right")
+    initials = "/".join(phase[0] for phase in spoken)
+    table.add_column(f"lost {initials}", justify="right")
+    table.add_column(f"seconds {initials}", justify="right")
     table.add_column("")
-    for one in rounds:
+    for one in results.rounds:
         table.add_row(
             str(one.number),
             f"{one.t:.2f}",
@@ -135,10 +133,9 @@ def _rounds(rounds: Sequence[RoundResult]) -> Table:
             "" if one.distinct is None else f"{one.distinct:,.0f}",
             str(one.enrolled),
             str(one.participants),
-            str(one.degree),
-            str(one.threshold),
-            _by_phase(one.lost, "d"),
-            _by_phase(one.seconds, ".1f"),
+            f"{one.threshold} of {one.holders}",
+            "/".join(str(one.lost.get(phase, 0)) for phase in spoken),
+            "/".join(f"{one.seconds.get(phase, 0.0):.1f}" for phase in spoken),
             one.state,
         )
     return table
@@ -163,13 +160,10 @@ def _costs(results: Results) -> Table:
 
 def _seconds(results: Results) -> str:
     totals = {
-        phase: sum(one.seconds.get(phase, 0.0) for one in results.rounds) for phase in STEP_OF
+        phase: sum(one.seconds.get(phase, 0.0) for one in results.rounds)
+        for phase in phases(results.mode)
     }
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())
-
-
-def _by_phase(values: Mapping[Phase, float], form: str) -> str:
-    return "/".join(format(values.get(phase, 0), form) for phase in STEP_OF)
 
 
 def _table(title: str, first: str) -> Table:

@@ -24,6 +24,8 @@ from protocol.mechanism import Histogram, Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion
 from protocol.messages import Timeouts
 from protocol.sketches.capacity import cells_for
+from secagg.keys import Identity
+from secagg.parameters import Mode
 
 # What a demo is unless told otherwise; the sizes below were chosen for it.
 DEVICES: Final = 160
@@ -39,7 +41,7 @@ HEAVY_SHARE: Final = 0.015  # of all devices, where no threshold is given
 ROOM: Final = 0.8  # items in the first round's table for each device, where no words are given
 LEAST_ROOM: Final = 12
 PLENTY: Final = 2**20  # words, to see what a cell takes
-TIMEOUTS: Final = Timeouts(enrolling=120, sharing=60, masking=60, unmasking=60, patience=0.5)
+TIMEOUTS: Final = Timeouts(enrolling=120, patience=0.5)
 MARGIN: Final = 0.1  # by which losses may exceed those that we cause
 
 
@@ -53,8 +55,10 @@ def choose(
     threshold: float | None,
     contribution: int,
     words: int | None,
+    mode: Mode = "active",
+    registrar: Identity | None = None,
 ) -> Setup:
-    """Return the study that was asked for.
+    """Return the study that was asked for, its devices enrolled by `registrar` if there is one.
 
     Raises:
         ValueError: if the data cannot be read, holds too few devices, or there is no such
@@ -67,6 +71,8 @@ def choose(
         minimum=max(3, devices // 2),
         corrupt=0.1,
         dropout=max(0.2, dropout + MARGIN),
+        mode=mode,
+        registrar=registrar.public.hex() if registrar else None,
     )
     question = AnyQuestion(
         threshold=threshold or max(5.0, round(devices * rounds * HEAVY_SHARE)),
@@ -79,8 +85,13 @@ def choose(
     # What cannot be asked is told before a server is started.
     MECHANISMS[question.mechanism].first_plan(question, terms, "demo", Random(seed))
     holdings = hold(population, rounds, devices, contribution, seed)
-    policy = Policy(max_contribution=contribution, min_cohort=min(50, devices // 4))
-    crew = Crew(devices=devices, dropout=dropout, seed=seed, policy=policy)
+    policy = Policy(
+        max_contribution=contribution,
+        min_cohort=min(50, devices // 4),
+        modes=frozenset({mode}),
+        registrar=registrar.public if registrar else None,
+    )
+    crew = Crew(devices, dropout, seed, policy, registrar=registrar)
     return Setup(question, terms, rounds, TIMEOUTS, crew, holdings)
 
 

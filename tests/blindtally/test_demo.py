@@ -1,5 +1,6 @@
 """The demo, small and whole: a real server process, a fleet over HTTP, files in the end."""
 
+import io
 import json
 import os
 import signal
@@ -13,10 +14,12 @@ from random import Random
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.results import InexactError, truth_of, verify
+from blindtally.demo.results import InexactError, measure, round_result, truth_of, verify
+from blindtally.demo.screen import show
 from blindtally.demo.service import Service, ServiceDownError
 from blindtally.demo.setup import choose
 from blindtally.measures import score
@@ -25,7 +28,9 @@ from client.fleet import End, Entry, Played
 from client.participation import Step
 from client.transport import Traffic
 from protocol.mechanisms import MECHANISMS
-from protocol.messages import CohortView, RoundView
+from protocol.messages import CohortView, RoundView, StudyView
+from protocol.round import phases
+from secagg.keys import Identity
 from secagg.ring import Vector
 
 SMALL = ["--devices", "12", "--rounds", "2", "--seed", "3"]
@@ -53,7 +58,12 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert results["sums_exact"] is True
     assert len(results["thresholds"]) == 2
     assert {"f1", "precision", "recall", "words", "rounds_decoded"} <= results.keys()
+    assert results["mode"] == "active"
+    assert results["settings"]["mode"] == "active"
     assert sum(results["lost"].values()) == 2  # one of twelve in each round
+    for one in results["rounds"]:
+        assert list(one["seconds"]) == list(phases("active"))
+        assert one["blamed"] == []
     assert results["bytes_per_device"]["sent"] > results["bytes_per_device"]["vector"]
 
 
@@ -66,9 +76,20 @@ def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
     assert "F1" in run.stderr
 
 
+def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
+    options = [*SMALL, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+    run = CliRunner().invoke(app, ["demo", *options, "--mode", "semi-honest"])
+    assert run.exit_code == 0, run.output
+    results = json.loads(run.stdout)
+    assert results["mode"] == "semi-honest"
+    assert list(results["rounds"][0]["seconds"]) == list(phases("semi-honest"))
+    assert "lost e/s/m/u" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["--dropout", "0.4"], "corrupt + 2 dropout is 1.10"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
         (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
         (["--words", "20"], "words are too few"),
@@ -119,6 +140,26 @@ def test_precision_and_recall() -> None:
     assert (half.precision, half.recall, half.f1) == (1 / 2, 1 / 3, 2 / 5)
 
 
+def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
+    registrar = Identity.of(bytes(32))
+    setup = choose(
+        None,
+        devices=12,
+        rounds=1,
+        dropout=0.1,
+        seed=1,
+        threshold=3,
+        contribution=2,
+        words=None,
+        registrar=registrar,
+    )
+    assert setup.terms.mode == "active"
+    assert setup.terms.registrar == registrar.public.hex()
+    assert setup.crew.policy.registrar == registrar.public
+    assert setup.crew.policy.modes == {"active"}
+    assert setup.crew.registrar is registrar
+
+
 SETUP = choose(
     None, devices=12, rounds=1, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
 )
@@ -143,7 +184,7 @@ def played(count: int = 3) -> tuple[Played, CohortView, Vector]:
             "phase": "summed",
             "deadline": now,
             "enrolled": count + 1,
-            "degree": 3,
+            "holders": 3,
             "threshold": 2,
             "history": [],
             "survivors": list(range(count)),
@@ -172,6 +213,30 @@ def test_a_sum_that_is_its_survivors_vectors_passes_and_counts_as_truth() -> Non
     one, cohort, total = played()
     verify(one, cohort, total)
     assert truth_of([one]) == {"example.org": 6}  # not the lost one's two
+
+
+def test_whoever_is_blamed_is_named() -> None:
+    one, cohort, _ = played()
+    blamed = cohort.model_copy(update={"blamed": {2: "dealt false shares"}})
+    view = one.view.model_copy(update={"cohorts": (blamed,)})
+    result = round_result(replace(one, view=view), exact=True)
+    assert result.blamed == ("cohort 0, participant 2 dealt false shares",)
+    study = StudyView.model_validate(
+        {
+            "id": "study",
+            "name": "blame",
+            "state": "finished",
+            "question": SETUP.question.model_dump(),
+            "terms": SETUP.terms.model_dump(),
+            "rounds": 1,
+            "timeouts": {},
+            "round": 1,
+            "created": cohort.deadline,
+        }
+    )
+    screen = Console(record=True, width=100, file=io.StringIO())
+    show(screen, measure(study, [], [one], rounds=[result], seconds=1, settings={}))
+    assert "blamed in round 1: cohort 0, participant 2 dealt false shares" in screen.export_text()
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:

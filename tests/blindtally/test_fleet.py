@@ -1,12 +1,18 @@
 """`blindtally fleet` in front of a real server process."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.service import Service, free_port
+from blindtally.registrar import load, make
+from client.analyst import Analyst
+from protocol.domain import Utf8
+from protocol.mechanism import Terms
+from protocol.mechanisms import AnyQuestion
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +34,57 @@ def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: Service) -> No
     assert "round 1/1" in said
     assert "sum exact" in said
     assert "Held 5 times or more" in said
+
+
+def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(service: Service, tmp_path: Path) -> None:
+    path = tmp_path / "registrar.key"
+    public = make(path).public.hex()
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--registrar", str(path))
+    assert code == 0, said
+    assert "sum exact" in said
+    with Analyst(service.url) as analyst:
+        study = next(analyst.studies())
+    assert study.terms.registrar == public
+
+
+def test_a_fleet_refuses_a_study_of_another_registrar(service: Service, tmp_path: Path) -> None:
+    with Analyst(service.url) as analyst:
+        study = analyst.create(
+            "elsewhere",
+            AnyQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            Terms(cohort_size=10, minimum=8, registrar=make(tmp_path / "theirs").public.hex()),
+            rounds=1,
+        )
+    mine = tmp_path / "mine"
+    make(mine)
+    options = ["--study", study.id, "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--registrar", str(mine))
+    assert code == 1
+    assert f"where {load(mine).public.hex()} is wanted" in said
+    code, said = fleet("--url", service.url, *options)
+    assert code == 1
+    assert "did not enrol me" in said
+
+
+def test_a_fleet_without_its_registrars_key_is_told(service: Service, tmp_path: Path) -> None:
+    code, said = fleet("--url", service.url, "--create", "--registrar", str(tmp_path / "none"))
+    assert code == 1
+    assert "cannot read" in said
+
+
+def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: Service) -> None:
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--mode", "semi-honest")
+    assert code == 0, said
+    with Analyst(service.url) as analyst:
+        terms = next(analyst.studies()).terms
+        assert terms.mode == "semi-honest"
+        question = AnyQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+        study = analyst.create("trusting", question, terms, rounds=1)
+    code, said = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
+    assert code == 1
+    assert "modes" in said
 
 
 def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
