@@ -12,8 +12,9 @@ from blindtally.demo.results import verify
 from blindtally.demo.service import Service
 from client.analyst import Analyst
 from client.encoding import contribute
-from client.fleet import Crew, End, Entry, Fleet, Played
-from client.participation import Device, Participation, Step
+from client.fleet import Crew, End, Entry, Fleet, Played, lost_in
+from client.journal import MemoryJournal
+from client.participation import STEP_IN, Device, Participation, Step
 from client.policy import Policy
 from client.transport import Transport, connect
 from protocol.domain import Utf8
@@ -21,19 +22,15 @@ from protocol.mechanism import Terms
 from protocol.mechanisms import AnyQuestion
 from protocol.messages import RoundView, StudyView, Timeouts
 from protocol.round import Phase
+from secagg.keys import Identity
 
 N = 12
 QUESTION = AnyQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may be lost
-TIMEOUTS = Timeouts(enrolling=60, sharing=60, masking=60, unmasking=60, patience=0.5)
+TIMEOUTS = Timeouts(enrolling=60, patience=0.5)
 POLICY = Policy(min_cohort=10)
-BEFORE = {  # the step after which half of the devices wait, to be in the middle of a phase
-    Phase.ENROLLING: None,
-    Phase.SHARING: Step.JOINED,
-    Phase.MASKING: Step.SHARED,
-    Phase.UNMASKING: Step.MASKED,
-}
-AFTER = dict(zip(BEFORE, Step, strict=True))  # the step that a device takes in a phase
+# The step after which half of the devices wait, to be in the middle of a phase.
+BEFORE = {phase: step for step, phase in lost_in(TERMS.mode).items()}
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ class Half:
     async def _device(self, index: int) -> Entry:
         rng = np.random.default_rng([self.view.number, index])
         given = contribute(QUESTION, histogram(index), rng)
-        device = Device(f"device-{self.view.number}-{index}", given)
+        device = Device(Identity.generate(SystemRandom()), given, MemoryJournal())
         async with connect(self.service.url) as http:
             transport = Transport(http)
             part = Participation(
@@ -97,10 +94,10 @@ class Half:
 
     async def _count(self, step: Step) -> None:
         """Kill the server once every device that does not wait was heard in the phase."""
-        if step is not AFTER[self.phase]:
+        if step is not STEP_IN[self.phase]:
             return
         self.heard += 1
-        vanished = self.phase in (Phase.MASKING, Phase.UNMASKING)
+        vanished = self.phase not in (Phase.ENROLLING, Phase.SHARING)
         if self.heard == N // 2 - vanished:
             await asyncio.to_thread(self.service.kill)
             await asyncio.to_thread(self.service.start)
