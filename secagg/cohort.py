@@ -10,7 +10,7 @@ open for nobody, and the sum of its masks is noise.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 
 from secagg.graph import CONTRIBUTION_BYTES, Picking
@@ -207,5 +207,9 @@ class View:
 
     def confirmation(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return what `slot` signs to say that these, and no others, are in the sum."""
-        listed = b"".join(other.to_bytes(4, "big") for other in sorted(survivors))
-        return statement("survivors", self.label, slot, listed)
+        return statement("survivors", self.label, slot, _listed(survivors))
+
+
+@lru_cache(maxsize=8)  # whoever checks a quorum of signatures lists the same set each time
+def _listed(survivors: frozenset[int]) -> bytes:
+    return b"".join(other.to_bytes(4, "big") for other in sorted(survivors))
