@@ -141,31 +141,29 @@ class Group:
         return total
 
 
+def assemble(
+    n: int,
+    assumptions: Assumptions = ASSUMPTIONS,
+    seed: int = 0,
+    registrar: Identity | None = None,
+) -> Group:
+    """Return a group of n who have joined, enrolled if there is a registrar."""
+    rng = Random(seed)
+    identities = [Identity.generate(rng) for _ in range(n)]
+    joined = [join(identity, rng) for identity in identities]
+    registry = Registry(registrar.public, bytes(32)) if registrar else None
+
+    def enrol(identity: bytes) -> bytes:
+        return registrar.sign(registry.enrolment(identity)) if registrar and registry else b""
+
+    roster = tuple(
+        Entry(state.identity.public, state.public, enrol(state.identity.public)) for state in joined
+    )
+    cohort = Cohort(rng.randbytes(32), roster, assumptions, registry)
+    return Group(cohort, identities, joined, rng)
+
+
 @pytest.fixture(scope="session")
 def gather() -> Callable[..., Group]:
     """Return a function that gathers a group of n under some assumptions."""
-
-    def group(
-        n: int,
-        assumptions: Assumptions = ASSUMPTIONS,
-        seed: int = 0,
-        registrar: Identity | None = None,
-    ) -> Group:
-        rng = Random(seed)
-        identities = [Identity.generate(rng) for _ in range(n)]
-        joined = [join(identity, rng) for identity in identities]
-        registry = Registry(registrar.public, bytes(32)) if registrar else None
-        roster = tuple(
-            Entry(
-                state.identity.public,
-                state.public,
-                registrar.sign(registry.enrolment(state.identity.public))
-                if registrar and registry
-                else b"",
-            )
-            for state in joined
-        )
-        cohort = Cohort(rng.randbytes(32), roster, assumptions, registry)
-        return Group(cohort, identities, joined, rng)
-
-    return group
+    return assemble

@@ -1,0 +1,310 @@
+"""Whatever happens in whatever order: exact or failed, one secret of each, only liars blamed.
+
+A small cohort goes from phase to phase while participants are lost, asked twice, told other
+things than the others, and lie. The server that misleads is an active one; the one that sums
+in the end keeps to the protocol, with all whom nobody misled.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from secagg import aggregator
+from secagg.deals import Parcel, Reveal
+from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, RefusedError
+from secagg.keys import Purpose
+from secagg.parameters import Assumptions, Mode
+from tests.secagg import lying
+from tests.secagg.conftest import RING, Group, assemble, same
+from tests.secagg.crooked import with_entry, with_sharer, without
+
+PHASES = ("sharing", "masking", "confirming", "unmasking", "summing", "over")
+GARBAGE = Parcel(bytes(32), bytes(49))
+slots = st.integers(0, 11)
+few = st.lists(slots, max_size=4).map(lambda drawn: set(drawn[2:]))  # often nobody
+several = st.sampled_from((0, 0, 1, 2, 9))
+REVEALING = ("truly", "complaining", "silently", "falsely")
+
+
+def during(phase: str) -> Callable[[Any], Any]:
+    """Enable a rule in `phase`, while at most one more is gone than may be."""
+    return precondition(lambda self: PHASES[self.phase] == phase and self.room >= 0)
+
+
+def by_liar(slot: int, check: Callable[[], None]) -> None:
+    with pytest.raises(FaultyParticipantError) as caught:
+        check()
+    assert caught.value.participant == slot
+
+
+class _Sum(RuleBasedStateMachine):
+    """One cohort, its phase, and all that anybody was made to give."""
+
+    @initialize(
+        n=st.integers(6, 12),
+        rates=st.sampled_from([(0.1, 0.2), (0.2, 0.2), (0.05, 0.35), (0.1, 0.0)]),
+        mode=st.sampled_from(["active", "active", "semi-honest"]),
+        liars=few,
+        seed=st.integers(0, 2**32),
+    )
+    def gather(
+        self, n: int, rates: tuple[float, float], mode: Mode, liars: set[int], seed: int
+    ) -> None:
+        self.group: Group = assemble(n, Assumptions(*rates, mode=mode), seed)
+        self.phase = 0
+        self.chance = Random(seed)
+        self.liars = liars & self.group.everybody
+        self.gone: set[int] = set()  # lost, misled, or refused for a lie
+        self.given: dict[int, Reveal] = {}  # all that anybody was made to reveal
+        self.lied = False
+
+    @property
+    def room(self) -> int:
+        """Return how many more may be lost."""
+        return self.group.cohort.n - self.group.cohort.quorum - len(self.gone)
+
+    @precondition(lambda self: PHASES[self.phase] != "over")
+    @rule(lost=few, lies=st.tuples(several, several), how=st.sampled_from(REVEALING))
+    def go_on(self, lost: set[int], lies: tuple[int, int], how: str) -> None:
+        """Close the phase, once all who are still there have taken their step."""
+        self.gone |= lost & self.group.everybody
+        {
+            "sharing": lambda: self.share(lies),
+            "masking": lambda: self.mask(lies),
+            "confirming": self.confirm,
+            "unmasking": lambda: self.reveal(how),
+            "summing": self.unmask,
+        }[PHASES[self.phase]]()
+
+    @precondition(lambda self: PHASES[self.phase] != "over")
+    @rule()
+    def go_on_without_losses(self) -> None:
+        self.go_on(set(), (0, 0), "truly")
+
+    def here(self, states: Any) -> list[int]:
+        """Return who has a state and is still there, in any order."""
+        found = sorted((self.group.everybody & set(states)) - self.gone)
+        self.chance.shuffle(found)
+        return found
+
+    def close(self, heard: Any) -> None:
+        """Go on to the next phase if a quorum was heard, else give up."""
+        enough = len(heard) >= max(self.group.cohort.quorum, 2)
+        self.phase = self.phase + 1 if enough else PHASES.index("over")
+
+    def lies(
+        self,
+        liar: int,
+        shares: dict[int, bytes],
+        purpose: Callable[[Group, int, int], Purpose],
+        counts: tuple[int, int],
+    ) -> dict[int, Parcel]:
+        """Return false shares for some of the liar's holders, and garbage for others."""
+        found = {}
+        for place, (holder, share) in enumerate(shares.items()):
+            if place < counts[0]:
+                sealing = purpose(self.group, liar, holder)
+                false = lying.false(share)
+                found[holder] = lying.sealed(self.group, liar, holder, false, sealing)
+            elif place < sum(counts):
+                found[holder] = GARBAGE
+        self.lied |= bool(found)
+        return found
+
+    # Sharing
+
+    @during("sharing")
+    @rule(slot=slots, other=slots)
+    def show_another_roster(self, slot: int, other: int) -> None:
+        group = self.group
+        if slot == other or slot in self.gone or max(slot, other) >= group.cohort.n:
+            return
+        theirs = replace(group.cohort.roster[other].keys, seal=self.chance.randbytes(32))
+        cohort = with_entry(group, other, keys=theirs).cohort
+        state, deal = group.joined[slot].share(slot, cohort, group.rng)
+        self.gone.add(slot)
+        for holder, parcel in zip(state.sealing, deal.parcels, strict=True):
+            secret = group.joined[holder].seal.agree(group.cohort.roster[slot].keys.seal)
+            assert group.cohort.key_share(slot, holder).open(secret, parcel.envelope) is None
+        by_liar(slot, lambda: aggregator.check_shares(group.cohort, slot, deal))
+
+    def share(self, lies: tuple[int, int]) -> None:
+        for slot in self.here(self.group.everybody):
+            self.group.share([slot])
+        for liar in self.liars & self.group.deals.keys():
+            shares = lying.key_shares(self.group, liar)
+            false = self.lies(liar, shares, lying.key_purpose, lies)
+            lying.deal_keys(self.group, liar, false)
+        self.view = self.group.view
+        self.close(self.group.deals)
+
+    # Masking
+
+    @during("masking")
+    @rule(slot=slots, other=slots, how=st.sampled_from(["hide", "contribution", "digest"]))
+    def show_another_view(self, slot: int, other: int, how: str) -> None:
+        group, chance = self.group, self.chance
+        if slot not in self.here(group.shared) or other not in self.view.sharers:
+            return
+        told = (
+            without(self.view, [other])
+            if how == "hide"
+            else with_sharer(self.view, other, **{how: chance.randbytes(32)})
+        )
+        try:
+            _, upload = group.shared[slot].mask(told, RING, group.vector(slot), group.rng)
+        except RefusedError:
+            return
+        assert slot != other
+        self.gone.add(slot)
+        by_liar(slot, lambda: aggregator.check_upload(self.view, slot, upload))
+
+    def mask(self, lies: tuple[int, int]) -> None:
+        for slot in self.here(self.group.shared):
+            self.group.mask([slot])
+        for liar in self.liars & self.group.uploads.keys():
+            shares = lying.seed_shares(self.group, liar)
+            lying.upload(self.group, liar, self.lies(liar, shares, lying.seed_purpose, lies))
+        self.close(self.group.uploads)
+
+    # Confirming
+
+    @during("confirming")
+    @rule(slot=slots, missing=few)
+    def show_other_survivors(self, slot: int, missing: set[int]) -> None:
+        group, survivors = self.group, self.group.uploads.keys() - missing
+        if slot not in self.here(group.masked) or len(survivors) == len(group.uploads):
+            return
+        try:
+            state, signature = group.masked[slot].confirm(survivors)
+        except RefusedError:
+            assert slot in missing or len(survivors) < max(group.cohort.quorum, 2)
+            return
+        self.gone.add(slot)
+        true = frozenset(group.uploads)
+        by_liar(slot, lambda: aggregator.check_confirmation(self.view, slot, true, signature))
+        if group.cohort.assumptions.is_active:
+            with pytest.raises(RefusedError):
+                state.reveal(dict.fromkeys(survivors, bytes(64)), {}, group.rng)
+
+    def confirm(self) -> None:
+        for slot in self.here(self.group.masked):
+            self.group.confirm([slot])
+        self.close(self.group.confirmations)
+
+    # Unmasking
+
+    @during("unmasking")
+    @rule(slot=slots, how=st.sampled_from(["forged", "few", "strangers"]))
+    def show_bad_signatures(self, slot: int, how: str) -> None:
+        group = self.group
+        if slot not in self.here(group.confirmed) or not group.cohort.assumptions.is_active:
+            return
+        shown = {
+            "forged": dict.fromkeys(group.confirmations, bytes(64)),
+            "few": dict(list(group.confirmations.items())[: group.cohort.quorum - 1]),
+            "strangers": {**group.confirmations, 99: bytes(64)},
+        }[how]
+        with pytest.raises(RefusedError):
+            group.confirmed[slot].reveal(shown, {}, group.rng)
+        self.gone.add(slot)
+
+    @during("unmasking")
+    @rule(slot=slots)
+    def ask_for_the_other_secrets(self, slot: int) -> None:
+        group, holders = self.group, self.view.holders
+        if slot not in self.here(group.confirmed):
+            return
+        swapped = {
+            owner: group.deals[owner].parcels[holders(owner).index(slot)]
+            for owner in group.uploads
+            if slot in holders(owner)
+        }
+        self.gone.add(slot)
+        self.given[slot] = group.confirmed[slot].reveal(group.confirmations, swapped, group.rng)
+        assert self.given[slot].faulty == swapped.keys()
+
+    def reveal(self, how: str) -> None:
+        group, settled = self.group, self.group.settled
+        for slot in self.here(group.confirmed):
+            inbox = settled.inboxes[slot]
+            said = group.confirmed[slot].reveal(group.confirmations, inbox, group.rng)
+            self.given[slot] = said
+            if slot in self.liars and how != "truly":
+                self.lied = True
+                said = self.falsified(slot, said, how)
+            if slot in self.liars and how == "falsely":
+                by_liar(slot, lambda s=slot, r=said: aggregator.check_reveal(settled, s, r))
+            else:
+                aggregator.check_reveal(settled, slot, said)
+                group.reveals[slot] = said
+        self.close(group.reveals)
+
+    def falsified(self, slot: int, said: Reveal, how: str) -> Reveal:
+        own = {slot: said.seed_shares[slot]}
+        others = frozenset({**said.seed_shares, **said.key_shares}) - {slot}
+        instead = {
+            "complaining": Reveal(own, {}, others | said.faulty),
+            "silently": Reveal(own, {}),
+            "falsely": Reveal({o: lying.false(s) for o, s in said.seed_shares.items()}, {}),
+        }
+        return lying.reveal(self.group, slot, instead[how])
+
+    # The end
+
+    def unmask(self) -> None:
+        group, self.phase = self.group, PHASES.index("over")
+        try:
+            found = aggregator.unmask(group.settled, RING, group.reveals, group.masked_sum())
+        except RecoveryError as error:
+            self.failed(error)
+            return
+        assert same(found.total, group.plain_sum(group.uploads))
+        assert found.blamed <= self.liars
+
+    def failed(self, error: RecoveryError) -> None:
+        assert self.lied, "within a quorum the honest have shares enough, but for 2^-30"
+        assert error.blamed <= self.liars
+
+    @precondition(lambda self: PHASES[self.phase] == "over")
+    @rule()
+    def rest(self) -> None:
+        """Do nothing: it is over."""
+
+    @rule(slot=slots)
+    def ask_again(self, slot: int) -> None:
+        group, true = self.group, frozenset(self.group.uploads)
+        if slot in group.shared:
+            with pytest.raises(OutOfPhaseError):
+                group.joined[slot].share(slot, group.cohort, group.rng)
+        if slot in group.uploads:
+            with pytest.raises(OutOfPhaseError):
+                group.shared[slot].mask(self.view, RING, RING.zero(), group.rng)
+        if slot in group.confirmed:
+            with pytest.raises(OutOfPhaseError):
+                group.masked[slot].confirm(true)
+        if slot in self.given:
+            with pytest.raises(OutOfPhaseError):
+                group.confirmed[slot].reveal(group.confirmations, {}, group.rng)
+
+    @invariant()
+    def nobody_gives_both_secrets_of_one(self) -> None:
+        given = getattr(self, "given", {})
+        seeds = {owner for reveal in given.values() for owner in reveal.seed_shares}
+        keys = {owner for reveal in given.values() for owner in reveal.key_shares}
+        assert not seeds & keys
+
+
+_Sum.TestCase.settings = settings(
+    max_examples=45,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestSum = _Sum.TestCase
