@@ -6,6 +6,7 @@ interpreter there. What `unmask` recovers on its way lives in that call and nowh
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -49,21 +50,32 @@ async def read_view(messages: Messages, number: int, cohort: Cohort) -> View:
     """Return the view that follows from what the participants of cohort `number` shared."""
     sharers: dict[int, Sharer] = {}
     async for batch in messages.bodies(number, "shares"):
-        sharers |= {slot: KeyDeal.unpack(body).sharer for slot, body in batch}
+        sharers |= await asyncio.to_thread(_sharers, batch)
     return View(cohort, sharers)
+
+
+def _sharers(batch: list[tuple[int, bytes]]) -> dict[int, Sharer]:
+    return {slot: KeyDeal.unpack(body).sharer for slot, body in batch}
 
 
 async def read_settled(messages: Messages, number: int, view: View) -> Settled:
     """Return what was dealt in cohort `number` and matters now that its vectors are in."""
-    seeds: dict[int, SeedDeal] = {}
+    seeds: dict[int, bytes] = {}
     async for batch in messages.bodies(number, "seeds"):
-        seeds |= {slot: SeedDeal.unpack(body[:-SIGNATURE_BYTES]) for slot, body in batch}
-    keys: dict[int, KeyDeal] = {}
+        seeds |= dict(batch)
+    keys: dict[int, bytes] = {}
     if len(seeds) < len(view.sharers):
         async for batch in messages.bodies(number, "shares"):
-            lost = ((slot, body) for slot, body in batch if slot not in seeds)
-            keys |= {slot: KeyDeal.unpack(body) for slot, body in lost}
-    return await asyncio.to_thread(settle_deals, view, keys, seeds)
+            keys |= {slot: body for slot, body in batch if slot not in seeds}
+    return await asyncio.to_thread(_settle, view, keys, seeds)
+
+
+def _settle(view: View, keys: Mapping[int, bytes], seeds: Mapping[int, bytes]) -> Settled:
+    return settle_deals(
+        view,
+        {slot: KeyDeal.unpack(body) for slot, body in keys.items()},
+        {slot: SeedDeal.unpack(body[:-SIGNATURE_BYTES]) for slot, body in seeds.items()},
+    )
 
 
 async def sum_vectors(messages: Messages, cohort: int, ring: Ring) -> Vector:
@@ -92,12 +104,16 @@ async def unmask_cohort(messages: Messages, cohort: int) -> Summed:
     settled = await read_settled(messages, cohort, view)
     reveals: dict[int, Reveal] = {}
     async for batch in messages.bodies(cohort, "reveal"):
-        reveals |= {slot: Reveal.unpack(body) for slot, body in batch}
+        reveals |= await asyncio.to_thread(_reveals, batch)
     _log_complaints(cohort, reveals)
     masked = await sum_vectors(messages, cohort, facts.ring)
     found = await asyncio.to_thread(unmask, settled, facts.ring, reveals, masked)
     packed = await asyncio.to_thread(_check_laws, facts.plan, found, len(settled.survivors))
     return Summed(packed, found.blamed)
+
+
+def _reveals(batch: list[tuple[int, bytes]]) -> dict[int, Reveal]:
+    return {slot: Reveal.unpack(body) for slot, body in batch}
 
 
 def _check_laws(plan: AnyPlan, found: Unmasked, participants: int) -> bytes:

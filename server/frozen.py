@@ -9,12 +9,13 @@ standing first. Losing it all costs time only.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from protocol.mechanisms import AnyPlan
-from protocol.messages import pack_roster, pack_sharers
+from protocol.messages import pack_parcels, pack_roster, pack_sharers, unpack_parcels
 from secagg.aggregator import Settled
 from secagg.cohort import View
 from server.decoding import read_settled, read_view
@@ -24,35 +25,85 @@ from server.store.participants import Place
 
 K = TypeVar("K")
 V = TypeVar("V")
+_PARTICIPANTS = 50_000  # in kept cohorts: 400 bytes each for a roster, as much for a view
+_DEALT_BYTES = 200 * 2**20  # 10 MB for 1,000 participants with 116 holders each
 
 
 class Once(Generic[K, V]):
-    """Reads what never changes, once for all who ask at the same time or later."""
+    """Reads what never changes, once for all who ask at the same time or later.
 
-    def __init__(self, read: Callable[[K], Awaitable[V]], size: int) -> None:
+    The values that were asked for last are kept, as many as weigh no more than `size`
+    together, but always the last.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[K], Awaitable[V]],
+        size: int,
+        weigh: Callable[[V], int] = lambda _: 1,
+    ) -> None:
         self._read = read
-        self._size = size
+        self._room = size
+        self._weigh = weigh
         self._kept: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
+        self._weights: dict[K, int] = {}  # of those that are read
 
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; what `read` raises is raised and not kept."""
         task = self._kept.get(key)
         if task is None:
             task = asyncio.create_task(self._fetch(key))
-            task.add_done_callback(partial(self._drop_failed, key))
+            task.add_done_callback(partial(self._keep, key))
             self._kept[key] = task
         self._kept.move_to_end(key)
-        while len(self._kept) > self._size:
-            self._kept.popitem(last=False)
         return await asyncio.shield(task)  # one who leaves takes nothing from the others
 
     async def _fetch(self, key: K) -> V:
         return await self._read(key)
 
-    def _drop_failed(self, key: K, task: asyncio.Task[V]) -> None:
-        has_failed = task.cancelled() or task.exception() is not None
-        if has_failed and self._kept.get(key) is task:
+    def _keep(self, key: K, task: asyncio.Task[V]) -> None:
+        if task.cancelled() or task.exception() is not None:
             del self._kept[key]
+            return
+        self._weights[key] = self._weigh(task.result())
+        self._room -= self._weights[key]
+        while self._room < 0 and len(self._weights) > 1:
+            oldest = next(one for one in self._kept if one in self._weights and one != key)
+            del self._kept[oldest]
+            self._room += self._weights.pop(oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """What is settled once the vectors are in, packed for those who ask: by holder.
+
+    `seeds` and `own` are the survivors' commitments to their seeds and their own shares,
+    `inboxes` the packed parcels. Unpacked all this takes more than three times as much.
+    """
+
+    view: View
+    seeds: Mapping[int, bytes]
+    own: Mapping[int, bytes]
+    inboxes: Mapping[int, bytes]
+
+    @classmethod
+    def of(cls, settled: Settled) -> "Dealt":
+        """Return `settled` packed."""
+        own = {slot: settled.commitments[slot][slot] for slot in settled.survivors}
+        inboxes = {slot: pack_parcels(parcels) for slot, parcels in settled.inboxes.items()}
+        return cls(settled.view, settled.seeds, own, inboxes)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes were dealt, roughly."""
+        return sum(map(len, self.inboxes.values()))
+
+    def to(self, survivor: int) -> Settled:
+        """Return what is settled as far as it concerns the shares that `survivor` holds."""
+        parcels = unpack_parcels(self.inboxes[survivor])
+        commitments = {owner: {survivor: p.commitment} for owner, p in parcels.items()}
+        commitments[survivor] = {survivor: self.own[survivor]}
+        return Settled(self.view, self.seeds, commitments, {survivor: parcels})
 
 
 class Frozen:
@@ -62,17 +113,18 @@ class Frozen:
         messages = store.messages
         self.plan: Once[tuple[str, int], AnyPlan] = Once(lambda one: store.rounds.plan(*one), 64)
         self.place: Once[str, Place] = Once(store.participants.place, 20_000)
-        self.facts: Once[int, Facts] = Once(messages.facts, 16)
-        self.view: Once[int, View] = Once(self._view, 16)
+        self.facts: Once[int, Facts] = Once(messages.facts, _PARTICIPANTS, lambda one: one.sum.n)
+        self.view: Once[int, View] = Once(self._view, _PARTICIPANTS, lambda one: len(one.sharers))
         self.survivors: Once[int, frozenset[int]] = Once(
-            lambda cohort: messages.said(cohort, "vector"), 16
+            lambda cohort: messages.said(cohort, "vector"), _PARTICIPANTS, len
         )
-        self.confirmations: Once[int, dict[int, bytes]] = Once(self._confirmations, 16)
-        # 50 MB for 1,000 participants of 116 holders each
-        self.settled: Once[int, Settled] = Once(self._settled, 4)
+        self.confirmations: Once[int, dict[int, bytes]] = Once(
+            self._confirmations, _PARTICIPANTS, len
+        )
+        self.dealt: Once[int, Dealt] = Once(self._dealt, _DEALT_BYTES, lambda one: one.nbytes)
         # The same bytes for all who ask.
-        self.roster: Once[int, bytes] = Once(self._roster, 16)
-        self.sharers: Once[int, bytes] = Once(self._sharers, 16)
+        self.roster: Once[int, bytes] = Once(self._roster, _PARTICIPANTS * 100, len)
+        self.sharers: Once[int, bytes] = Once(self._sharers, _PARTICIPANTS * 100, len)
         self._messages = messages
 
     async def heard(self, cohort: int, kind: str) -> Collection[int]:
@@ -86,8 +138,9 @@ class Frozen:
     async def _view(self, cohort: int) -> View:
         return await read_view(self._messages, cohort, (await self.facts(cohort)).sum)
 
-    async def _settled(self, cohort: int) -> Settled:
-        return await read_settled(self._messages, cohort, await self.view(cohort))
+    async def _dealt(self, cohort: int) -> Dealt:
+        settled = await read_settled(self._messages, cohort, await self.view(cohort))
+        return await asyncio.to_thread(Dealt.of, settled)
 
     async def _confirmations(self, cohort: int) -> dict[int, bytes]:
         signatures: dict[int, bytes] = {}

@@ -23,7 +23,6 @@ from protocol.messages import (
     Survivors,
     join_statement,
     pack_confirmations,
-    pack_parcels,
 )
 from protocol.round import Phase, phases
 from secagg.cohort import Entry
@@ -158,5 +157,4 @@ async def get_parcels(place: Placed, service: Served, wait: Wait = 0) -> Respons
     if isinstance(phase, Response):
         return phase
     await refuse_silent(service, place, phase, KIND[closing])
-    settled = await service.frozen.settled(place.cohort)
-    return _octets(pack_parcels(settled.inboxes[place.slot]))
+    return _octets((await service.frozen.dealt(place.cohort)).inboxes[place.slot])

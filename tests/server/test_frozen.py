@@ -73,6 +73,46 @@ async def test_errors_take_no_room_from_what_is_kept() -> None:
     assert reads == [1, -1, -2, -3]
 
 
+async def test_what_weighs_more_makes_more_room_but_the_last_is_always_kept() -> None:
+    reads: list[int] = []
+
+    async def read(weight: int) -> int:
+        reads.append(weight)
+        return weight
+
+    once = Once(read, 10, lambda weight: weight)
+    for weight in (1, 2, 3, 4):
+        await once(weight)
+    await once(1)  # all four are kept, and 2 is the oldest now
+    await once(5)  # 2 and 3 make room
+    for weight in (1, 4, 5):
+        await once(weight)
+    await once(99)  # nothing else is left
+    await once(99)
+    await once(1)
+    assert reads == [1, 2, 3, 4, 5, 99, 1]
+
+
+async def test_what_is_being_read_is_not_dropped_for_others() -> None:
+    gate = asyncio.Event()
+    reads: list[int] = []
+
+    async def read(key: int) -> int:
+        reads.append(key)
+        if key == 0:
+            await gate.wait()
+        return key
+
+    once = Once(read, 1)
+    slow = asyncio.create_task(once(0))
+    for key in (1, 2, 3):
+        await once(key)
+    gate.set()
+    assert await slow == 0
+    assert await once(0) == 0
+    assert sorted(reads) == [0, 1, 2, 3]
+
+
 async def test_a_plan_is_read_once_for_all_who_join(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +128,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     service = party.served.app.state.service
     await service.store.cohorts.forget(1)
     fresh = Frozen(service.store)
-    for ask in (fresh.view, fresh.sharers, fresh.settled, fresh.confirmations):
+    for ask in (fresh.view, fresh.sharers, fresh.dealt, fresh.confirmations):
         for _ in range(2):
             with pytest.raises(Refusal, match="the cohort is summed"):
                 await ask(1)
@@ -126,7 +166,7 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         await asyncio.gather(*(getattr(one, step)() for one in some))
         assert (await device.get(what, wait=0)).status_code == 202
         frozen = party.served.app.state.service.frozen
-        kept = {"sharers": frozen.view, "survivors": frozen.survivors, "parcels": frozen.settled}
+        kept = {"sharers": frozen.view, "survivors": frozen.survivors, "parcels": frozen.dealt}
         assert not kept[what]._kept
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200

@@ -274,7 +274,7 @@ async def test_a_semi_honest_study_has_no_confirming(served: Served) -> None:
 async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
     serve: Serve, sqlite_url: str, tmp_path: Path
 ) -> None:
-    async with serve(sqlite_url, busy_timeout=0.05) as served:
+    async with serve(sqlite_url, busy_timeout=0.5) as served:
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
         device = await party.go_but_one("share")
