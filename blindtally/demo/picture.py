@@ -144,7 +144,9 @@ def _draw_seconds(axes: "Axes", results: Results) -> None:
         below = [one + more for one, more in zip(below, seconds, strict=True)]
     axes.set_ylim(top=max([*below, 0.1]) * 1.45)
     axes.set_title("Seconds by phase")
-    axes.legend(loc="upper center", ncols=len(_PHASES), handlelength=1, columnspacing=0.8)
+    axes.legend(
+        loc="upper center", ncols=len(_PHASES), handlelength=1, columnspacing=0.8, fontsize=8
+    )
     axes.set_xlabel("round")
     _rounds(axes, numbers)
 

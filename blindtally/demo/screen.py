@@ -27,7 +27,7 @@ class Screen:
         self._rounds = rounds
         self._number = 0
         self._bars = Progress(
-            TextColumn("  {task.description:<9}"),
+            TextColumn("  {task.description:<10}"),
             MofNCompleteColumn(),
             BarColumn(bar_width=32),
             TextColumn("[dim]{task.fields[note]}"),
