@@ -145,9 +145,9 @@ class Bench:
             identity = Identity.generate(self.rng)
             with self.watch.time("join"):
                 joined.append(join(identity, self.rng))
-        roster = tuple(Entry(state.identity.public, state.public) for state in joined)
-        assumptions = Assumptions(0.2, 0.2, mode=self.mode)
-        return joined, Cohort(self.rng.randbytes(32), roster, assumptions)
+        plan, assumptions = self.rng.randbytes(32), Assumptions(0.2, 0.2, mode=self.mode)
+        roster = tuple(Entry(s.identity.public, s.public, s.advertise(plan)) for s in joined)
+        return joined, Cohort(plan, 0, roster, assumptions)
 
     def _share(self) -> View:
         joined, cohort = self._join()
@@ -155,7 +155,7 @@ class Bench:
         for slot, state in enumerate(joined):
             with self.watch.time("share"):  # each device reads what it is told
                 told = unpack_roster(roster, has_registrar=False)
-                own = Cohort(cohort.session, told, cohort.assumptions)
+                own = Cohort(cohort.plan, 0, told, cohort.assumptions)
                 self.shared[slot], self.deals[slot] = state.share(slot, own, self.rng)
             self.shared[slot].cohort = cohort  # the same facts, held once
             with self.watch.time("check"):
@@ -256,10 +256,11 @@ class Bench:
         pairs = [KeyPair.generate(rng) for _ in range(n)]
         seal = KeyPair.generate(rng).public
         roster = tuple(
-            Entry(rng.randbytes(31) + b"\1", PublicKeys(pair.public, seal)) for pair in pairs
+            Entry(rng.randbytes(31) + b"\1", PublicKeys(pair.public, seal), bytes(64))
+            for pair in pairs
         )
-        cohort = Cohort(bytes(32), roster, Assumptions(0.2, 0.2, mode=self.mode))
-        sharers = {slot: Sharer(rng.randbytes(32), bytes(32), bytes(64)) for slot in range(n)}
+        cohort = Cohort(bytes(32), 0, roster, Assumptions(0.2, 0.2, mode=self.mode))
+        sharers = {slot: Sharer(rng.randbytes(32), bytes(32)) for slot in range(n)}
         view, lost = View(cohort, sharers), frozenset(range(round(share * n)))
         seeds = {slot: rng.randbytes(32) for slot in range(len(lost), n)}
         reveals = {slot: Reveal({}, {}) for slot in seeds}

@@ -242,11 +242,11 @@ def _entry(slot: int, *, enrolled: bool) -> Entry:
         return b"\x09" + slot.to_bytes(4, "big") + bytes([which]) + bytes(KEY_BYTES - 6)
 
     enrolment = bytes(SIGNATURE_BYTES) if enrolled else b""
-    return Entry(key(1), PublicKeys(key(2), key(3)), enrolment)
+    return Entry(key(1), PublicKeys(key(2), key(3)), bytes(SIGNATURE_BYTES), enrolment)
 
 
 def _sharer(slot: int) -> Sharer:
-    return Sharer(slot.to_bytes(32, "big"), bytes(32), bytes(SIGNATURE_BYTES))
+    return Sharer(slot.to_bytes(32, "big"), bytes(32))
 
 
 def _seconds(operation: Callable[[], object]) -> float:

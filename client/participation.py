@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import sha256
 from random import Random
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -36,7 +35,6 @@ from protocol.messages import (
     RoundView,
     Seat,
     Survivors,
-    join_statement,
     unpack_confirmations,
     unpack_parcels,
     unpack_roster,
@@ -155,12 +153,11 @@ class Participation:
         device, ticket = self._device, self._secrets.randbytes(TICKET_BYTES)
         self._ticket = urlsafe_b64encode(ticket).rstrip(b"=").decode()
         joined = join(device.identity, self._secrets)
-        said = join_statement(self._plan, joined.public, sha256(ticket).digest())
         asked = Join(
             identity=device.identity.public.hex(),
             mask_key=joined.public.mask.hex(),
             seal_key=joined.public.seal.hex(),
-            signature=device.identity.sign(said).hex(),
+            signature=joined.advertise(self._plan.digest()).hex(),
             enrolment=device.enrolment.hex() if self._plan.registry else None,
         )
         path = f"/studies/{study}/rounds/{self._number}/participants"
@@ -183,8 +180,8 @@ class Participation:
             roster = unpack_roster(body, has_registrar=plan.registry is not None)
         self._policy.check_cohort(plan, seat, len(roster))
         with _reading():  # so many may be more than the terms can be kept for
-            session = plan.session(seat.cohort)
-            cohort = Cohort(session, roster, plan.terms.assumptions, plan.registry)
+            assumptions, registry = plan.terms.assumptions, plan.registry
+            cohort = Cohort(plan.digest(), seat.cohort, roster, assumptions, registry)
         return joined.share(seat.slot, cohort, self._secrets)
 
     async def _mask(self, shared: Shared) -> Masked:

@@ -116,11 +116,6 @@ class Plan(Public):
             return None
         return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(self.study))
 
-    def session(self, cohort: int) -> bytes:
-        """Return the 32-byte label of the secure sum of this plan's `cohort` (from 0)."""
-        label = b"blindtally session v1\0" + self.digest() + cohort.to_bytes(4, "big")
-        return hashlib.sha256(label).digest()
-
 
 P = TypeVar("P", bound=Plan)
 

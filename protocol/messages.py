@@ -4,9 +4,9 @@ Public facts travel as JSON (the pydantic models below; keys and signatures in h
 everything large as raw bytes. What a participant sends is in `secagg/deals.py`; what it
 hears is
 
-    roster          for each slot: identity, mask key, seal key (32 each), enrolment (64, if
-                    the study has a registrar)
-    sharers         for each: slot (u32), contribution (32), digest (32), signature (64)
+    roster          for each slot: identity, mask key, seal key (32 each), signature (64),
+                    enrolment (64, if the study has a registrar)
+    sharers         for each: slot (u32), contribution (32), digest (32)
     confirmations   for each: slot (u32), signature (64)
     parcels         for each owner: slot (u32), parcel (81)
 
@@ -23,14 +23,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from protocol.mechanism import Hex32, Plan, Terms
+from protocol.mechanism import Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
 from secagg.cohort import DIGEST_BYTES, Entry, Sharer
 from secagg.deals import PARCEL_BYTES, Parcel
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, statement
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -40,7 +40,7 @@ RoundState = Literal["running", "decoded", "undecoded", "failed"]
 RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no service
 PROBLEM = "urn:blindtally:problem:"
 
-_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES}s{DIGEST_BYTES}s{SIGNATURE_BYTES}s")
+_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES}s{DIGEST_BYTES}s")
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
 _PARCEL = struct.Struct(f">I{PARCEL_BYTES}s")
 
@@ -192,7 +192,8 @@ class Join(Public):
     """A device asks to take part in a round, with its identity and its keys for it.
 
     `identity` is an Ed25519 public key that the device keeps for one study, so that nobody
-    counts twice; `signature` is its own, under `join_statement`; `enrolment` the registrar's.
+    counts twice; `signature` is its own, under both keys (`secagg.cohort.advertisement`);
+    `enrolment` the registrar's.
     """
 
     identity: Hex32
@@ -200,11 +201,6 @@ class Join(Public):
     seal_key: Hex32
     signature: Hex64
     enrolment: Hex64 | None = None
-
-
-def join_statement(plan: Plan, keys: PublicKeys, ticket_digest: bytes) -> bytes:
-    """Return what a device signs to join the round of `plan`; the digest is SHA-256."""
-    return statement("join", plan.digest(), 0, keys.mask + keys.seal + ticket_digest)
 
 
 class Seat(Public):
@@ -240,19 +236,19 @@ def unpack_roster(body: bytes, *, has_registrar: bool) -> tuple[Entry, ...]:
     Raises:
         ValueError: if the size is no multiple of an entry's, or a key is no good.
     """
-    size = 3 * KEY_BYTES + has_registrar * SIGNATURE_BYTES
+    size = 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES
     if len(body) % size:
         raise ValueError(f"entries take {size} bytes each; {len(body)} is no multiple")
     rows = (body[start : start + size] for start in range(0, len(body), size))
     return tuple(
-        Entry(row[:32], PublicKeys(row[32:64], row[64:96]), enrolment=row[96:]) for row in rows
+        Entry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:]) for row in rows
     )
 
 
 def pack_sharers(sharers: Mapping[int, Sharer]) -> bytes:
     """Return the body that says who shared."""
     rows = sorted(sharers.items())
-    return b"".join(_SHARER.pack(slot, s.contribution, s.digest, s.signature) for slot, s in rows)
+    return b"".join(_SHARER.pack(slot, s.contribution, s.digest) for slot, s in rows)
 
 
 def unpack_sharers(body: bytes) -> dict[int, Sharer]:

@@ -154,8 +154,9 @@ def secure_sum(
     secrets: a seeded one keeps none, and is for simulation only.
     """
     joined = [join(Identity.generate(rng), rng) for _ in vectors]
-    roster = tuple(Entry(device.identity.public, device.public) for device in joined)
-    cohort = Cohort(plan.session(number), roster, plan.terms.assumptions)
+    digest = plan.digest()
+    roster = tuple(Entry(d.identity.public, d.public, d.advertise(digest)) for d in joined)
+    cohort = Cohort(digest, number, roster, plan.terms.assumptions)
     there = _attendance(len(vectors), plan.terms.mode, vanishing)
     if len(there[Phase.UNMASKING]) < cohort.quorum:
         return None

@@ -12,11 +12,13 @@ of one participant, and what it recovers lives no longer than `unmask`.
 Who lies is told by commitments. A share that is not the one its dealer committed to is refused
 as it comes, so a holder cannot spoil a sum. A secret counts as recovered only if it is the one
 that its owner committed to (a mask key: its public key), so a dealer of false shares is
-corrected and named, or costs the sum and is named; it never makes it wrong.
+corrected and named, or costs the sum and is named; it never makes it wrong. So is a dealer of
+envelopes that do not open, if as many holders say so as no honest dealer has corrupt ones.
 
 Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,10 +135,12 @@ def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, Se
 def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     """Check the shares that participant `slot` gives.
 
+    Whoever gives less than it was dealt has said nothing: it counts as lost, not as heard.
+
     Raises:
-        FaultyParticipantError: if its own is missing, a share is of one who dealt it none, of
-            the other secret than was asked for, or not the one that was dealt, or the reveal
-            is not signed.
+        FaultyParticipantError: if its own is missing or a parcel is not answered, a share is of
+            one who dealt it none, of the other secret than was asked for, or not the one that
+            was dealt, or the reveal is not signed.
     """
     if slot not in reveal.seed_shares:
         raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
@@ -146,6 +150,9 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     for owner in reveal.faulty:
         if slot not in settled.commitments.get(owner, {}):
             raise FaultyParticipantError(slot, f"complained of a stranger: {owner}")
+    answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
+    if held_back := settled.inboxes[slot].keys() - answered:
+        raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
     for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
         dealt = settled.commitments.get(owner, {}).get(slot)
         if dealt != commit_share(share) or not is_share(share):
@@ -196,6 +203,7 @@ class Unmasking:
         self._wardrobe = Wardrobe(ring)
         self._seed_shares = {slot: reveal.seed_shares for slot, reveal in reveals.items()}
         self._key_shares = {slot: reveal.key_shares for slot, reveal in reveals.items()}
+        self._complaints = Counter(owner for reveal in reveals.values() for owner in reveal.faulty)
 
     def take_off_own(self, slot: int) -> None:
         """Take off the mask that a survivor grew from its seed.
@@ -242,6 +250,8 @@ class Unmasking:
         )
         shares = dict(islice(found, threshold))
         if len(shares) < threshold:
+            if self._complaints[owner] >= threshold:  # so many corrupt holders nobody has
+                self.blamed.add(owner)
             what = f"{len(shares)} shares of the {threshold} needed"
             raise RecoveryError(owner, what, frozenset(self.blamed))
         secret = recover(shares)

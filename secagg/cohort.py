@@ -1,6 +1,6 @@
 """The public facts of one secure sum, and the labels that bind every key to them.
 
-    session, roster           -> Cohort, its label: keys for shares of mask keys
+    plan, roster              -> Cohort, its label: keys for shares of mask keys
     the cohort, who shared    -> View, its label: masks, and keys for shares of seeds
 
 A label is the digest of all that participants must agree on by then. Whoever was shown another
@@ -9,12 +9,12 @@ open for nobody, and the sum of its masks is noise.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 
 from secagg.graph import CONTRIBUTION_BYTES, Picking
-from secagg.keys import PublicKeys, Purpose, check_identity, is_signed, statement
+from secagg.keys import SIGNATURE_BYTES, PublicKeys, Purpose, check_identity, is_signed, statement
 from secagg.parameters import Assumptions, Parameters, parameters
 
 DIGEST_BYTES = 32
@@ -41,44 +41,55 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One participant in a roster: its identity, its keys for this sum, its enrolment.
+    """One participant in a roster: its identity, its keys for this sum, what vouches for them.
 
-    `enrolment` is the registrar's signature, empty where there is no registry.
+    `signature` is that of the identity under its keys, `enrolment` the registrar's under the
+    identity, empty where there is no registry.
 
     Raises:
-        ValueError: if the identity is not a good public key.
+        ValueError: if the identity is not a good public key, or the signature of a wrong size.
     """
 
     identity: bytes
     keys: PublicKeys
+    signature: bytes
     enrolment: bytes = b""
 
     def __post_init__(self) -> None:
         check_identity(self.identity)
+        if len(self.signature) != SIGNATURE_BYTES:
+            raise ValueError(f"a signature has {SIGNATURE_BYTES} bytes")
 
     def pack(self) -> bytes:
-        """Return the entry's bytes: identity, mask key, seal key, enrolment if any."""
-        return self.identity + self.keys.mask + self.keys.seal + self.enrolment
+        """Return the entry's bytes: identity, mask key, seal key, signature, enrolment if any."""
+        keys = self.keys.mask + self.keys.seal
+        return self.identity + keys + self.signature + self.enrolment
+
+
+def advertisement(plan: bytes, keys: PublicKeys) -> bytes:
+    """Return what an identity signs to take part with `keys` in the sums of a plan's digest."""
+    return statement("keys", plan, 0, keys.mask + keys.seal)
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """One secure sum of those in `roster`, by slot; `session` (32 bytes) names plan and cohort.
+    """One secure sum of those in `roster`, by slot: cohort `number` of the plan of a digest.
 
     Raises:
-        ValueError: if the session is not 32 bytes, or entries differ in size: the label joins
+        ValueError: if the digest is not 32 bytes, or entries differ in size: the label joins
             them, and one roster must not read as another.
         InfeasibleError: if so many cannot be kept safe under the assumptions.
     """
 
-    session: bytes
+    plan: bytes
+    number: int
     roster: tuple[Entry, ...]
     assumptions: Assumptions
     registry: Registry | None = None
 
     def __post_init__(self) -> None:
-        if len(self.session) != DIGEST_BYTES:
-            raise ValueError(f"a session has {DIGEST_BYTES} bytes")
+        if len(self.plan) != DIGEST_BYTES:
+            raise ValueError(f"a plan's digest has {DIGEST_BYTES} bytes")
         if len({len(entry.enrolment) for entry in self.roster}) > 1:
             raise ValueError("enrolments of different sizes in one roster")
         parameters(self.n, self.assumptions)
@@ -100,12 +111,19 @@ class Cohort:
 
     @cached_property
     def label(self) -> bytes:
-        """Return the 32 bytes that stand for session, roster and parameters."""
+        """Return the 32 bytes that stand for plan, cohort, roster and parameters."""
         p = self.parameters
-        numbers = (p.n, p.holders, p.threshold, p.partners, p.witnesses)
+        numbers = (self.number, p.n, p.holders, p.threshold, p.partners, p.witnesses)
         packed = b"".join(number.to_bytes(4, "big") for number in numbers)
         roster = sha256(b"".join(entry.pack() for entry in self.roster)).digest()
-        return sha256(b"blindtally sum v1\0" + self.session + packed + roster).digest()
+        return sha256(b"blindtally sum v1\0" + self.plan + packed + roster).digest()
+
+    def vouches(self, slot: int) -> bool:
+        """Return whether `slot` is who it is said to be: it signed its keys, and is enrolled."""
+        entry = self.roster[slot]
+        if not is_signed(entry.identity, advertisement(self.plan, entry.keys), entry.signature):
+            return False
+        return self.registry is None or self.registry.admits(entry.identity, entry.enrolment)
 
     @cached_property
     def picking(self) -> Picking:
@@ -119,17 +137,13 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """That a participant shared: its contribution to the graph, and what it signed.
-
-    `digest` is the SHA-256 of the shares it dealt, `signature` that of the whole.
-    """
+    """That a participant shared: its contribution to the graph, and the SHA-256 of its shares."""
 
     contribution: bytes
     digest: bytes
-    signature: bytes = field(repr=False)
 
     def said(self) -> bytes:
-        """Return the bytes under the signature."""
+        """Return the bytes that the participant signs, and that views are told apart by."""
         return self.contribution + self.digest
 
 
@@ -186,12 +200,6 @@ class View:
                 found[slot].add(other)
                 found[other].add(slot)
         return found
-
-    def is_signed(self, slot: int) -> bool:
-        """Return whether sharer `slot` signed what it is said to have shared."""
-        sharer = self.sharers[slot]
-        said = statement("shares", self.cohort.label, slot, sharer.said())
-        return is_signed(self.cohort.roster[slot].identity, said, sharer.signature)
 
     def pairwise(self, one: int, other: int) -> Purpose:
         """Return the purpose of the mask between two slots."""

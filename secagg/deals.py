@@ -88,7 +88,7 @@ class KeyDeal:
     def sharer(self) -> Sharer:
         """Return what the others are told of this deal."""
         digest = sha256(_pack_parcels(self.parcels)).digest()
-        return Sharer(self.contribution, digest, self.signature)
+        return Sharer(self.contribution, digest)
 
     def pack(self) -> bytes:
         """Return the bytes of the deal."""
@@ -211,6 +211,8 @@ class Reveal:
             raise ValueError("the slots of shares must strictly rise")
         if any(kind > _NEITHER for _, kind, _ in records):
             raise ValueError("a share's kind is 0, 1 or 2")
+        if any(kind == _NEITHER and any(share) for _, kind, share in records):
+            raise ValueError("a share that is none is all zeros")
         by_kind: tuple[dict[int, bytes], ...] = ({}, {}, {})
         for owner, kind, share in records:
             by_kind[kind][owner] = share

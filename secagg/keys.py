@@ -69,7 +69,8 @@ class PublicKeys:
     """What a participant advertises: X25519 public keys for masks and for envelopes.
 
     Raises:
-        ValueError: if a key is not 32 bytes, is of low order, or both are the same.
+        ValueError: if a key is not 32 bytes, uses the unused bit, is of low order, or both
+            are the same.
     """
 
     mask: bytes
@@ -79,6 +80,8 @@ class PublicKeys:
         for key in (self.mask, self.seal):
             if len(key) != KEY_BYTES:
                 raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
+            if key[-1] >= 2**7:
+                raise ValueError("a public key has its unused bit set: it could pass for two")
             if key in _LOW_ORDER:
                 raise ValueError("a public key is of low order: it agrees on nothing secret")
         if self.mask == self.seal:

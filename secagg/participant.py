@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from secagg.cohort import Cohort, Entry, View
+from secagg.cohort import Cohort, Entry, View, advertisement
 from secagg.deals import (
     KeyDeal,
     Parcel,
@@ -76,12 +76,17 @@ class Joined(_State):
         """Return the keys to advertise."""
         return PublicKeys(self.mask.public, self.seal.public)
 
+    def advertise(self, plan: bytes) -> bytes:
+        """Return my signature under my keys, for the sums of the plan of this digest."""
+        return self.identity.sign(advertisement(plan, self.public))
+
     def share(self, slot: int, cohort: Cohort, rng: Random) -> tuple["Shared", KeyDeal]:
         """Return the next state, and shares of the mask key for the holders picked.
 
         Raises:
-            RefusedError: if another than me sits in `slot`, or an identity or a key is in
-                the roster twice.
+            RefusedError: if another than me sits in `slot`, an identity or a key is in the
+                roster twice, or (`active`) a holder that I picked did not sign its keys or is
+                not enrolled. I pick once: whoever is shown another roster refuses for good.
         """
         _check_roster(cohort.roster)
         if not 0 <= slot < cohort.n or not self._is_mine(cohort.roster[slot]):
@@ -89,6 +94,12 @@ class Joined(_State):
         self._spend()
         contribution = rng.randbytes(CONTRIBUTION_BYTES)
         holders = cohort.picking.holders(slot, contribution)
+        if cohort.assumptions.is_active:
+            # Before anything is sealed for them: a holder with keys of the server's own would
+            # hand over its shares, and be named lost.
+            for holder in holders:
+                if not cohort.vouches(holder):
+                    raise RefusedError(f"seated participant {holder} with keys not its own")
         shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
         sealing = {holder: self._agree(cohort.roster[holder]) for holder in holders}
         parcels = tuple(
@@ -133,8 +144,7 @@ class Shared(_State):
         Raises:
             ValueError: if `vector` is not one of `ring`'s.
             RefusedError: if what `view` says I shared is not what I did, fewer than a quorum
-                shared, too few of my holders did, or one of these did not sign, or is not
-                enrolled.
+                shared, or too few of my holders did.
         """
         ring.check(vector)
         holders = self._check(view)
@@ -169,18 +179,7 @@ class Shared(_State):
         threshold = self.cohort.parameters.threshold
         if len(holders) + 1 < threshold:
             raise RefusedError(f"kept {len(holders)} of my holders with threshold {threshold}")
-        if self.cohort.assumptions.is_active:
-            self._check_signatures(view, holders)
         return holders
-
-    def _check_signatures(self, view: View, holders: Collection[int]) -> None:
-        registry = self.cohort.registry
-        for holder in holders:
-            if not view.is_signed(holder):
-                raise RefusedError(f"passed on shares that participant {holder} did not sign")
-            entry = self.cohort.roster[holder]
-            if registry and not registry.admits(entry.identity, entry.enrolment):
-                raise RefusedError(f"seated participant {holder}, who is not enrolled")
 
     def _deal(
         self, view: View, holders: Collection[int], seed: bytes, rng: Random
@@ -218,7 +217,7 @@ class Masked(_State):
 
         Raises:
             RefusedError: if they leave me out, name one twice or somebody who did not share,
-                or are fewer than the quorum.
+                are fewer than the quorum, or keep too few of my holders to unmask me.
             OutOfPhaseError: if this was asked before.
         """
         kept = frozenset(survivors)
@@ -234,6 +233,9 @@ class Masked(_State):
                 f"kept {len(kept)} of {cohort.n} participants, "
                 f"fewer than the quorum of {cohort.quorum}"
             )
+        holders = kept.intersection(self.sealing)
+        if len(holders) + 1 < cohort.parameters.threshold:
+            raise RefusedError(f"kept {len(holders)} of my holders: too few to unmask me")
         self._spend()
         signature = self.joined.identity.sign(self.view.confirmation(self.slot, kept))
         return Confirmed(self.slot, self.view, self.joined, self.sealing, self.own_share, kept), (

@@ -166,6 +166,7 @@ class Participant(Table):
     study: Mapped[str] = mapped_column(String(64))
     round: Mapped[int]
     identity: Mapped[str] = mapped_column(String(64))
+    signature: Mapped[bytes]
     enrolment: Mapped[bytes]
     ticket: Mapped[bytes]
     mask_key: Mapped[bytes]

@@ -21,11 +21,10 @@ from protocol.messages import (
     ProblemType,
     Seat,
     Survivors,
-    join_statement,
     pack_confirmations,
 )
 from protocol.round import Phase, phases
-from secagg.cohort import Entry
+from secagg.cohort import Entry, advertisement
 from secagg.keys import PublicKeys, is_signed
 from server.api.parts import OCTETS_OUT, RoundNumber, StudyId, Wait, json_only, problems
 from server.api.placed import Placed, Ticket, blame, past, refuse_silent
@@ -62,11 +61,10 @@ async def join(
     with blame():
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))
         enrolment = bytes.fromhex(wish.enrolment or "") if plan.registry else b""
-        entry = Entry(bytes.fromhex(wish.identity), keys, enrolment)
-    if not is_signed(
-        entry.identity, join_statement(plan, keys, ticket), bytes.fromhex(wish.signature)
-    ):
-        raise malformed("the signature is not that of the identity under keys, plan and ticket")
+        signature = bytes.fromhex(wish.signature)
+        entry = Entry(bytes.fromhex(wish.identity), keys, signature, enrolment)
+    if not is_signed(entry.identity, advertisement(plan.digest(), keys), signature):
+        raise malformed("the signature is not that of the identity under keys and plan")
     if plan.registry and not plan.registry.admits(entry.identity, enrolment):
         detail = "the registrar of this study has not signed this identity for it"
         raise Refusal(ProblemType.NOT_ENROLLED, detail)

@@ -49,8 +49,8 @@ class Messages:
         ring = MECHANISMS[plan.mechanism].ring(plan)
         seated = select(Participant).where(Participant.cohort == cohort).order_by(Participant.slot)
         roster = tuple(entry_of(seat) for seat in session.scalars(seated))
-        session_label, assumptions = plan.session(row.number), plan.terms.assumptions
-        return Facts(plan, ring, Sum(session_label, roster, assumptions, plan.registry))
+        assumptions, registry = plan.terms.assumptions, plan.registry
+        return Facts(plan, ring, Sum(plan.digest(), row.number, roster, assumptions, registry))
 
     @reading
     def said(self, session: Session, cohort: int, kind: str) -> frozenset[int]:

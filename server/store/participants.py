@@ -107,6 +107,7 @@ class Participants:
             study=study,
             round=number,
             identity=wish.entry.identity.hex(),
+            signature=wish.entry.signature,
             enrolment=wish.entry.enrolment,
             ticket=wish.ticket,
             mask_key=wish.entry.keys.mask,
@@ -266,7 +267,7 @@ def _same_seat(row: Participant, cohort: Cohort, wish: Application) -> Seat:
 def entry_of(row: Participant) -> Entry:
     """Return what the roster says of a participant."""
     keys = PublicKeys(row.mask_key, row.seal_key)
-    return Entry(bytes.fromhex(row.identity), keys, row.enrolment)
+    return Entry(bytes.fromhex(row.identity), keys, row.signature, row.enrolment)
 
 
 def _seat(row: Participant, cohort: Cohort) -> Seat:

@@ -30,9 +30,12 @@ def upgrade() -> None:
     )
     _replace_names()
     op.drop_column("participants", "commitment")
-    empty = sa.text("x''" if op.get_bind().dialect.name == "sqlite" else "''")
-    enrolment = sa.Column("enrolment", sa.LargeBinary, nullable=False, server_default=empty)
-    op.add_column("participants", enrolment)
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    for name, nbytes in (("signature", 64), ("enrolment", 0)):
+        zeros = "00" * nbytes
+        default = sa.text(f"x'{zeros}'" if is_sqlite else rf"'\x{zeros}'")
+        column = sa.Column(name, sa.LargeBinary, nullable=False, server_default=default)
+        op.add_column("participants", column)
     op.add_column("participants", sa.Column("blamed", sa.Text))
 
 
