@@ -99,7 +99,9 @@ class Joined(_State):
             # hand over its shares, and be named lost.
             for holder in holders:
                 if not cohort.vouches(holder):
-                    raise RefusedError(f"seated participant {holder} with keys not its own")
+                    raise RefusedError(
+                        f"seated participant {holder} with keys not its own, or not enrolled"
+                    )
         shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
         sealing = {holder: self._agree(cohort.roster[holder]) for holder in holders}
         parcels = tuple(

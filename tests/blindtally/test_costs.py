@@ -42,11 +42,12 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
         Entry(
             one.identity.public,
             one.public,
+            one.advertise(bytes(32)),
             registrar.sign(registry.enrolment(one.identity.public)) if registry else b"",
         )
         for one in joined
     ]
-    cohort = Cohort(bytes(32), tuple(roster), assumptions, registry)
+    cohort = Cohort(bytes(32), 0, tuple(roster), assumptions, registry)
     shared, deals = {}, {}
     for slot, one in enumerate(joined):
         shared[slot], deals[slot] = one.share(slot, cohort, rng)

@@ -31,7 +31,7 @@ def test_the_server_is_not_trusted_unless_told_otherwise() -> None:
     assert (found["k"], found["t"]) == (needed.holders, needed.threshold)
     assert found["witnesses"] == needed.witnesses > 0
     assert list(found["bytes_up"]) == ["join", "shares", "deal", "confirmation", "reveal"]
-    assert found["bytes_down"]["roster"] == 160_000
+    assert found["bytes_down"]["roster"] == 224_000
     assert found["bytes_of_signatures"] == 5 * 64
     assert found["words"] == 100_000
     spent = (found[f"seconds_of_{who}"] for who in ("device", "server", "server_with_losses"))
@@ -42,7 +42,7 @@ def test_the_server_is_not_trusted_unless_told_otherwise() -> None:
 
 def test_without_a_registrar_the_roster_has_no_enrolments() -> None:
     asked = ["params", "--clients", "1000", "--no-registrar", "--json", "-"]
-    assert json.loads(RUN.invoke(app, asked).stdout)["bytes_down"]["roster"] == 96_000
+    assert json.loads(RUN.invoke(app, asked).stdout)["bytes_down"]["roster"] == 160_000
 
 
 @pytest.mark.parametrize("clients", [4, 1000])

@@ -5,10 +5,8 @@ The device under test sits in slot 0. The others are there in every phase, but f
 """
 
 import re
-from base64 import urlsafe_b64decode
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from hashlib import sha256
 from random import Random
 
 import httpx
@@ -22,14 +20,13 @@ from protocol.messages import (
     RoundView,
     Seat,
     Survivors,
-    join_statement,
     pack_confirmations,
     pack_parcels,
     pack_roster,
     pack_sharers,
 )
 from secagg.aggregator import Settled, check_confirmation, check_reveal, settle_deals, unmask
-from secagg.cohort import Cohort, Entry, View
+from secagg.cohort import Cohort, Entry, View, advertisement
 from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.keys import Identity, PublicKeys, is_signed
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
@@ -99,21 +96,20 @@ class Service:
         self.heard[what] = request.content
         if request.method == "PUT":
             return httpx.Response(204)
-        ticket = re.fullmatch(r"Bearer ([\w-]{43})", request.headers["authorization"])
-        assert ticket
-        seat = self._seat(urlsafe_b64decode(ticket[1] + "="))
+        assert re.fullmatch(r"Bearer [\w-]{43}", request.headers["authorization"])
+        seat = self._seat()
         return httpx.Response(201, content=self.cheats.get("seat", bytes)(seat))
 
-    def _seat(self, ticket: bytes) -> bytes:
+    def _seat(self) -> bytes:
         said = Join.model_validate_json(self.heard["participants"])
         keys = PublicKeys(bytes.fromhex(said.mask_key), bytes.fromhex(said.seal_key))
-        device = Entry(bytes.fromhex(said.identity), keys, bytes.fromhex(said.enrolment or ""))
-        signed = join_statement(self.plan, keys, sha256(ticket).digest())
-        assert is_signed(device.identity, signed, bytes.fromhex(said.signature))
+        signature, enrolment = map(bytes.fromhex, (said.signature, said.enrolment or ""))
+        device = Entry(bytes.fromhex(said.identity), keys, signature, enrolment)
+        assert is_signed(device.identity, advertisement(self.plan.digest(), keys), signature)
         self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(N - 1)]
         roster = (device, *(self._entry(other) for other in self.others))
-        session, registry = self.plan.session(0), self.plan.registry
-        self.cohort = Cohort(session, roster, self.plan.terms.assumptions, registry)
+        plan, registry = self.plan.digest(), self.plan.registry
+        self.cohort = Cohort(plan, 0, roster, self.plan.terms.assumptions, registry)
         seat = {"participant": "p", "cohort": 0, "slot": 0, "deadline": "2030-01-01T00:00:00Z"}
         return Seat.model_validate(seat).model_dump_json().encode()
 
@@ -121,7 +117,8 @@ class Service:
         enrolment = b""
         if self.registrar and self.plan.registry:
             enrolment = self.registrar.sign(self.plan.registry.enrolment(other.identity.public))
-        return Entry(other.identity.public, other.public, enrolment)
+        signature = other.advertise(self.plan.digest())
+        return Entry(other.identity.public, other.public, signature, enrolment)
 
     def roster(self) -> bytes:
         """Return the roster."""

@@ -80,11 +80,6 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AnyPlan) -> None:
     assert len({other.digest() for other in [plan, *others]}) == len(others) + 1
 
 
-def test_each_cohort_of_each_plan_has_its_own_session(plan: AnyPlan) -> None:
-    other = plan.model_copy(update={"t": plan.t + 1})
-    assert len({p.session(cohort) for p in (plan, other) for cohort in range(100)}) == 200
-
-
 def test_a_registrar_enrols_for_one_study(plan: AnyPlan) -> None:
     assert plan.registry is None  # the server alone says who takes part
     registrar, device = Identity.of(bytes(range(32))), Identity.of(bytes(32)).public

@@ -156,9 +156,7 @@ def test_the_secure_sum_decodes_as_the_plain_sum(example: Example, data: st.Data
     phases = st.sampled_from([Phase.SHARING, Phase.MASKING, Phase.UNMASKING])
     vanishing = data.draw(st.dictionaries(st.integers(0, 9), phases, max_size=2))
     ring, vectors = mechanism.ring(plan), [encode(example, plan, h, i) for i, h in enumerate(held)]
-    found = secure_sum(
-        plan.session(0), plan.terms.assumptions, ring, vectors, vanishing, random.Random(1)
-    )
+    found = secure_sum(plan, 0, ring, vectors, vanishing, random.Random(1))
     assert found is not None  # two of ten is a fifth, which the terms bear
     total, survivors = found
     plain = ring.zero()

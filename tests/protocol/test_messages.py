@@ -1,7 +1,6 @@
 """Bodies come back as they were, and what nobody may say cannot be said."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -18,7 +17,6 @@ from protocol.messages import (
     Problem,
     ProblemType,
     Timeouts,
-    join_statement,
     pack_confirmations,
     pack_parcels,
     pack_roster,
@@ -28,7 +26,7 @@ from protocol.messages import (
     unpack_roster,
     unpack_sharers,
 )
-from secagg.cohort import Entry, Sharer
+from secagg.cohort import Entry, Sharer, advertisement
 from secagg.deals import Parcel
 from secagg.keys import PublicKeys
 
@@ -39,9 +37,9 @@ def octets(size: int) -> st.SearchStrategy[bytes]:
     return st.binary(min_size=size, max_size=size)
 
 
-KEYS = octets(31).map(lambda tail: b"\x09" + tail)  # no key of low order begins so
+KEYS = octets(30).map(lambda middle: b"\x09" + middle + b"\1")  # of no low order
 ENTRIES = st.tuples(KEYS, KEYS, KEYS).filter(lambda keys: keys[1] != keys[2])
-SHARERS = st.builds(Sharer, octets(32), octets(32), octets(64))
+SHARERS = st.builds(Sharer, octets(32), octets(32))
 PARCELS = st.builds(Parcel, octets(32), octets(49))
 
 
@@ -50,16 +48,16 @@ def test_a_roster_comes_back(
     keys: list[tuple[bytes, bytes, bytes]], has_registrar: bool, enrolment: bytes
 ) -> None:
     signed = enrolment if has_registrar else b""
-    roster = tuple(Entry(identity, PublicKeys(*pair), signed) for identity, *pair in keys)
+    roster = tuple(Entry(one, PublicKeys(*pair), bytes(64), signed) for one, *pair in keys)
     body = pack_roster(roster)
-    assert len(body) == (160 if has_registrar else 96) * len(keys)  # as docs/protocol.md says
+    assert len(body) == (224 if has_registrar else 160) * len(keys)  # as docs/protocol.md says
     assert unpack_roster(body, has_registrar=has_registrar) == roster
 
 
 @given(st.dictionaries(SLOTS, SHARERS))
 def test_sharers_come_back(sharers: dict[int, Sharer]) -> None:
     body = pack_sharers(sharers)
-    assert len(body) == 132 * len(sharers)
+    assert len(body) == 68 * len(sharers)
     assert unpack_sharers(body) == sharers
 
 
@@ -81,11 +79,11 @@ def entry(number: int) -> Entry:
     def key(which: int) -> bytes:
         return bytes([9, number, which, *[0] * 29])
 
-    return Entry(key(1), PublicKeys(key(2), key(3)))
+    return Entry(key(1), PublicKeys(key(2), key(3)), bytes(64))
 
 
 BODIES: dict[str, tuple[Callable[[int], bytes], Callable[[bytes], Any]]] = {
-    "sharers": (lambda s: pack_sharers({s: Sharer(*map(bytes, (32, 32, 64)))}), unpack_sharers),
+    "sharers": (lambda s: pack_sharers({s: Sharer(bytes(32), bytes(32))}), unpack_sharers),
     "confirmations": (lambda s: pack_confirmations({s: bytes(64)}), unpack_confirmations),
     "parcels": (lambda s: pack_parcels({s: Parcel(bytes(32), bytes(49))}), unpack_parcels),
 }
@@ -110,10 +108,10 @@ def test_a_body_of_half_a_record_is_refused(what: str) -> None:
 
 def test_a_roster_is_read_with_enrolments_or_without_but_never_otherwise() -> None:
     body = pack_roster([entry(1)])
-    with pytest.raises(ValueError, match="160 bytes each"):
+    with pytest.raises(ValueError, match="224 bytes each"):
         unpack_roster(body, has_registrar=True)
     for broken in (body[:-1], body + b"x"):
-        with pytest.raises(ValueError, match="96 bytes each"):
+        with pytest.raises(ValueError, match="160 bytes each"):
             unpack_roster(broken, has_registrar=False)
 
 
@@ -162,17 +160,15 @@ def test_a_join_with_any_fault_is_refused(fault: dict[str, object]) -> None:
         Join.model_validate({**JOIN, **fault})
 
 
-def test_who_joins_signs_for_one_plan_one_pair_of_keys_and_one_ticket() -> None:
-    keys, ticket = entry(1).keys, sha256(b"ticket").digest()
-    mine = join_statement(PLAN, keys, ticket)
+def test_who_joins_signs_for_one_plan_and_one_pair_of_keys() -> None:
+    keys = entry(1).keys
+    mine = advertisement(PLAN.digest(), keys)
     others = [
-        join_statement(PLAN.model_copy(update={"round": 2}), keys, ticket),
-        join_statement(PLAN, entry(2).keys, ticket),
-        join_statement(PLAN, PublicKeys(keys.seal, keys.mask), ticket),
-        join_statement(PLAN, keys, sha256(b"another").digest()),
+        advertisement(PLAN.model_copy(update={"round": 2}).digest(), keys),
+        advertisement(PLAN.digest(), entry(2).keys),
+        advertisement(PLAN.digest(), PublicKeys(keys.seal, keys.mask)),
     ]
     assert len({mine, *others}) == len(others) + 1
-    assert mine == join_statement(PLAN, keys, ticket)
 
 
 PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(

@@ -21,6 +21,24 @@ RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)
 ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
 
 
+class Script(Random):
+    """Chance that yields what it was given, in order; what is sampled does not matter."""
+
+    def __new__(cls, *_parts: bytes) -> "Script":
+        """Return one; the generator beneath takes no parts."""
+        return super().__new__(cls)
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(0)
+        self._parts = list(parts)
+
+    def randbytes(self, n: int) -> bytes:
+        """Return the next part, which must have `n` bytes."""
+        part = self._parts.pop(0)
+        assert len(part) == n
+        return part
+
+
 def same(one: Vector, other: Vector) -> bool:
     """Return whether two vectors are equal, lane by lane."""
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
@@ -156,10 +174,12 @@ def assemble(
     def enrol(identity: bytes) -> bytes:
         return registrar.sign(registry.enrolment(identity)) if registrar and registry else b""
 
+    plan = rng.randbytes(32)
     roster = tuple(
-        Entry(state.identity.public, state.public, enrol(state.identity.public)) for state in joined
+        Entry(one.identity.public, one.public, one.advertise(plan), enrol(one.identity.public))
+        for one in joined
     )
-    cohort = Cohort(rng.randbytes(32), roster, assumptions, registry)
+    cohort = Cohort(plan, 0, roster, assumptions, registry)
     return Group(cohort, identities, joined, rng)
 
 

@@ -15,7 +15,6 @@ from protocol.messages import (
     RoundView,
     Seat,
     Survivors,
-    join_statement,
     unpack_confirmations,
     unpack_parcels,
     unpack_roster,
@@ -98,12 +97,11 @@ class Device:
     def wish(self) -> Join:
         """Return what to say to join the round in view."""
         keys = self.joined.public
-        said = join_statement(self.view.plan, keys, sha256(self.secret_ticket).digest())
         return Join(
             identity=self.identity.public.hex(),
             mask_key=keys.mask.hex(),
             seal_key=keys.seal.hex(),
-            signature=self.identity.sign(said).hex(),
+            signature=self.joined.advertise(self.view.plan.digest()).hex(),
             enrolment=self.enrolment,
         )
 
@@ -123,8 +121,8 @@ class Device:
         assert self.seat is not None
         plan = self.view.plan
         roster = unpack_roster(response.content, has_registrar=plan.registry is not None)
-        session = plan.session(self.seat.cohort)
-        self.cohort = Cohort(session, roster, plan.terms.assumptions, plan.registry)
+        assumptions, registry = plan.terms.assumptions, plan.registry
+        self.cohort = Cohort(plan.digest(), self.seat.cohort, roster, assumptions, registry)
         self.shared: Shared
         self.shared, deal = self.joined.share(self.seat.slot, self.cohort, self.rng)
         return deal.pack()

@@ -1,14 +1,14 @@
 """Who gets a seat: each identity one, with its own keys, and only those who may."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from random import Random
 
 import httpx
 import pytest
 
 from protocol.mechanism import Plan
-from protocol.messages import Join, join_statement, unpack_roster
+from protocol.messages import Join, unpack_roster
+from secagg.cohort import advertisement
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join
 from tests.server.device import Device
@@ -74,32 +74,27 @@ async def test_a_device_with_another_ones_keys_is_refused(served: Served) -> Non
     assert await enrolled(served, study) == 1
 
 
-Statement = Callable[[Plan, PublicKeys, bytes], bytes]
+Statement = Callable[[Plan, PublicKeys], bytes]
 
 
 @pytest.mark.parametrize(
     "say",
     [
-        lambda plan, _keys, ticket: join_statement(plan, join(OTHER, Random(1)).public, ticket),
-        lambda plan, keys, ticket: join_statement(plan, PublicKeys(keys.seal, keys.mask), ticket),
-        lambda plan, keys, ticket: join_statement(
-            plan.model_copy(update={"round": 2}), keys, ticket
-        ),
-        lambda plan, keys, ticket: join_statement(
-            plan.model_copy(update={"study": "another"}), keys, ticket
-        ),
-        lambda plan, keys, ticket: join_statement(plan, keys, sha256(ticket).digest()),
-        lambda plan, keys, ticket: join_statement(plan, keys, ticket)[:-1],
+        lambda plan, _keys: advertisement(plan.digest(), join(OTHER, Random(1)).public),
+        lambda plan, keys: advertisement(plan.digest(), PublicKeys(keys.seal, keys.mask)),
+        lambda plan, keys: advertisement(plan.model_copy(update={"round": 2}).digest(), keys),
+        lambda plan, keys: advertisement(plan.model_copy(update={"study": "b"}).digest(), keys),
+        lambda plan, keys: advertisement(plan.digest(), keys)[:-1],
     ],
-    ids=["keys", "keys in another order", "round", "study", "ticket", "less"],
+    ids=["keys", "keys in another order", "round", "study", "less"],
 )
 async def test_a_signature_under_anything_else_is_refused_and_gives_no_seat(
     served: Served, say: Statement
 ) -> None:
     study = await served.create()
     device = await stranger(served, study)
-    wish, ticket = device.wish(), sha256(device.secret_ticket).digest()
-    said = say(device.view.plan, device.joined.public, ticket)
+    wish = device.wish()
+    said = say(device.view.plan, device.joined.public)
     false = wish.model_copy(update={"signature": device.identity.sign(said).hex()})
     detail = refused(await send(device, false), 422, "malformed")
     assert "signature" in detail
