@@ -73,7 +73,7 @@ def test_a_deal_that_its_dealer_did_not_sign_is_a_fault(group: Group, field: str
 
 
 def test_a_deal_of_another_participant_or_cohort_is_a_fault(group: Group) -> None:
-    check, elsewhere = aggregator.check_shares, replace(group.cohort, session=bytes(32))
+    check, elsewhere = aggregator.check_shares, replace(group.cohort, plan=bytes(32))
     faulty(1, "did not sign", lambda: check(group.cohort, 1, group.deals[0]))
     faulty(0, "did not sign", lambda: check(elsewhere, 0, group.deals[0]))
 
@@ -251,5 +251,16 @@ def test_a_reveal_that_its_giver_did_not_sign_is_a_fault(group: Group, settled: 
     faulty(0, "did not sign", lambda: check_reveal(settled, 0, unsigned))
     owner = next(owner for owner in good.seed_shares if owner)
     shares = {o: s for o, s in good.seed_shares.items() if o != owner}
-    fewer = replace(good, seed_shares=shares)
-    faulty(0, "did not sign", lambda: check_reveal(settled, 0, fewer))
+    complaining = replace(good, seed_shares=shares, faulty=frozenset({owner}))
+    faulty(0, "did not sign", lambda: check_reveal(settled, 0, complaining))
+
+
+def test_a_share_that_is_held_back_is_a_fault(group: Group, settled: Settled) -> None:
+    slot = a_holder(group, LOST)
+    good = group.reveals[slot]
+    owner = next(owner for owner in good.seed_shares if owner != slot)
+    seeds = {o: s for o, s in good.seed_shares.items() if o != owner}
+    match = f"held back the share of {owner}"
+    faulty(slot, match, lambda: check(group, settled, slot, replace(good, seed_shares=seeds)))
+    silent = replace(good, key_shares={})
+    faulty(slot, f"share of {LOST}", lambda: check(group, settled, slot, silent))

@@ -9,7 +9,7 @@ import pytest
 
 from secagg.cohort import Cohort, Entry, Registry, Sharer, View
 from secagg.errors import InfeasibleError
-from secagg.keys import Identity, PublicKeys
+from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.parameters import Assumptions
 from tests.secagg.conftest import Group
 
@@ -33,6 +33,10 @@ def with_entry(cohort: Cohort, slot: int, **facts: Any) -> Cohort:
     return replace(cohort, roster=tuple(entries))
 
 
+def fresh_keys(rng: Random) -> PublicKeys:
+    return PublicKeys(KeyPair.generate(rng).public, KeyPair.generate(rng).public)
+
+
 def with_sharer(view: View, slot: int, **facts: Any) -> View:
     return View(view.cohort, {**view.sharers, slot: replace(view.sharers[slot], **facts)})
 
@@ -42,7 +46,9 @@ def test_each_fact_of_a_cohort_changes_its_label(cohort: Cohort, gather: Gather)
     keys, first, second = cohort.roster[3].keys, *cohort.roster[:2]
     rest = cohort.roster[2:]
     others = [
-        replace(cohort, session=bytes(32)),
+        replace(cohort, plan=bytes(32)),
+        replace(cohort, number=1),
+        with_entry(cohort, 3, signature=bytes(64)),
         replace(cohort, roster=(second, first, *rest)),
         replace(cohort, roster=cohort.roster[:-1]),
         replace(cohort, roster=(*cohort.roster, stranger)),
@@ -75,10 +81,8 @@ def test_entries_never_run_together() -> None:
     # for the others, under one label.
     rng = Random(1)
     one, honest, crooked = (
-        Entry(Identity.generate(rng).public, PublicKeys(rng.randbytes(32), rng.randbytes(32)))
-        for _ in range(3)
+        Entry(Identity.generate(rng).public, fresh_keys(rng), bytes(64)) for _ in range(3)
     )
-    session, assumptions = bytes(32), Assumptions(0, 0)
     stories = (
         (replace(one, enrolment=crooked.pack()), honest),
         (one, replace(crooked, enrolment=honest.pack())),
@@ -87,13 +91,19 @@ def test_entries_never_run_together() -> None:
     assert len(joined) == 1
     for roster in stories:
         with pytest.raises(ValueError, match="different sizes"):
-            Cohort(session, roster, assumptions)
+            Cohort(bytes(32), 0, roster, Assumptions(0, 0))
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_session_has_32_bytes(cohort: Cohort, size: int) -> None:
+def test_a_plans_digest_has_32_bytes(cohort: Cohort, size: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        replace(cohort, session=bytes(size))
+        replace(cohort, plan=bytes(size))
+
+
+@pytest.mark.parametrize("size", [0, 63, 65])
+def test_the_signature_of_an_entry_has_64_bytes(cohort: Cohort, size: int) -> None:
+    with pytest.raises(ValueError, match="64 bytes"):
+        with_entry(cohort, 3, signature=bytes(size))
 
 
 def test_a_cohort_that_cannot_be_kept_safe_is_refused_at_once(cohort: Cohort) -> None:
@@ -110,7 +120,7 @@ def test_each_fact_of_a_view_changes_its_label(view: View) -> None:
         View(view.cohort, moved),
         with_sharer(view, 3, contribution=bytes(32)),
         with_sharer(view, 3, digest=bytes(32)),
-        View(replace(view.cohort, session=bytes(32)), sharers),
+        View(replace(view.cohort, plan=bytes(32)), sharers),
         View(view.cohort, {}),
     ]
     assert len({v.label for v in (view, *others)}) == len(others) + 1
@@ -128,11 +138,11 @@ def test_the_label_of_a_view_is_never_that_of_its_cohort(view: View) -> None:
 @pytest.mark.parametrize(
     ("slot", "sharer"),
     [
-        (-1, Sharer(bytes(32), bytes(32), bytes(64))),
-        (N, Sharer(bytes(32), bytes(32), bytes(64))),
-        (0, Sharer(bytes(31), bytes(33), bytes(64))),  # as long together as it should be
-        (0, Sharer(bytes(33), bytes(31), bytes(64))),
-        (0, Sharer(b"", bytes(32), bytes(64))),
+        (-1, Sharer(bytes(32), bytes(32))),
+        (N, Sharer(bytes(32), bytes(32))),
+        (0, Sharer(bytes(31), bytes(33))),  # as long together as it should be
+        (0, Sharer(bytes(33), bytes(31))),
+        (0, Sharer(b"", bytes(32))),
     ],
 )
 def test_sharers_outside_the_cohort_or_of_a_wrong_size_are_refused(
@@ -157,15 +167,26 @@ def test_the_graph_is_everybodys_partners(gather: Gather) -> None:
         assert here.graph == {slot: here.partners(slot) for slot in here.sharers}
 
 
-def test_a_sharer_has_signed_its_own_shares_in_this_cohort_only(view: View) -> None:
-    assert all(view.is_signed(slot) for slot in view.sharers)
-    sharers = view.sharers
-    elsewhere = replace(view.cohort, session=bytes(32))
-    assert not View(elsewhere, sharers).is_signed(3)
-    assert not with_sharer(view, 3, contribution=bytes(32)).is_signed(3)
-    assert not with_sharer(view, 3, digest=bytes(32)).is_signed(3)
-    assert not with_sharer(view, 3, signature=sharers[4].signature).is_signed(3)
-    assert not View(view.cohort, {**sharers, 3: sharers[4]}).is_signed(3)
+def test_an_entry_is_vouched_for_by_its_identity_under_the_plan(cohort: Cohort) -> None:
+    assert all(cohort.vouches(slot) for slot in range(N))
+    entries = cohort.roster
+    swapped = PublicKeys(entries[3].keys.seal, entries[3].keys.mask)
+    for crooked in (
+        replace(cohort, plan=bytes(32)),
+        with_entry(cohort, 3, signature=entries[4].signature),
+        with_entry(cohort, 3, keys=entries[4].keys),
+        with_entry(cohort, 3, keys=swapped),
+        with_entry(cohort, 3, identity=entries[4].identity),
+    ):
+        assert not crooked.vouches(3)
+    assert replace(cohort, number=7).vouches(3)  # it may sit in any cohort of the plan
+
+
+def test_with_a_registry_an_entry_is_enrolled_too(gather: Gather) -> None:
+    cohort = gather(N, registrar=Identity.of(b"r" * 32)).cohort
+    assert all(cohort.vouches(slot) for slot in range(N))
+    assert not with_entry(cohort, 3, enrolment=cohort.roster[4].enrolment).vouches(3)
+    assert not with_entry(cohort, 3, enrolment=bytes(64)).vouches(3)
 
 
 def test_a_confirmation_names_the_view_the_slot_and_exactly_the_survivors(view: View) -> None:
@@ -194,9 +215,4 @@ def test_a_registry_admits_whom_its_registrar_signed_for_its_scope() -> None:
 
 def test_an_entry_with_an_identity_of_low_order_is_refused(cohort: Cohort) -> None:
     with pytest.raises(ValueError, match="low order"):
-        Entry(bytes(32), cohort.roster[0].keys)
-
-
-def test_what_a_sharer_signed_stays_out_of_representations(view: View) -> None:
-    sharer = view.sharers[0]
-    assert repr(sharer.signature) not in repr(sharer)
+        Entry(bytes(32), cohort.roster[0].keys, bytes(64))

@@ -64,6 +64,16 @@ def test_a_survivor_who_did_not_share_is_refused(group: Group) -> None:
         group.masked[0].confirm(EVERYBODY)
 
 
+def test_survivors_without_enough_of_my_holders_are_refused(gather: Gather) -> None:
+    group = gather(18, Assumptions(0.05, 0.4, sigma=3, eta=2))  # 8 holders, threshold 3, 7 lost
+    group.share()
+    group.mask()
+    holders = group.view.holders(0)
+    with pytest.raises(RefusedError, match="kept 1 of my holders: too few to unmask me"):
+        group.masked[0].confirm(group.everybody - set(holders[:7]))
+    group.masked[0].confirm(group.everybody - set(holders[:6]))
+
+
 def test_a_sum_of_one_is_never_confirmed(gather: Gather) -> None:
     group = gather(2, Assumptions(0, 0.3, mode="semi-honest"))
     group.share()

@@ -88,10 +88,18 @@ def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
     for encoded in low:
         with pytest.raises(ValueError):  # the library's own opinion of the point
             X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(encoded))
-        with pytest.raises(ValueError, match="low order"):
+        with pytest.raises(ValueError, match=r"low order|unused bit"):
             PublicKeys(encoded, ONE.public)
-        with pytest.raises(ValueError, match="low order"):
+        with pytest.raises(ValueError, match=r"low order|unused bit"):
             PublicKeys(ONE.public, encoded)
+
+
+def test_a_key_with_its_unused_bit_set_could_pass_for_two_and_is_refused() -> None:
+    alias = ONE.public[:31] + bytes([ONE.public[31] | 0x80])
+    assert OTHER.agree(alias) == OTHER.agree(ONE.public)
+    for keys in ((alias, OTHER.public), (OTHER.public, alias), (ONE.public, alias)):
+        with pytest.raises(ValueError, match="unused bit"):
+            PublicKeys(*keys)
 
 
 def test_all_points_of_low_order_are_refused_as_identities() -> None:

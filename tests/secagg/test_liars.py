@@ -90,7 +90,7 @@ def test_garbage_envelopes_of_a_mask_key_for_all_cost_the_sum_once_their_dealer_
     lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
     with pytest.raises(RecoveryError, match="0 shares of the") as caught:
         finish(group, lost=[LIAR])
-    assert caught.value.owner == LIAR
+    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})
 
 
 def test_garbage_envelopes_of_a_mask_key_matter_to_nobody_if_their_dealer_stays(
@@ -172,7 +172,7 @@ def test_garbage_envelopes_of_a_seed_for_all_cost_the_sum_and_name_their_dealer(
     lying.upload(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
     with pytest.raises(RecoveryError, match="1 shares of the") as caught:
         finish(group)
-    assert caught.value.owner == LIAR
+    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})
 
 
 def test_a_commitment_to_another_own_share_binds_its_dealer(group: Group) -> None:
@@ -302,35 +302,45 @@ def test_false_complaints_of_everybody_are_harmless(group: Group) -> None:
     assert_exact_and_quiet(group, found)
 
 
-def test_who_gives_no_share_but_its_own_is_harmless(group: Group) -> None:
+def test_who_holds_back_its_shares_counts_as_lost(group: Group) -> None:
     def keep(reveal: Reveal) -> Reveal:
         return Reveal({LIAR: reveal.seed_shares[LIAR]}, {})
 
     group.share()
-    found = finish(group, lost=[LOST], given=revealing(group, keep))
+    with pytest.raises(FaultyParticipantError, match="held back the share of"):
+        finish(group, lost=[LOST], given=revealing(group, keep))
+    rest = {slot: reveal for slot, reveal in group.reveals.items() if slot != LIAR}
+    found = aggregator.unmask(group.settled, RING, rest, group.masked_sum())
     assert_exact_and_quiet(group, found)
 
 
-def test_too_many_false_complaints_cost_the_sum_and_blame_nobody(group: Group) -> None:
-    # More liars than assumed. Whether dealer or holders lie cannot be told: no dealer is blamed.
-    def complain(reveals: Reveals) -> Reveals:
-        return {
-            slot: lying.reveal(
-                group,
-                slot,
-                Reveal(
-                    {o: s for o, s in reveal.seed_shares.items() if o in (slot, LIAR) and s},
-                    reveal.key_shares,
-                    frozenset(reveal.seed_shares) - {slot, LIAR},
-                ),
-            )
-            for slot, reveal in reveals.items()
-        }
+def complaining(group: Group, count: int) -> Callable[[Reveals], Reveals]:
+    """Return what is heard if so many of the liar's holders complain of it."""
+    holders = group.view.holders(LIAR)[:count]
 
+    def complain(reveal: Reveal) -> Reveal:
+        shares = {owner: share for owner, share in reveal.seed_shares.items() if owner != LIAR}
+        return replace(reveal, seed_shares=shares, faulty=frozenset({LIAR}))
+
+    return lambda reveals: {
+        slot: lying.reveal(group, slot, complain(reveal)) if slot in holders else reveal
+        for slot, reveal in reveals.items()
+    }
+
+
+def test_fewer_complaints_than_a_threshold_blame_nobody(group: Group) -> None:
+    # So many corrupt holders may anybody have: an honest dealer must not be named for them.
+    t = group.cohort.parameters.threshold
+    group.share()
+    assert len(group.view.holders(LIAR)) + 1 - (t - 1) >= t  # there are shares enough then
+    assert_exact_and_quiet(group, finish(group, given=complaining(group, t - 1)))
+
+
+def test_a_threshold_of_complaints_names_the_dealer(group: Group) -> None:
     group.share()
     with pytest.raises(RecoveryError) as caught:
-        finish(group, given=complain)
-    assert not caught.value.blamed
+        finish(group, given=complaining(group, len(group.view.holders(LIAR))))
+    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})
 
 
 def test_a_mask_key_that_nobody_has_costs_the_sum_only_if_its_owner_is_lost(group: Group) -> None:
@@ -338,8 +348,9 @@ def test_a_mask_key_that_nobody_has_costs_the_sum_only_if_its_owner_is_lost(grou
     stolen = KeyPair.of(b"\7" * 32).public
     mask = group.joined[LIAR].mask
     group.joined[LIAR].mask = KeyPair(stolen, mask.secret, mask._key)
-    roster = list(group.cohort.roster)
-    roster[LIAR] = replace(roster[LIAR], keys=group.joined[LIAR].public)
+    roster, liar = list(group.cohort.roster), group.joined[LIAR]
+    signature = liar.advertise(group.cohort.plan)
+    roster[LIAR] = replace(roster[LIAR], keys=liar.public, signature=signature)
     group.cohort = replace(group.cohort, roster=tuple(roster))
     group.share()
     with pytest.raises(RecoveryError) as caught:

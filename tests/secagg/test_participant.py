@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from secagg.cohort import Cohort, View
+from secagg.cohort import Cohort, View, advertisement
 from secagg.errors import SERVER, OutOfPhaseError, RefusedError
 from secagg.keys import Identity, PublicKeys
 from secagg.parameters import Assumptions
@@ -91,6 +92,60 @@ def test_a_mask_key_is_shared_once(group: Group) -> None:
         group.joined[0].share(0, group.cohort, group.rng)
 
 
+def picked(group: Group, seed: int) -> int:
+    """Return the last holder that slot 0 picks with this chance."""
+    return group.cohort.picking.holders(0, Random(seed).randbytes(32))[-1]
+
+
+def test_a_holder_that_did_not_sign_its_keys_is_refused_before_it_is_dealt_anything(
+    group: Group,
+) -> None:
+    # The signature is part of the label and moves the picks: try until it is of a holder.
+    for slot in range(1, N):
+        forged = with_entry(group.cohort, slot, signature=bytes(64))
+        if picked(replace(group, cohort=forged), 1) == slot:
+            break
+    with pytest.raises(RefusedError, match=f"participant {slot} with keys not its own"):
+        group.joined[0].share(0, forged, Random(1))
+
+
+def test_a_holder_whose_keys_another_signed_is_refused(group: Group) -> None:
+    plan = group.cohort.plan
+    for slot in range(1, N):
+        keys = PublicKeys(bytes([7] * 32), bytes([8] * 32))
+        signature = group.identities[0].sign(advertisement(plan, keys))
+        forged = with_entry(group.cohort, slot, keys=keys, signature=signature)
+        if picked(replace(group, cohort=forged), 1) == slot:
+            break
+    with pytest.raises(RefusedError, match="keys not its own"):
+        group.joined[0].share(0, forged, Random(1))
+
+
+def test_a_holder_that_is_not_enrolled_is_refused(gather: Gather) -> None:
+    group = gather(N, registrar=Identity.of(b"r" * 32))
+    for slot in range(1, N):
+        forged = with_entry(group.cohort, slot, enrolment=bytes(64))
+        if picked(replace(group, cohort=forged), 1) == slot:
+            break
+    with pytest.raises(RefusedError, match=f"participant {slot} with keys not its own"):
+        group.joined[0].share(0, forged, Random(1))
+
+
+def test_who_picked_a_holder_with_forged_keys_picks_no_second_time(group: Group) -> None:
+    # Asked again, it would pick others, and one day none of the forged.
+    roster = tuple(replace(entry, signature=bytes(64)) for entry in group.cohort.roster)
+    with pytest.raises(RefusedError, match="keys not its own"):
+        group.joined[0].share(0, replace(group.cohort, roster=roster), group.rng)
+    with pytest.raises(OutOfPhaseError, match="Joined"):
+        group.joined[0].share(0, group.cohort, group.rng)
+
+
+def test_with_a_registry_the_enrolled_go_on(gather: Gather) -> None:
+    group = gather(N, registrar=Identity.of(b"r" * 32))
+    group.share()
+    group.mask()
+
+
 # Shared: the view
 
 
@@ -134,32 +189,6 @@ def test_fewer_holders_than_a_threshold_are_refused_and_just_enough_will_do(
     assert state.view is enough
 
 
-@pytest.mark.parametrize("what", ["contribution", "digest", "signature"])
-def test_a_holder_that_did_not_sign_what_it_shared_is_refused(group: Group, what: str) -> None:
-    view = group.share()
-    holder = view.holders(0)[-1]
-    size = 64 if what == "signature" else 32
-    forged = with_sharer(view, holder, **{what: bytes(size)})
-    refuses_to_mask(group, forged, f"participant {holder} did not sign")
-
-
-def test_a_holder_that_is_not_enrolled_is_refused(gather: Gather) -> None:
-    group = gather(N, registrar=Identity.of(b"r" * 32))
-    holder = 5
-    seated = with_entry(group.cohort, holder, enrolment=bytes(64))
-    group.cohort = seated
-    view = group.share()
-    inviting = next(slot for slot in view.sharers if holder in view.holders(slot))
-    with pytest.raises(RefusedError, match=f"participant {holder}, who is not enrolled"):
-        group.shared[inviting].mask(view, RING, RING.zero(), group.rng)
-
-
-def test_with_a_registry_the_enrolled_go_on(gather: Gather) -> None:
-    group = gather(N, registrar=Identity.of(b"r" * 32))
-    group.share()
-    group.mask()
-
-
 def test_a_vector_of_another_ring_is_a_callers_mistake(group: Group) -> None:
     view = group.share()
     with pytest.raises(ValueError, match="lanes expected"):
@@ -183,8 +212,9 @@ def test_a_vector_is_masked_once_and_left_as_it_is(group: Group) -> None:
 
 def test_a_semi_honest_server_is_taken_at_its_word(gather: Gather) -> None:
     group = gather(N, Assumptions(0.1, 0.2, mode="semi-honest"))
-    view = group.share()
-    unsigned = {slot: replace(sharer, signature=b"") for slot, sharer in view.sharers.items()}
-    state, _ = group.shared[0].mask(View(group.cohort, unsigned), RING, RING.zero(), group.rng)
-    reveal = state.confirm(EVERYBODY)[0].reveal({}, {}, group.rng)
-    assert reveal.seed_shares.keys() == {0}
+    unsigned = tuple(replace(entry, signature=bytes(64)) for entry in group.cohort.roster)
+    group.cohort = replace(group.cohort, roster=unsigned)
+    group.share()
+    group.mask()
+    state, _ = group.masked[0].confirm(EVERYBODY)
+    assert state.reveal({}, {}, group.rng).seed_shares.keys() == {0}
