@@ -1,4 +1,4 @@
-"""What a device gave, written down before it is sent: one of each kind in a study, ever.
+"""What a device gave, written down before it is sent: what may be had once is given once.
 
 A vector is hidden by masks that only its device's holders can take off. Nobody gains by asking
 once; by asking again one might:
@@ -6,11 +6,14 @@ once; by asking again one might:
     another vector          the difference of the two tells what is in them
     another confirmation    two sets of survivors: each secret could be had for one of them
     another reveal          both secrets of one device: its vector could be read
+    other shares            nothing by itself, but other holders, picked anew: who may ask for
+                            them a billion times meets some that are its own
 
-So a device records the digest of what it is about to send, durably, and only then sends it.
-The same bytes may be sent as often as the network asks for; others are refused, in this round
-or a later one, by this process or the next. That holds even if the first cohort failed: the
-server may have read its sum and said otherwise.
+So of the first three a device gives one in a study, ever, and of shares a few. It records the
+digest of what it is about to send, durably, and only then sends it. The same bytes may be sent
+as often as the network asks for; others are refused, in this round or a later one, by this
+process or the next. That holds even if the first cohort failed: the server may have read its
+sum and said otherwise.
 
 No secret is ever written. Keys, seeds and shares live in memory only, so after a restart there
 is nothing left of a round that could be given; what the journal adds then is that no other
@@ -34,8 +37,9 @@ from client.policy import PolicyError
 
 
 class What(StrEnum):
-    """The messages of a participant that may be said in one way only."""
+    """The messages of a participant that it does not give as often as it is asked."""
 
+    SHARES = "shares"
     VECTOR = "vector"
     CONFIRMATION = "confirmation"
     REVEAL = "reveal"
@@ -64,20 +68,21 @@ class JournalError(RuntimeError):
 class Journal(ABC):
     """What one device gave, in all its studies."""
 
-    def record(self, given: Given) -> None:
+    def record(self, given: Given, most: int = 1) -> None:
         """Record what is about to be sent; once this returns it may be.
 
         Raises:
-            PolicyError: if the device gave another message of this kind in this study.
+            PolicyError: if the device gave `most` other messages of this kind in this study.
             JournalError: if it cannot be recorded.
         """
         with self._exclusive() as known:
-            for one in known:
-                if (one.study, one.what) == (given.study, given.what) and one != given:
-                    asked = f"asked for a second {given.what} in study {given.study}"
-                    raise PolicyError("once per study", asked)
-            if given not in known:
-                self._append(given)
+            alike = [one for one in known if (one.study, one.what) == (given.study, given.what)]
+            if given in alike:
+                return
+            if len(alike) >= most:
+                asked = f"asked for {given.what} number {most + 1} in study {given.study}"
+                raise PolicyError("once per study" if most == 1 else "max_sharings", asked)
+            self._append(given)
 
     def studies(self) -> frozenset[str]:
         """Return the studies that the device gave a vector to: it takes no further part there.

@@ -171,7 +171,7 @@ class Participation:
     async def _share(self, joined: Joined, seat: Seat) -> Shared:
         roster = await self._hear("roster")
         shared, deal = await self._work(self._deal, joined, seat, roster)
-        await self._say("shares", deal.pack())
+        await self._give(What.SHARES, deal.pack(), self._policy.max_sharings)
         return shared
 
     def _deal(self, joined: Joined, seat: Seat, body: bytes) -> tuple[Shared, KeyDeal]:
@@ -232,11 +232,11 @@ class Participation:
     async def _say(self, what: str, body: bytes) -> None:
         await self._transport.send("PUT", self._path(what), content=body, ticket=self._ticket)
 
-    async def _give(self, what: What, body: bytes) -> None:
-        """Say what may be said in one way only: it is in the journal before it leaves."""
+    async def _give(self, what: What, body: bytes, most: int = 1) -> None:
+        """Say what may be said `most` ways in a study: it is in the journal before it leaves."""
         assert self.seat is not None  # `steps` joins first
         given = Given.of(self._plan.study, self._number, self.seat.cohort, what, body)
-        await asyncio.to_thread(self._device.journal.record, given)
+        await asyncio.to_thread(self._device.journal.record, given, most)
         await self._say(what, body)
 
     def _path(self, what: str) -> str:

@@ -44,7 +44,9 @@ class Policy:
     are those that the device takes part in: unless told otherwise it trusts no server to keep
     to the protocol. `registrar` is the public key of the one registrar that may vouch for the
     others, None if any may, or nobody. `max_upload_bytes` bounds what a device sends in one
-    round before the survivors are known: its shares, and its vector.
+    round before the survivors are known: its shares, and its vector. `max_sharings` bounds
+    how often it shares keys in one study without giving a vector: each time is another chance
+    of 2^-sigma for whoever hopes for better holders.
     """
 
     max_contribution: int = 100
@@ -54,6 +56,7 @@ class Policy:
     min_sigma: int = 40
     modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = 4 * 2**20
+    max_sharings: int = 64
     registrar: bytes | None = None
 
     def check_plan(

@@ -286,6 +286,8 @@ async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> Non
 
 # What was given is in the journal before it leaves.
 
+ONCE = [what for what in What if what is not What.SHARES]
+
 
 async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -> None:
     path, recorded = tmp_path / "journal", list[str]()
@@ -302,7 +304,7 @@ async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -
         assert secret.hex() not in path.read_text()
 
 
-@pytest.mark.parametrize("what", What)
+@pytest.mark.parametrize("what", ONCE)
 async def test_what_was_given_otherwise_is_not_given(what: What) -> None:
     journal = MemoryJournal()
     journal.record(Given.of(STUDY, 1, 0, what, b"the other half"))
@@ -316,7 +318,7 @@ class CrashedError(Exception):
     """The device ended here."""
 
 
-@pytest.mark.parametrize("what", What)
+@pytest.mark.parametrize("what", ONCE)
 async def test_a_device_that_crashed_before_it_sent_gives_no_other_vector(
     what: What, tmp_path: Path
 ) -> None:
@@ -366,3 +368,13 @@ def test_nothing_secret_is_shown() -> None:
     assert secret.hex() not in repr(who)
     assert repr(secret) not in repr(who)
     assert "word" not in repr(who)
+
+
+async def test_keys_are_shared_so_many_times_and_then_no_more() -> None:
+    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
+    for number in range(2):
+        journal.record(Given.of(STUDY, 1, number + 1, What.SHARES, b"earlier"), most=2)
+    service = Service(view_of())
+    with pytest.raises(PolicyError, match="max_sharings"):
+        await play(service, device(journal=journal), policy)
+    assert list(service.heard) == ["participants"]
