@@ -34,7 +34,7 @@ from server.store.rounds import Outcome
 from server.watch import Watch, cohort_bell, study_bell
 
 _log = structlog.get_logger(__name__)
-_FALSE_DEALER = "dealt shares that do not meet in the secret that it committed to"
+_FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
 _INTERNAL = "a fault of the service; it was logged"
 _WHAT = {
     Phase.ENROLLING: "enrolled",

@@ -11,7 +11,7 @@ from tests.server.harness import STEPS, Served, sum_of, together
 from tests.server.lies import false_shares, with_envelope, with_vector
 from tests.server.party import Party, refused
 
-FALSE_DEALER = "dealt shares that do not meet in the secret that it committed to"
+FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
 TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
 
 
@@ -126,6 +126,25 @@ async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Part
         "pairs": 2,
         "owners_holders": [(0, 1), (0, 4)],
     }
+
+
+async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
+    served: Served,
+) -> None:
+    study = await served.create(rounds=2)
+    party = Party(served, study, await served.join(study, 6))
+    liar, *honest = party.devices
+    await party.go("share")
+    body = await liar.compute_vector()
+    for number in range(4):  # so that two shares are left, its own among them, and it takes three
+        body = with_envelope(liar, body, number, bytes(ENVELOPE_BYTES))
+    assert (await liar.put("vector", body)).status_code == 204
+    await together(honest, "mask")
+    await party.go("confirm", "reveal")
+    assert "2 shares of the 3 needed" in await party.fail()
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert cohort.blamed == {0: FALSE_DEALER}
+    await bars(served, study, liar)
 
 
 async def poison(device: Device) -> None:

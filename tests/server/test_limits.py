@@ -54,22 +54,23 @@ async def test_a_body_without_a_length_is_refused_at_the_first_chunk_too_many(
         assert body.taken <= 3
 
 
-async def test_a_vector_without_a_length_is_read_no_further_than_it_may_be(
+async def test_an_upload_without_a_length_is_read_no_further_than_it_may_be(
     serve: Serve, sqlite_url: str
 ) -> None:
     async with serve(sqlite_url) as served:
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
         await party.go("share")
-        device, most = party.devices[0], party.sizes()["vector"]
-        body = Chunks(10**6)
-        request = served.client.build_request(
-            "PUT", f"{device.path}/vector", headers=device.headers | OCTETS
-        )
-        request.stream = body
-        response = await served.client.send(request)
-        assert (response.status_code, response.json()["type"]) == (422, f"{PROBLEM}malformed")
-        assert body.taken <= most // 1024 + 2
+        device = party.devices[0]
+        for what, most in party.sizes().items():
+            body = Chunks(10**6)
+            request = served.client.build_request(
+                "PUT", f"{device.path}/{what}", headers=device.headers | OCTETS
+            )
+            request.stream = body
+            response = await served.client.send(request)
+            assert (response.status_code, response.json()["type"]) == (422, f"{PROBLEM}malformed")
+            assert body.taken <= most // 1024 + 2
 
 
 async def test_a_document_is_no_larger_for_being_called_binary(

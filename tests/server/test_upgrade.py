@@ -127,6 +127,7 @@ async def test_what_was_over_stays_what_ran_fails_and_the_study_goes_on(
             assert cohort.history[-1].phase == "failed"
         studies = (await served.client.get("/v1/studies")).json()["studies"]
         assert {study["id"] for study in studies} == {"old", "small"}
+        assert not await served.app.state.service.store.cohorts.over()  # bodies are forgotten
         devices = await served.join("old", 6, after=2)
         await together(devices, "share", "mask", "reveal")  # nobody confirmed in that study
         assert (await served.until_closed("old", 3)).state == "decoded"
