@@ -231,17 +231,7 @@ def flipped(share: bytes) -> bytes:
         (lambda r: Reveal({5: r.seed_shares[5]}, {}, frozenset({40})), "stranger"),
         (lambda r: replace(r, key_shares={}), "held back the share of 1"),
     ],
-    ids=[
-        "seed",
-        "own",
-        "key",
-        "seed of the lost",
-        "key of a survivor",
-        "none",
-        "fault",
-        "nobody",
-        "less",
-    ],
+    ids=["seed", "own", "key", "seed of the lost", "key of a survivor", "none", "fault", "less"],
 )
 async def test_a_holder_that_alters_a_share_is_refused_and_may_send_the_true_one(
     party: Party, change: Callable[[Reveal], Reveal], fault: str
