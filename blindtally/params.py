@@ -124,7 +124,7 @@ _WHY: Final = {
     "confirmation": "its signature under who is in the sum",
     "reveal": "a share for each device that made it a holder, and its own",
     "roster": "everybody's identity and keys",
-    "sharers": "who shared, with digests and signatures",
+    "sharers": "who shared, with contributions and digests",
     "survivors": "who is in the sum, as JSON",
     "confirmations": "everybody's signatures under that",
     "parcels": "the shares that it holds, still sealed",
