@@ -6,7 +6,6 @@ in the end keeps to the protocol, with all whom nobody misled.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,6 +19,7 @@ from secagg.deals import Parcel, Reveal
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, RefusedError
 from secagg.keys import Purpose
 from secagg.parameters import Assumptions, Mode
+from secagg.participant import join
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.crooked import with_entry, with_sharer, without
@@ -120,15 +120,23 @@ class _Sum(RuleBasedStateMachine):
     # Sharing
 
     @during("sharing")
-    @rule(slot=slots, other=slots)
-    def show_another_roster(self, slot: int, other: int) -> None:
+    @rule(slot=slots, other=slots, is_signed=st.booleans())
+    def show_another_roster(self, slot: int, other: int, is_signed: bool) -> None:
         group = self.group
         if slot == other or slot in self.gone or max(slot, other) >= group.cohort.n:
             return
-        theirs = replace(group.cohort.roster[other].keys, seal=self.chance.randbytes(32))
-        cohort = with_entry(group, other, keys=theirs).cohort
-        state, deal = group.joined[slot].share(slot, cohort, group.rng)
+        twin = join(group.identities[other], group.rng)
+        facts: dict[str, object] = {"keys": twin.public}
+        if is_signed:
+            facts["signature"] = twin.advertise(group.cohort.plan)
+        cohort = with_entry(group, other, **facts).cohort
         self.gone.add(slot)
+        try:
+            state, deal = group.joined[slot].share(slot, cohort, group.rng)
+        except RefusedError:
+            assert not is_signed
+            return
+        assert is_signed or other not in state.sealing or not cohort.assumptions.is_active
         for holder, parcel in zip(state.sealing, deal.parcels, strict=True):
             secret = group.joined[holder].seal.agree(group.cohort.roster[slot].keys.seal)
             assert group.cohort.key_share(slot, holder).open(secret, parcel.envelope) is None
@@ -184,7 +192,12 @@ class _Sum(RuleBasedStateMachine):
         try:
             state, signature = group.masked[slot].confirm(survivors)
         except RefusedError:
-            assert slot in missing or len(survivors) < max(group.cohort.quorum, 2)
+            kept = len(survivors & group.masked[slot].sealing.keys()) + 1
+            assert (
+                slot in missing
+                or len(survivors) < max(group.cohort.quorum, 2)
+                or kept < group.cohort.parameters.threshold
+            )
             return
         self.gone.add(slot)
         true = frozenset(group.uploads)
@@ -239,7 +252,11 @@ class _Sum(RuleBasedStateMachine):
             if slot in self.liars and how != "truly":
                 self.lied = True
                 said = self.falsified(slot, said, how)
-            if slot in self.liars and how == "falsely":
+            if (
+                slot in self.liars
+                and how in ("falsely", "silently")
+                and (said.said() != self.given[slot].said())
+            ):
                 by_liar(slot, lambda s=slot, r=said: aggregator.check_reveal(settled, s, r))
             else:
                 aggregator.check_reveal(settled, slot, said)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from secagg.aggregator import Unmasking
-from secagg.deals import Parcel
+from secagg.deals import Parcel, Reveal
 from secagg.errors import OutOfPhaseError, RecoveryError, RefusedError
 from secagg.masks import Wardrobe
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
 from tests.secagg.conftest import RING, Group, same
-from tests.secagg.crooked import Crooked, with_entry, without
+from tests.secagg.crooked import Crooked, without
 
 N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
 VICTIM = 0
@@ -133,15 +133,13 @@ def test_signatures_of_an_earlier_sum_are_no_signatures(gather: Gather) -> None:
     first.share()
     first.mask()
     first.confirm()
-    joined = [join(identity, first.rng) for identity in first.identities]
-    entries = zip(first.cohort.roster, joined, strict=True)
-    roster = tuple(replace(entry, keys=state.public) for entry, state in entries)
-    again = Group(
-        replace(first.cohort, session=b"\7" * 32, roster=roster),
-        first.identities,
-        joined,
-        first.rng,
+    plan, joined = b"\7" * 32, [join(identity, first.rng) for identity in first.identities]
+    roster = tuple(
+        replace(entry, keys=state.public, signature=state.advertise(plan))
+        for entry, state in zip(first.cohort.roster, joined, strict=True)
     )
+    cohort = replace(first.cohort, plan=plan, roster=roster)
+    again = Group(cohort, first.identities, joined, first.rng)
     again.share()
     again.mask()
     states, signatures = confirmed(again, EVERYBODY, EVERYBODY)
@@ -271,24 +269,14 @@ def test_an_envelope_moved_to_another_holder_does_not_open(group: Group) -> None
     assert states[other].reveal(signatures, moved, group.rng).faulty == {VICTIM}
 
 
-def test_an_envelope_of_an_honest_sender_under_the_name_of_a_corrupt_one_does_not_open(
-    group: Group,
-) -> None:
-    """Guards: the sender in `Purpose.info`.
-
-    The colluder's key is the victim's but for the top bit, which X25519 does not read: both
-    agree on the same secrets, and only the sender's slot tells them apart.
-    """
+def test_an_envelope_under_the_name_of_another_sender_does_not_open(group: Group) -> None:
+    """Guards: the sender in `Purpose.info`, even if both agree on one secret."""
     view, holder, colluder = group.view, group.view.holders(VICTIM)[0], 29
-    keys = group.cohort.roster[VICTIM].keys
-    alias = keys.seal[:31] + bytes([keys.seal[31] ^ 0x80])
-    theirs = replace(group.cohort.roster[colluder].keys, seal=alias)
-    with_entry(group, colluder, keys=theirs)
-    secret = group.joined[holder].seal.agree(alias)
-    assert secret == group.joined[holder].seal.agree(keys.seal)
+    secret = group.joined[holder].seal.agree(group.cohort.roster[VICTIM].keys.seal)
     envelope = seed_parcel(group, VICTIM, holder).envelope
     assert view.seed_share(VICTIM, holder).open(secret, envelope) is not None
     assert view.seed_share(colluder, holder).open(secret, envelope) is None
+    assert view.seed_share(VICTIM, colluder).open(secret, envelope) is None
 
 
 # One device alone
@@ -300,30 +288,47 @@ def isolated(gather: Gather) -> tuple[Group, frozenset[int]]:
     view = group.share()
     group.mask()
     server = collude(group)
-    return group, view.partners(VICTIM) - server.corrupt
+    lost = view.partners(VICTIM) - server.corrupt
+    assert len(lost) <= group.cohort.n - group.cohort.quorum - 1  # or it is refused at once
+    return group, lost
+
+
+def go_on_without(group: Group, lost: frozenset[int]) -> frozenset[int]:
+    """Name `lost` lost; let all others but the victim go on; return the survivors."""
+    survivors = group.everybody - lost
+    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
+    group.confirm(survivors - {VICTIM})
+    group.reveal(survivors - {VICTIM})
+    return survivors
+
+
+def test_a_device_whose_holders_are_all_named_lost_confirms_nothing(gather: Gather) -> None:
+    """Guards: the threshold of surviving holders in `Masked.confirm`."""
+    group, lost = isolated(gather)
+    with pytest.raises(RefusedError, match="too few to unmask me"):
+        group.masked[VICTIM].confirm(group.everybody - lost)
 
 
 def test_a_device_whose_partners_are_all_named_lost_keeps_its_own_mask(gather: Gather) -> None:
     """Guards: the threshold, above what corrupt holders and the victim itself have.
 
-    The victim's masks are all known then. It is named a survivor and gives its own share,
-    but the honest holders of the others are the lost ones.
+    The victim's masks with others are all known then, and it is named a survivor; but those
+    of its holders that are honest are the lost ones.
     """
     group, lost = isolated(gather)
-    survivors = group.everybody - lost
-    assert len(survivors) >= group.cohort.quorum  # or it would be refused at once
-    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
+    survivors = go_on_without(group, lost)
     server = collude(group)
-    group.confirm(survivors)
-    group.reveal(survivors)
     for slot, reveal in group.reveals.items():
         server.hear(slot, reveal)
+    own = Reveal({VICTIM: group.masked[VICTIM].own_share}, {})
+    server.hear(VICTIM, own)  # even if it had confirmed
     assert all(server.pair(slot) is not None for slot in group.view.partners(VICTIM))
     assert server.seed(VICTIM) is None
     assert_hidden(group, server)
     with pytest.raises(RecoveryError) as caught:
         group.unmask()
     assert caught.value.owner == VICTIM
+    assert VICTIM in survivors
 
 
 def test_naming_more_lost_than_assumed_is_refused(gather: Gather) -> None:
@@ -342,10 +347,7 @@ def test_an_isolated_device_can_be_left_out_of_the_one_sum(gather: Gather) -> No
     it learns the sum of the others, one fewer than confirmed, instead of the sum of all.
     """
     group, lost = isolated(gather)
-    survivors = group.everybody - lost
-    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
-    group.confirm(survivors)
-    group.reveal(survivors)
+    survivors = go_on_without(group, lost)
     partners, keys = group.view.partners(VICTIM), group.cohort.roster[VICTIM].keys
     del group.uploads[VICTIM]
     summing = Unmasking(group.settled, RING, group.reveals, group.masked_sum())

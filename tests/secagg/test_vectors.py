@@ -1,0 +1,318 @@
+"""The known answers of tests/vectors: the files are the generator's, and secagg agrees."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secagg import cohort
+from secagg.cohort import Cohort, Sharer, View
+from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
+from secagg.errors import InfeasibleError
+from secagg.graph import Picking
+from secagg.keys import (
+    Identity,
+    KeyPair,
+    PublicKeys,
+    Purpose,
+    Stream,
+    check_identity,
+    is_signed,
+    statement,
+)
+from secagg.masks import Wardrobe
+from secagg.parameters import Assumptions, Parameters, parameters
+from secagg.ring import Lane, Ring
+from secagg.shamir import correct, is_share, recover, split
+from tests.secagg.conftest import Script
+from tests.vectors import generate
+
+HERE = Path(generate.__file__).parent
+FILES = {name: json.loads((HERE / f"{name}.json").read_text()) for name in generate.FILES}
+unhex = bytes.fromhex
+
+
+def each(file: str, *keys: str) -> Any:
+    """Return a decorator that runs a test for each case under `keys`."""
+    cases = [case for key in keys for case in FILES[file][key]]
+    names = [case.get("comment", "").replace(" ", "-") or str(i) for i, case in enumerate(cases)]
+    return pytest.mark.parametrize("case", cases, ids=names)
+
+
+@pytest.mark.parametrize("name", generate.FILES)
+def test_a_file_is_what_the_generator_writes(name: str) -> None:
+    assert (HERE / f"{name}.json").read_text() == generate.text(name)
+
+
+def test_more_is_refused_than_accepted() -> None:
+    # Lists of what must be refused, or must come to nothing, have a comment in each case.
+    cases = [case for file in FILES.values() for key in file for case in file[key]]
+    bad = [
+        case
+        for file in FILES.values()
+        for key, found in file.items()
+        if key.startswith(("no_", "infeasible")) or "refuse" in key or "do_not" in key
+        for case in found
+    ]
+    bad += [case for found in FILES["refusals"].values() for case in found]
+    parameters_found = len(FILES["parameters"]["parameters"])  # a table, not messages
+    assert all(case["comment"] for case in bad)
+    assert len(bad) > len(cases) - len(bad) - parameters_found
+
+
+# Keys
+
+
+def purpose(case: dict[str, Any]) -> Purpose:
+    return Purpose(unhex(case["label"]), case["name"], case["sender"], case["receiver"])
+
+
+@each("keys", "agreements")
+def test_agreements(case: dict[str, str]) -> None:
+    assert KeyPair.of(unhex(case["secret"])).agree(unhex(case["public"])).hex() == case["agreed"]
+
+
+@each("keys", "derivations")
+def test_derivations(case: dict[str, Any]) -> None:
+    assert purpose(case).info().hex() == case["info"]
+    for size, key in case["keys"].items():
+        assert purpose(case).derive(unhex(case["secret"]), int(size)).hex() == key
+
+
+@each("keys", "envelopes")
+def test_envelopes(case: dict[str, Any]) -> None:
+    secret, message = unhex(case["secret"]), unhex(case["message"])
+    assert purpose(case).seal(secret, message).hex() == case["envelope"]
+    assert purpose(case).open(secret, unhex(case["envelope"])) == message
+
+
+@each("keys", "envelopes_that_do_not_open")
+def test_envelopes_that_do_not_open(case: dict[str, Any]) -> None:
+    assert purpose(case).open(unhex(case["secret"]), unhex(case["envelope"])) is None
+
+
+@each("keys", "keys_to_refuse")
+def test_keys_to_refuse(case: dict[str, str]) -> None:
+    for keys in ((unhex(case["key"]), b"\7" * 32), (b"\7" * 32, unhex(case["key"]))):
+        with pytest.raises(ValueError, match=case["comment"].removeprefix("not ")):
+            PublicKeys(*keys)
+
+
+# Signatures
+
+
+def said(case: dict[str, Any]) -> bytes:
+    return statement(case["what"], unhex(case["label"]), case["slot"], unhex(case["payload"]))
+
+
+@each("signatures", "statements")
+def test_statements_and_signatures(case: dict[str, Any]) -> None:
+    identity = Identity.of(unhex(case["secret"]))
+    assert identity.public.hex() == case["identity"]
+    assert said(case).hex() == case["statement"]
+    assert identity.sign(said(case)).hex() == case["signature"]
+
+
+@each("signatures", "no_signatures")
+def test_no_signatures(case: dict[str, Any]) -> None:
+    assert not is_signed(unhex(case["identity"]), said(case), unhex(case["signature"]))
+
+
+@each("signatures", "identities_to_refuse")
+def test_identities_to_refuse(case: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=case["comment"].removeprefix("not ")):
+        check_identity(unhex(case["identity"]))
+
+
+# Sharing
+
+
+def numbered(case: dict[str, Any]) -> dict[int, bytes]:
+    return {int(x): unhex(share) for x, share in case["shares"].items()}
+
+
+@each("sharing", "splits")
+def test_splits(case: dict[str, Any]) -> None:
+    chance = Script(unhex(case["drawn"]))
+    found = split(unhex(case["secret"]), len(case["shares"]), case["threshold"], chance)
+    assert [share.hex() for share in found] == case["shares"]
+
+
+@each("sharing", "recoveries", "no_secrets")
+def test_recoveries(case: dict[str, Any]) -> None:
+    secret = case.get("secret")
+    assert recover(numbered(case)) == (unhex(secret) if secret else None)
+
+
+@each("sharing", "corrections")
+def test_corrections(case: dict[str, Any]) -> None:
+    meant = (unhex(case["secret"]), frozenset(case["false"]))
+    assert correct(numbered(case), case["threshold"]) == meant
+
+
+@each("sharing", "no_corrections")
+def test_no_corrections(case: dict[str, Any]) -> None:
+    assert correct(numbered(case), case["threshold"]) is None
+
+
+@each("sharing", "no_shares")
+def test_no_shares(case: dict[str, str]) -> None:
+    assert not is_share(unhex(case["share"]))
+    with pytest.raises(ValueError, match="field element"):
+        recover({1: unhex(case["share"])})
+
+
+# The graph
+
+
+@each("picks", "graphs")
+def test_graphs(case: dict[str, Any]) -> None:
+    shape = Parameters(case["n"], case["holders"], 2, case["partners"], 0, 0)
+    picking = Picking(unhex(case["label"]), shape)
+    here = {int(slot): of for slot, of in case["participants"].items()}
+    contributions = {slot: unhex(of["contribution"]) for slot, of in here.items()}
+    for slot, of in here.items():
+        assert list(picking.holders(slot, contributions[slot])) == of["holders"]
+        assert sorted(picking.partners(slot, contributions)) == of["partners"]
+
+
+@each("picks", "holders")
+def test_holders_among_many(case: dict[str, Any]) -> None:
+    k = len(case["holders"])
+    picking = Picking(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
+    assert list(picking.holders(case["slot"], unhex(case["contribution"]))) == case["holders"]
+
+
+# Vectors
+
+
+def ring(case: dict[str, Any]) -> Ring:
+    return Ring(tuple(Lane(q, length) for q, length in case["lanes"]))
+
+
+@each("vectors", "masks")
+def test_masks(case: dict[str, Any]) -> None:
+    mask = ring(case).zero()
+    Wardrobe(ring(case)).put_on(mask, Stream(unhex(case["key"])))
+    assert [lane.tolist() for lane in mask] == case["mask"]
+
+
+@each("vectors", "vectors")
+def test_vectors(case: dict[str, Any]) -> None:
+    lanes = [np.array(lane, np.uint64) for lane in case["vector"]]
+    assert ring(case).pack(ring(case).vector(lanes)).hex() == case["packed"]
+    found = ring(case).unpack(unhex(case["packed"]))
+    assert [lane.tolist() for lane in found] == case["vector"]
+
+
+@each("vectors", "no_vectors")
+def test_no_vectors(case: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"bytes|below|pad"):
+        ring(case).unpack(unhex(case["packed"]))
+
+
+# Parameters
+
+
+def assumptions(case: dict[str, Any]) -> Assumptions:
+    names = ("corrupt", "dropout", "sigma", "eta", "mode")
+    return Assumptions(*(case[name] for name in names))
+
+
+@each("parameters", "parameters")
+def test_parameters(case: dict[str, Any]) -> None:
+    found = parameters(case["n"], assumptions(case))
+    for name in ("holders", "threshold", "partners", "witnesses"):
+        assert getattr(found, name) == case[name]
+
+
+@each("parameters", "infeasible")
+def test_infeasible(case: dict[str, Any]) -> None:
+    with pytest.raises(InfeasibleError):
+        parameters(case["n"], assumptions(case))
+
+
+# Labels and messages
+
+
+@each("labels", "cohorts")
+def test_labels_of_cohorts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The entries are any bytes, and the parameters any numbers: only the layout is of interest.
+    class Entry:
+        enrolment = b""
+
+        def __init__(self, body: str) -> None:
+            self._body = body
+
+        def pack(self) -> bytes:
+            return unhex(self._body)
+
+    monkeypatch.setattr(cohort, "parameters", lambda *_: Parameters(*case["parameters"], 0))
+    roster: Any = tuple(map(Entry, case["roster"]))
+    found = Cohort(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
+    assert found.label.hex() == case["label"]
+
+
+@each("labels", "views")
+def test_labels_of_views(case: dict[str, Any]) -> None:
+    class Labelled:
+        label, n = unhex(case["cohort"]), 3
+
+    sharers = {int(slot): Sharer(*map(unhex, parts)) for slot, parts in case["sharers"].items()}
+    assert View(Labelled(), sharers).label.hex() == case["label"]  # type: ignore[arg-type]
+
+
+@each("labels", "commitments")
+def test_commitments(case: dict[str, str]) -> None:
+    if "seed" in case:
+        assert commit_seed(unhex(case["seed"])).hex() == case["commitment"]
+    else:
+        assert commit_share(unhex(case["share"])).hex() == case["commitment"]
+
+
+def dealt(case: dict[str, Any]) -> tuple[Parcel, ...]:
+    return tuple(Parcel.unpack(unhex(parcel)) for parcel in case["parcels"])
+
+
+@each("messages", "key_deals")
+def test_key_deals(case: dict[str, Any]) -> None:
+    deal = KeyDeal(unhex(case["contribution"]), dealt(case), unhex(case["signature"]))
+    assert deal.pack().hex() == case["packed"]
+    assert KeyDeal.unpack(unhex(case["packed"])) == deal
+    assert deal.sharer.digest.hex() == case["digest"]
+
+
+@each("messages", "uploads")
+def test_uploads(case: dict[str, Any]) -> None:
+    deal = SeedDeal(unhex(case["commitment"]), unhex(case["own"]), dealt(case))
+    upload = Upload(deal, unhex(case["vector"]), unhex(case["signature"]))
+    assert upload.pack().hex() == case["packed"]
+    assert Upload.unpack(unhex(case["packed"]), len(upload.vector)) == upload
+
+
+@each("messages", "reveals")
+def test_reveals(case: dict[str, Any]) -> None:
+    seeds, keys = (
+        {int(owner): unhex(share) for owner, share in case[kind].items()}
+        for kind in ("seed_shares", "key_shares")
+    )
+    reveal = Reveal(seeds, keys, frozenset(case["faulty"]), unhex(case["signature"]))
+    assert reveal.pack().hex() == case["packed"]
+    assert Reveal.unpack(unhex(case["packed"])) == reveal
+
+
+UNPACK: dict[str, Callable[[bytes], object]] = {
+    "no_key_deals": KeyDeal.unpack,
+    "no_uploads": lambda body: Upload.unpack(body, 10),
+    "no_reveals": Reveal.unpack,
+}
+MALFORMED = [(unpack, case) for key, unpack in UNPACK.items() for case in FILES["messages"][key]]
+
+
+@pytest.mark.parametrize(("unpack", "case"), MALFORMED, ids=[c["comment"] for _, c in MALFORMED])
+def test_malformed_messages(unpack: Callable[[bytes], object], case: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"bytes|short|rise|kind|zeros"):
+        unpack(unhex(case["packed"]))

@@ -1,0 +1,138 @@
+"""Agreements, derived keys, envelopes, signatures; and what agrees, opens or signs nothing."""
+
+from typing import Any
+
+from tests.vectors import reference as ref
+from tests.vectors.reference import some
+
+unhex = bytes.fromhex
+Q = 2**255 - 19
+# x of Curve25519 and y of Ed25519 whose points have an order that divides 8.
+LOW_KEYS = (
+    0,
+    1,
+    Q - 1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+LOW_IDENTITIES = (
+    0,
+    1,
+    Q - 1,
+    2707385501144840649318225287225658788936804267575313519463743609750303402022,
+    55188659117513257062467267217118295137698188065244968500265048394206261417927,
+)
+
+
+def encodings(values: tuple[int, ...]) -> list[str]:
+    """Return all 32 bytes that decode to one of `values`, either top bit."""
+    below = [x for value in values for x in (value, value + Q) if x < 2**255]
+    return [(x + top).to_bytes(32, "little").hex() for x in below for top in (0, 2**255)]
+
+
+def keys() -> dict[str, Any]:
+    """Return agreements, derived keys, envelopes and streams."""
+    one, two = some("one"), some("two")
+    secret = ref.agree(one, ref.key_public(two))
+    label, message = some("label"), some("message", 33)
+    purpose = {"label": label, "name": "seed share", "sender": 3, "receiver": 5}
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("reflected to its sender", {"sender": 5, "receiver": 3}),
+        ("said to be from another sender", {"sender": 4}),
+        ("moved to another receiver", {"receiver": 6}),
+        ("a share of a seed handed over as one of a mask key", {"name": "key share"}),
+        ("of another sum", {"label": some("another label")}),
+    ]
+
+    def info(of: dict[str, Any]) -> bytes:
+        return ref.info(of["name"], of["sender"], of["receiver"])
+
+    def shown(of: dict[str, Any]) -> dict[str, Any]:
+        return {**of, "label": of["label"].hex()}
+
+    def derived(name: str, sender: int, receiver: int) -> dict[str, Any]:
+        of = {"label": label, "name": name, "sender": sender, "receiver": receiver}
+        keys = {str(size): ref.derive(secret, label, info(of), size).hex() for size in (16, 32)}
+        return {**shown(of), "secret": secret.hex(), "info": info(of).hex(), "keys": keys}
+
+    public = ref.key_public(one)
+    alias = (public[:31] + bytes([public[31] | 128])).hex()
+    envelope = ref.seal(secret, label, info(purpose), message)
+    sealed = {**shown(purpose), "secret": secret.hex(), "envelope": envelope.hex()}
+    damaged = [
+        ("its first byte is another", bytes([envelope[0] ^ 1]) + envelope[1:]),
+        ("its last byte is another", envelope[:-1] + bytes([envelope[-1] ^ 1])),
+        ("it is a byte short", envelope[:-1]),
+        ("it is a byte long", envelope + b"\0"),
+        ("it is shorter than a tag", envelope[:15]),
+        ("there is nothing", b""),
+    ]
+    closed = [{"comment": why, **sealed, **shown({**purpose, **of})} for why, of in others]
+    closed += [{"comment": why, **sealed, "envelope": body.hex()} for why, body in damaged]
+    closed.append({"comment": "it was sealed under another secret", **sealed, "secret": two.hex()})
+    low = [
+        ("unused bit" if unhex(key)[-1] & 128 else "of low order", key)
+        for key in (*encodings(LOW_KEYS), alias)
+    ]
+    names = [("mask", 2, 7), ("self", 2, 2), ("key share", 2, 7), ("seed share", 2, 7)]
+    return {
+        "agreements": [
+            {"secret": a.hex(), "public": ref.key_public(b).hex(), "agreed": secret.hex()}
+            for a, b in ((one, two), (two, one))
+        ],
+        "derivations": [derived(*name) for name in names],
+        "envelopes": [{**sealed, "message": message.hex()}],
+        "envelopes_that_do_not_open": closed,
+        "keys_to_refuse": [
+            *({"comment": why, "key": key} for why, key in low),
+            *({"comment": "not 32 bytes", "key": bytes(size).hex()} for size in (0, 31, 33)),
+        ],
+    }
+
+
+def signatures() -> dict[str, Any]:
+    """Return statements with their signatures, and what is no signature under them."""
+    secret, label = some("identity"), some("label")
+    said = [("shares", b"said"), ("vector", b""), ("survivors", ref.u32(0, 1, 4)), ("reveal", b"x")]
+    payload = b"said"
+    statement = ref.statement("shares", label, 3, payload)
+    signature = ref.sign(secret, statement)
+    good = {
+        "identity": ref.identity(secret).hex(),
+        "what": "shares",
+        "label": label.hex(),
+        "slot": 3,
+        "payload": payload.hex(),
+    }
+    bad = [
+        ("signed to say something else", {"payload": b"another".hex()}),
+        ("signed as another slot", {"slot": 4}),
+        ("signed in another sum", {"label": some("another label").hex()}),
+        ("signed in another step", {"what": "vector"}),
+        ("signed by another", {"identity": ref.identity(some("another")).hex()}),
+        ("touched", {"signature": (bytes([signature[0] ^ 1]) + signature[1:]).hex()}),
+        ("a byte short", {"signature": signature[:-1].hex()}),
+        ("a byte long", {"signature": (signature + b"\0").hex()}),
+        ("missing", {"signature": ""}),
+        ("zeros", {"signature": bytes(64).hex()}),
+    ]
+    return {
+        "statements": [
+            {
+                **good,
+                "secret": secret.hex(),
+                "what": what,
+                "payload": body.hex(),
+                "statement": ref.statement(what, label, 3, body).hex(),
+                "signature": ref.sign(secret, ref.statement(what, label, 3, body)).hex(),
+            }
+            for what, body in said
+        ],
+        "no_signatures": [
+            {"comment": why, **good, "signature": signature.hex(), **other} for why, other in bad
+        ],
+        "identities_to_refuse": [
+            *({"comment": "of low order", "identity": key} for key in encodings(LOW_IDENTITIES)),
+            *({"comment": "not 32 bytes", "identity": bytes(n).hex()} for n in (0, 31, 33)),
+        ],
+    }

@@ -1,0 +1,239 @@
+"""The byte formulas of docs/protocol.md a second time, as plainly as they can be written.
+
+Nothing here is fast, guards a secret, or knows the code under `secagg`: it is what a client in
+another language would be written against.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256, shake_128
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+P = 2**256 + 297
+Lane = tuple[int, int]  # modulus and length
+
+
+def some(name: str, size: int = 32) -> bytes:
+    """Return the bytes that stand for chance in one place of the known answers."""
+    return shake_128(b"blindtally vector " + name.encode()).digest(size)
+
+
+def u32(*numbers: int) -> bytes:
+    """Return each number in four bytes."""
+    return b"".join(number.to_bytes(4, "big") for number in numbers)
+
+
+def digest(*parts: bytes) -> bytes:
+    """Return the SHA-256 of the parts joined (H)."""
+    return sha256(b"".join(parts)).digest()
+
+
+# Keys and signatures
+
+
+def key_public(secret: bytes) -> bytes:
+    """Return the X25519 public key of a secret one."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def agree(secret: bytes, public: bytes) -> bytes:
+    """Return the X25519 agreement."""
+    their_key = X25519PublicKey.from_public_bytes(public)
+    return X25519PrivateKey.from_private_bytes(secret).exchange(their_key)
+
+
+def identity(secret: bytes) -> bytes:
+    """Return the Ed25519 public key of a secret one."""
+    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def statement(what: str, label: bytes, slot: int, payload: bytes) -> bytes:
+    """Return what is signed."""
+    return b"blindtally v1 " + what.encode() + b"\0" + label + u32(slot) + digest(payload)
+
+
+def sign(secret: bytes, said: bytes) -> bytes:
+    """Return the Ed25519 signature."""
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(said)
+
+
+# Labels
+
+
+def cohort_label(
+    plan: bytes, number: int, parameters: Sequence[int], entries: Iterable[bytes]
+) -> bytes:
+    """Return the label of a cohort; `parameters` are n, k, t, m and s."""
+    return digest(b"blindtally sum v1\0", plan, u32(number, *parameters), digest(*entries))
+
+
+def view_label(label: bytes, sharers: Mapping[int, tuple[bytes, bytes]]) -> bytes:
+    """Return the label of a view; `sharers` are contribution and digest by slot."""
+    said = [u32(slot) + b"".join(sharers[slot]) for slot in sorted(sharers)]
+    return digest(b"blindtally view v1\0", label, *said)
+
+
+def info(name: str, one: int, other: int) -> bytes:
+    """Return what tells a key from the others under one label."""
+    return b"blindtally v1 " + name.encode() + b"\0" + u32(one, other)
+
+
+def derive(secret: bytes, label: bytes, purpose: bytes, size: int) -> bytes:
+    """Return HKDF-SHA256 with the label as salt."""
+    return HKDF(SHA256(), size, salt=label, info=purpose).derive(secret)
+
+
+def seal(secret: bytes, label: bytes, purpose: bytes, message: bytes) -> bytes:
+    """Return an envelope: ciphertext and tag."""
+    key = AESGCM(derive(secret, label, purpose, 32))
+    return key.encrypt(bytes(12), message, label + purpose)
+
+
+def unseal(secret: bytes, label: bytes, purpose: bytes, envelope: bytes) -> bytes | None:
+    """Return the message in an envelope, or None if it does not open."""
+    key = AESGCM(derive(secret, label, purpose, 32))
+    try:
+        return key.decrypt(bytes(12), envelope, label + purpose)
+    except (InvalidTag, ValueError):
+        return None
+
+
+# Sharing
+
+
+def interpolate(points: Mapping[int, int], x: int) -> int:
+    """Return the value at `x` of the polynomial through `points` (Lagrange)."""
+    total = 0
+    for i, y in points.items():
+        above = below = 1
+        for j in points:
+            if j != i:
+                above, below = above * (x - j) % P, below * (i - j) % P
+        total += y * above * pow(below, -1, P)
+    return total % P
+
+
+def split(secret: bytes, count: int, threshold: int, drawn: bytes) -> list[bytes]:
+    """Return shares 1 to `count`; `drawn` are 48 bytes for each of the first t - 1."""
+    points = {0: int.from_bytes(secret, "big")}
+    for x in range(1, threshold):
+        points[x] = int.from_bytes(drawn[48 * x - 48 : 48 * x], "big") % P
+    return [interpolate(points, x).to_bytes(33, "big") for x in range(1, count + 1)]
+
+
+def recover(shares: Mapping[int, bytes]) -> bytes | None:
+    """Return the secret that shares meet in, or None if it is none of 32 bytes."""
+    points = {x: int.from_bytes(share, "big") for x, share in shares.items()}
+    secret = interpolate(points, 0)
+    return secret.to_bytes(32, "big") if secret < 2**256 else None
+
+
+def commit_seed(seed: bytes) -> bytes:
+    """Return the commitment to a seed."""
+    return digest(b"blindtally seed v1\0", seed)
+
+
+def commit_share(share: bytes) -> bytes:
+    """Return the commitment to a share."""
+    return digest(b"blindtally share v1\0", share)
+
+
+# The graph
+
+
+def holders(label: bytes, n: int, k: int, slot: int, contribution: bytes) -> list[int]:
+    """Return the holders that a contribution picks."""
+    if k == n - 1:
+        return [other for other in range(n) if other != slot]
+    stream = shake_128(b"blindtally holders v1\0" + label + u32(slot) + contribution)
+    words, found = stream.digest(1 << 16), list[int]()
+    for start in range(0, len(words), 4):
+        pick = int.from_bytes(words[start : start + 4], "little") * (n - 1) >> 32
+        pick += pick >= slot
+        if pick not in found:
+            found.append(pick)
+        if len(found) == k:
+            break
+    return found
+
+
+def partners(slot: int, picked: Mapping[int, Sequence[int]], m: int) -> list[int]:
+    """Return whom `slot` masks with, of those that picked."""
+    return sorted(
+        other
+        for other in picked
+        if other != slot and (other in picked[slot][:m] or slot in picked[other][:m])
+    )
+
+
+# Vectors
+
+
+def bits(q: int) -> int:
+    """Return the bits of an element."""
+    return (q - 1).bit_length()
+
+
+def word_bytes(q: int) -> int:
+    """Return the bytes of the stream that one try for an element takes."""
+    is_power = q & (q - 1) == 0
+    return 4 if q <= (2**32 if is_power else 2**31) else 8
+
+
+def mask(key: bytes, lanes: Iterable[Lane]) -> list[list[int]]:
+    """Return the mask that a 16-byte key grows into."""
+    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+    found = []
+    for q, length in lanes:
+        lane: list[int] = []
+        while len(lane) < length:
+            word = int.from_bytes(encryptor.update(bytes(word_bytes(q))), "little")
+            element = word % 2 ** bits(q)
+            if element < q:
+                lane.append(element)
+        found.append(lane)
+    return found
+
+
+def pack(vector: Iterable[Sequence[int]], lanes: Iterable[Lane]) -> bytes:
+    """Return the bytes of a vector."""
+    body = b""
+    for elements, (q, length) in zip(vector, lanes, strict=True):
+        number = sum(element << (i * bits(q)) for i, element in enumerate(elements))
+        body += number.to_bytes((length * bits(q) + 7) // 8, "little")
+    return body
+
+
+def combine(
+    one: Sequence[Sequence[int]],
+    other: Sequence[Sequence[int]],
+    lanes: Sequence[Lane],
+    sign_of: int,
+) -> list[list[int]]:
+    """Return one vector plus `sign_of` times the other."""
+    return [
+        [(a + sign_of * b) % q for a, b in zip(left, right, strict=True)]
+        for left, right, (q, _) in zip(one, other, lanes, strict=True)
+    ]
+
+
+# Messages
+
+
+def parcel(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
+    """Return a commitment to a share, and its envelope."""
+    return commit_share(share) + seal(secret, label, purpose, share)
+
+
+def records(said: Mapping[int, tuple[int, bytes]]) -> bytes:
+    """Return what a reveal says: kind and share by owner."""
+    parts = (u32(owner) + bytes([kind]) + share for owner, (kind, share) in sorted(said.items()))
+    return b"".join(parts)
