@@ -102,14 +102,14 @@ async def test_a_service_restarted_in_the_middle_of_a_phase_goes_on_from_its_row
 
 @pytest.mark.parametrize("step", range(1, 5))
 async def test_a_service_restarted_between_two_phases_takes_what_was_said_before_again(
-    serve: Serve, database_url: str, step: int
+    serve: Serve, sqlite_url: str, step: int
 ) -> None:
     """The answers to the last messages were lost, so all are sent once more."""
-    async with serve(database_url) as served:
+    async with serve(sqlite_url) as served:
         study = await served.create()
         devices = await served.join(study, 6)
         await together(devices, *STEPS[:step])
-    async with serve(database_url) as again:
+    async with serve(sqlite_url) as again:
         for device in devices:
             device.client = again.client
             for kind, body in device.said.items():
