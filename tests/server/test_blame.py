@@ -6,6 +6,7 @@ import numpy as np
 import structlog
 
 from secagg.deals import ENVELOPE_BYTES
+from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, sum_of, together
 from tests.server.lies import false_shares, with_envelope, with_vector
@@ -71,30 +72,31 @@ async def test_a_false_share_that_nobody_needs_blames_nobody(party: Party) -> No
 
 
 async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_cohort_nothing(
-    served: Served,
+    serve: Serve, database_url: str
 ) -> None:
-    study = await served.create(terms=TWO_COHORTS, rounds=2)
-    devices = await served.join(study, 12)
-    liar = devices[2]
-    assert liar.seat is not None
-    await together(devices, "share")
-    with false_shares(2, 3, 4):
-        await liar.mask()
-    await together([device for device in devices if device is not liar], "mask")
-    await together(devices, "confirm", "reveal")
-    view = await served.until_closed(study)
-    failed, summed = view.cohorts
-    assert (failed.phase, summed.phase) == ("failed", "summed")
-    assert str(failed.failure).startswith("the secret of participant 2 cannot be recovered")
-    assert (failed.blamed, summed.blamed) == ({2: FALSE_DEALER}, {})
-    assert (view.state, view.participants) == ("decoded", 6)
-    path = f"/v1/studies/{study}/rounds/1/cohorts"
-    assert (await served.client.get(f"{path}/1/sum")).content == sum_of(devices[6:])
-    refused(await served.client.get(f"{path}/0/sum"), 410, "cohort-failed")
-    await bars(served, study, liar)
-    view = await served.open_round(study, 1)
-    again = devices[3].again()  # of the same cohort, but it did nothing wrong
-    await again.join(study, view)
+    async with serve(database_url) as served:
+        study = await served.create(terms=TWO_COHORTS, rounds=2)
+        devices = await served.join(study, 12)
+        liar = devices[2]
+        assert liar.seat is not None
+        await together(devices, "share")
+        with false_shares(2, 3, 4):
+            await liar.mask()
+        await together([device for device in devices if device is not liar], "mask")
+        await together(devices, "confirm", "reveal")
+        view = await served.until_closed(study)
+        failed, summed = view.cohorts
+        assert (failed.phase, summed.phase) == ("failed", "summed")
+        assert str(failed.failure).startswith("the secret of participant 2 cannot be recovered")
+        assert (failed.blamed, summed.blamed) == ({2: FALSE_DEALER}, {})
+        assert (view.state, view.participants) == ("decoded", 6)
+        path = f"/v1/studies/{study}/rounds/1/cohorts"
+        assert (await served.client.get(f"{path}/1/sum")).content == sum_of(devices[6:])
+        refused(await served.client.get(f"{path}/0/sum"), 410, "cohort-failed")
+        await bars(served, study, liar)
+        view = await served.open_round(study, 1)
+        again = devices[3].again()  # of the same cohort, but it did nothing wrong
+        await again.join(study, view)
 
 
 async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Served) -> None:
