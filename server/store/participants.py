@@ -95,10 +95,16 @@ class Participants:
     def _join(
         self, session: Session, study: str, number: int, wish: Application
     ) -> tuple[Seat, bool]:
-        known = _known(session, study, wish.entry.identity.hex(), number)
+        identity = wish.entry.identity.hex()
+        known = _known(session, study, identity, number)
         if known is not None:
             return _same_seat(*known, wish), False
         cohort = self._cohort_with_room(session, study, number)
+        known = _known(session, study, identity, number)  # let in while this waited for the lock
+        if known is not None:
+            return _same_seat(*known, wish), False
+        if cohort is None:
+            raise Refusal(ProblemType.NO_ROUND, f"round {number} takes no more devices")
         _refuse_borrowed_keys(session, cohort.id, wish.entry.keys)
         row = Participant(
             id=self.rng.randbytes(16).hex(),
@@ -106,7 +112,7 @@ class Participants:
             slot=cohort.enrolled,
             study=study,
             round=number,
-            identity=wish.entry.identity.hex(),
+            identity=identity,
             signature=wish.entry.signature,
             enrolment=wish.entry.enrolment,
             ticket=wish.ticket,
@@ -119,8 +125,8 @@ class Participants:
         session.flush()
         return _seat(row, cohort), True
 
-    def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort:
-        """Return the first enrolling cohort that is not full, locked."""
+    def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort | None:
+        """Return the first enrolling cohort that is not full, locked; None if all are."""
         row = find_study(session, study)
         if row.state != "running":
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
@@ -142,7 +148,7 @@ class Participants:
                 return cohort
             if session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
                 break
-        raise Refusal(ProblemType.NO_ROUND, f"round {number} takes no more devices")
+        return None
 
     @reading
     def place(self, session: Session, participant: str) -> Place:

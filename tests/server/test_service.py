@@ -1,13 +1,15 @@
 """Whole rounds over HTTP: losses in every phase, restarts in every phase, exact sums."""
 
+import asyncio
 from itertools import pairwise
+from random import Random
 
 import pytest
 
-from protocol.messages import HeavyHitterPage
+from protocol.messages import HeavyHitterPage, Seat
 from protocol.round import Phase
 from tests.server.conftest import Serve
-from tests.server.device import Device
+from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together
 from tests.server.party import refused
 
@@ -133,6 +135,30 @@ async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(
         assert [record.phase for record in view.cohorts[0].history] == [
             "enrolling", "sharing", "masking", "unmasking", "summed",
         ]  # fmt: skip
+
+
+async def test_what_is_said_twice_at_the_same_moment_is_kept_once(
+    serve: Serve, database_url: str
+) -> None:
+    """Each device speaks to two connections at once, as after a retry that came too early."""
+    async with serve(database_url) as served:
+        study = await served.create()
+        view = await served.open_round(study)
+        devices = [Device(served.client, f"{n}", {"ab": 1}, Random(n)) for n in range(6)]
+        for device in devices:
+            device.view = view
+            both = await asyncio.gather(device.apply(study, 1), device.apply(study, 1))
+            assert sorted(answer.status_code for answer in both) == [200, 201]
+            device.seat, other = (Seat.model_validate_json(answer.content) for answer in both)
+            assert other == device.seat
+        for kind in KINDS:
+            for device in devices:
+                body = await getattr(device, f"compute_{kind}")()
+                both = await asyncio.gather(device.put(kind, body), device.put(kind, body))
+                assert [answer.status_code for answer in both] == [204, 204]
+        view = await served.until_closed(study)
+        assert (view.participants, view.cohorts[0].enrolled) == (6, 6)
+        assert await served.read_sum(study) == sum_of(devices)
 
 
 async def test_a_study_of_several_rounds_adds_up_what_they_estimate(
