@@ -159,14 +159,24 @@ def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Cohort,
     raise AssertionError("odds of one in two each time")
 
 
-def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group) -> None:
+@pytest.mark.parametrize("which", ["mask", "seal", "both"])
+def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group, which: str) -> None:
     """Guards: `Cohort.vouches` in `Joined.share`, before anything is dealt.
 
     The server seats honest identities with keys of its own, and will name them lost: with
     three of the victim's holders and three colluders it would open a threshold of shares.
     """
-    own = {slot: join(group.identities[slot], Random(slot)).public for slot in range(24, 30)}
-    cohort, chance = surrounded(group, keys=own.__getitem__)
+
+    def own(slot: int) -> PublicKeys:
+        true = group.cohort.roster[slot].keys
+        forged = join(group.identities[slot], Random(slot)).public
+        return {
+            "mask": PublicKeys(forged.mask, true.seal),
+            "seal": PublicKeys(true.mask, forged.seal),
+            "both": forged,
+        }[which]
+
+    cohort, chance = surrounded(group, keys=own)
     with pytest.raises(RefusedError, match="with keys not its own"):
         group.joined[VICTIM].share(VICTIM, cohort, chance)
     with pytest.raises(OutOfPhaseError):  # it picks no second time

@@ -170,12 +170,13 @@ def test_the_graph_is_everybodys_partners(gather: Gather) -> None:
 def test_an_entry_is_vouched_for_by_its_identity_under_the_plan(cohort: Cohort) -> None:
     assert all(cohort.vouches(slot) for slot in range(N))
     entries = cohort.roster
-    swapped = PublicKeys(entries[3].keys.seal, entries[3].keys.mask)
+    mine, theirs = entries[3].keys, entries[4].keys
     for crooked in (
         replace(cohort, plan=bytes(32)),
         with_entry(cohort, 3, signature=entries[4].signature),
-        with_entry(cohort, 3, keys=entries[4].keys),
-        with_entry(cohort, 3, keys=swapped),
+        with_entry(cohort, 3, keys=PublicKeys(theirs.mask, mine.seal)),
+        with_entry(cohort, 3, keys=PublicKeys(mine.mask, theirs.seal)),
+        with_entry(cohort, 3, keys=PublicKeys(mine.seal, mine.mask)),
         with_entry(cohort, 3, identity=entries[4].identity),
     ):
         assert not crooked.vouches(3)
