@@ -269,6 +269,7 @@ async def test_a_decision_that_waited_too_long_is_not_carried_out(
     """Whoever spoke while the database was locked stands behind it in the queue."""
     study = await served.create()
     await served.join(study, 6)
+    await served.until_phase(study, "sharing")
     (due,) = await served.app.state.service.store.cohorts.waiting()
     database = served.app.state.service.store.database
     cohorts = served.app.state.service.store.cohorts
