@@ -9,11 +9,12 @@ once; by asking again one might:
     other shares            nothing by itself, but other holders, picked anew: who may ask for
                             them a billion times meets some that are its own
 
-So of the first three a device gives one in a study, ever, and of shares a few. It records the
-digest of what it is about to send, durably, and only then sends it. The same bytes may be sent
-as often as the network asks for; others are refused, in this round or a later one, by this
-process or the next. That holds even if the first cohort failed: the server may have read its
-sum and said otherwise.
+So of the first three a device gives one in a study, ever, and it draws holders a few times (a
+draw is recorded as the digest of its keys, since it counts even if nothing is sent for it). It
+records the digest of what it is about to send, durably, and only then sends it. The same bytes
+may be sent as often as the network asks for; others are refused, in this round or a later one,
+by this process or the next. That holds even if the first cohort failed: the server may have
+read its sum and said otherwise.
 
 No secret is ever written. Keys, seeds and shares live in memory only, so after a restart there
 is nothing left of a round that could be given; what the journal adds then is that no other

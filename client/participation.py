@@ -170,8 +170,11 @@ class Participation:
 
     async def _share(self, joined: Joined, seat: Seat) -> Shared:
         roster = await self._hear("roster")
+        # Holders are drawn now, and who refuses some is asked again: so the draw counts.
+        drawn = joined.public.mask + joined.public.seal
+        await self._record(What.SHARES, drawn, self._policy.max_sharings)
         shared, deal = await self._work(self._deal, joined, seat, roster)
-        await self._give(What.SHARES, deal.pack(), self._policy.max_sharings)
+        await self._say("shares", deal.pack())
         return shared
 
     def _deal(self, joined: Joined, seat: Seat, body: bytes) -> tuple[Shared, KeyDeal]:
@@ -232,12 +235,15 @@ class Participation:
     async def _say(self, what: str, body: bytes) -> None:
         await self._transport.send("PUT", self._path(what), content=body, ticket=self._ticket)
 
-    async def _give(self, what: What, body: bytes, most: int = 1) -> None:
-        """Say what may be said `most` ways in a study: it is in the journal before it leaves."""
+    async def _give(self, what: What, body: bytes) -> None:
+        """Say what may be said in one way only: it is in the journal before it leaves."""
+        await self._record(what, body)
+        await self._say(what, body)
+
+    async def _record(self, what: What, body: bytes, most: int = 1) -> None:
         assert self.seat is not None  # `steps` joins first
         given = Given.of(self._plan.study, self._number, self.seat.cohort, what, body)
         await asyncio.to_thread(self._device.journal.record, given, most)
-        await self._say(what, body)
 
     def _path(self, what: str) -> str:
         assert self.seat is not None  # `steps` joins first

@@ -123,7 +123,7 @@ class PhaseRecord(Public):
 
 
 class CohortView(Public):
-    """One secure sum: how far it is, who is in, and why it failed if it did.
+    """One secure sum: how far it is, who is in, and why it failed or was left out if it did.
 
     `holders` and `threshold` are 0 until enrolling is over. `survivors` are the slots whose
     vectors are in the sum, empty until the cohort is summed. `blamed` are the slots that

@@ -5,11 +5,12 @@ colludes with the server and at most delta (`dropout`) is lost, in any phase, al
 crowds:
 
     privacy      server and colluders together learn of the honest participants the sum over
-                 one set of n - delta n survivors or more and nothing else, but for odds of
-                 2^-sigma and what breaking X25519, Ed25519, HKDF-SHA256 or AES would give;
+                 one set of n - delta n survivors or more (less a handful, if the server is
+                 active) and nothing else, but for odds of 2^-sigma each time that keys are
+                 shared, and what breaking X25519, Ed25519, HKDF-SHA256 or AES would give;
     correctness  the sum of the survivors' vectors is exact, but for odds of 2^-eta that the
                  cohort fails; when more is lost, it fails, and nothing of the sum is shown.
-                 Whoever lies is refused or named; a wrong sum is never returned.
+                 Who lies about shares is refused or named, and never makes the sum wrong.
 
 In the `active` mode (the default; gamma + 2 delta <= 0.9) privacy holds against a server that
 says to each participant what it likes: that changes keys and lists, shows two rosters or two

@@ -81,7 +81,9 @@ class PublicKeys:
             if len(key) != KEY_BYTES:
                 raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
             if key[-1] >= 2**7:
-                raise ValueError("a public key has its unused bit set: it could pass for two")
+                raise ValueError(
+                    "a public key has its unused bit set: it is another's, in disguise"
+                )
             if key in _LOW_ORDER:
                 raise ValueError("a public key is of low order: it agrees on nothing secret")
         if self.mask == self.seal:

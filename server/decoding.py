@@ -7,7 +7,7 @@ interpreter there. What `unmask` recovers on its way lives in that call and nowh
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import structlog
@@ -134,21 +134,39 @@ def _log_complaints(cohort: int, reveals: dict[int, Reveal]) -> None:
 
 
 async def decode_round(messages: Messages, study: str, plan: AnyPlan) -> Outcome:
-    """Return what the sums of a round's cohorts say together."""
-    packed, participants = await messages.sums(study, plan.round)
-    if not packed:
+    """Return what the sums of a round's cohorts say together.
+
+    If they cannot be read together, those that cannot be read alone are left out: a vector that
+    keeps every law may still make nonsense of its cohort's sum, and should not of the others'.
+    """
+    sums = await messages.sums(study, plan.round)
+    if not sums:
         return Outcome("failed")
-    answer = await asyncio.to_thread(_decode, plan, packed, participants)
-    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer)
+    return await asyncio.to_thread(_decode, plan, sums)
 
 
-def _decode(plan: AnyPlan, packed: list[bytes], participants: int) -> Answer:
+def _decode(plan: AnyPlan, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
+    outcome = _decode_all(plan, sums)
+    if outcome.state == "decoded" or len(sums) == 1:
+        return outcome
+    alone = {number: _decode_all(plan, {number: one}) for number, one in sums.items()}
+    unread = frozenset(number for number, one in alone.items() if one.state != "decoded")
+    if len(unread) in (0, len(sums)):
+        return outcome  # too much in them altogether, and nobody's fault
+    _log.warning("cohorts left out", study=plan.study, round=plan.round, cohorts=sorted(unread))
+    rest = {number: one for number, one in sums.items() if number not in unread}
+    return replace(_decode_all(plan, rest), left_out=unread)
+
+
+def _decode_all(plan: AnyPlan, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
     mechanism = MECHANISMS[plan.mechanism]
     ring = mechanism.ring(plan)
     total = ring.zero()
-    for body in packed:
-        ring.add(total, ring.unpack(body))
-    return mechanism.decode(plan, total, participants)
+    for packed, _ in sums.values():
+        ring.add(total, ring.unpack(packed))
+    participants = sum(count for _, count in sums.values())
+    answer = mechanism.decode(plan, total, participants)
+    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer)
 
 
 async def plan_next(plan: AnyPlan, answer: Answer | None, rng: Random) -> AnyPlan:

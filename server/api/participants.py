@@ -105,7 +105,7 @@ async def get_roster(place: Placed, service: Served, wait: Wait = 0) -> Response
     responses={200: OCTETS_OUT, 202: _PENDING, **_QUESTION},
 )
 async def get_sharers(place: Placed, service: Served, wait: Wait = 0) -> Response:
-    """Return who shared: contributions to the graph, digests and signatures, by slot."""
+    """Return who shared: contributions to the graph, and digests of shares, by slot."""
     phase = await past(service, place, "the sharers", Phase.SHARING, wait)
     if isinstance(phase, Response):
         return phase

@@ -85,13 +85,13 @@ class Messages:
         return batch
 
     @reading
-    def sums(self, session: Session, study: str, number: int) -> tuple[list[bytes], int]:
-        """Return the packed sums of a round's cohorts, and how many vectors are in them."""
+    def sums(self, session: Session, study: str, number: int) -> dict[int, tuple[bytes, int]]:
+        """Return the packed sum of each of a round's cohorts, and how many vectors are in it."""
         summed = (Cohort.study == study, Cohort.round == number, Cohort.phase == Phase.SUMMED)
         vectors = (Message.cohort == Cohort.id, Message.kind == "vector")
         count = select(func.count()).where(*vectors).scalar_subquery()
-        rows = session.execute(select(Cohort.sum, count).where(*summed)).all()
-        return [packed for packed, _ in rows if packed is not None], sum(n for _, n in rows)
+        rows = session.execute(select(Cohort.number, Cohort.sum, count).where(*summed))
+        return {cohort: (packed, n) for cohort, packed, n in rows if packed is not None}
 
     @reading
     def sum(self, session: Session, study: str, number: int, cohort: int) -> bytes:

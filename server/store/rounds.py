@@ -19,14 +19,20 @@ from server.store.opening import insert_round
 from server.store.studies import find_study
 from server.store.views import KIND, cohort_view, parse_plan, round_view, study_view
 
+_LEFT_OUT = "its sum cannot be read, where those of other cohorts can: left out of the answer"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a round came to: its state and, if it has a sum, what that said."""
+    """What a round came to: its state and, if it has a sum, what that said.
+
+    `left_out` are the cohorts whose sums could not be read, where the others' could.
+    """
 
     state: RoundState
     participants: int = 0
     answer: Answer | None = None
+    left_out: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,12 @@ class Rounds:
         query = update(Round).where(*running).values(values).returning(Round.number)
         if session.scalar(query) is None:
             return False
+        left_out = (
+            Cohort.study == study,
+            Cohort.round == number,
+            Cohort.number.in_(outcome.left_out),
+        )
+        session.execute(update(Cohort).where(*left_out).values(failure=_LEFT_OUT))
         if answer is not None and answer.estimates:
             rows = [
                 {

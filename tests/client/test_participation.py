@@ -293,13 +293,13 @@ async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -
     path, recorded = tmp_path / "journal", list[str]()
 
     def look(what: str, body: bytes) -> None:
-        if what in set(What):
+        if what in set(ONCE):
             assert sha256(body).hexdigest() in path.read_text()
             recorded.append(what)
 
     service = Service(view_of(), before=look)
     await play(service, device(journal=FileJournal(path)))
-    assert recorded == list(What)
+    assert recorded == ONCE
     for secret in (service.heard["vector"], service.heard["reveal"]):
         assert secret.hex() not in path.read_text()
 
@@ -368,6 +368,16 @@ def test_nothing_secret_is_shown() -> None:
     assert secret.hex() not in repr(who)
     assert repr(secret) not in repr(who)
     assert "word" not in repr(who)
+
+
+async def test_a_draw_of_holders_counts_even_if_they_are_refused() -> None:
+    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
+    for _ in range(2):
+        cheat = Service(view_of(), cheats={"roster": borrowed_signatures})
+        with pytest.raises(RefusedError, match="not its own"):
+            await play(cheat, device(journal=journal), policy)
+    with pytest.raises(PolicyError, match="max_sharings"):
+        await play(Service(view_of()), device(journal=journal), policy)
 
 
 async def test_keys_are_shared_so_many_times_and_then_no_more() -> None:

@@ -149,13 +149,18 @@ async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
     await bars(served, study, liar)
 
 
-async def poison(device: Device) -> None:
-    """Send, masked as it should be, a vector that is no table."""
+async def poison(device: Device, *, lawful: bool = False) -> None:
+    """Send, masked as it should be, a vector that is no table; `lawful` keeps all its laws."""
     body = await device.compute_vector()
     chance = np.random.default_rng(1)
-    garbage = tuple(
-        chance.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in device.ring.lanes
-    )
+    garbage = device.ring.zero()
+    for number, (lane, array) in enumerate(zip(device.ring.lanes, garbage, strict=True)):
+        if lawful and number == 0:
+            continue  # no count is changed
+        if lawful:  # what one cell of a sub-table has too much, the next one has too little
+            array.reshape(3, -1)[:, :2] = [1, lane.q - 1]
+        else:
+            array[:] = chance.integers(0, lane.q, lane.length)
     device.ring.add(garbage, device.ring.unpack(body[-64 - device.ring.nbytes : -64]))
     forged = with_vector(device, body, device.ring.pack(garbage))
     assert (await device.put("vector", forged)).status_code == 204
@@ -181,6 +186,25 @@ async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
     assert [(row["item"], row["estimate"]) for row in answer["heavy_hitters"]] == [("ab", 6)]
     assert failed.blamed == {}  # nobody can tell whose vector it was
     await served.open_round(study, 1)
+
+
+async def test_a_cohort_whose_sum_keeps_the_laws_but_cannot_be_read_is_left_out(
+    served: Served,
+) -> None:
+    study = await served.create(terms=TWO_COHORTS)
+    devices = await served.join(study, 12)
+    await together(devices, "share")
+    others = (device.mask() for device in devices if device is not devices[7])
+    await asyncio.gather(poison(devices[7], lawful=True), *others)
+    await together(devices, "confirm", "reveal")
+    view = await served.until_closed(study)
+    read, unread = view.cohorts
+    assert (read.phase, unread.phase) == ("summed", "summed")  # it breaks no law
+    assert read.failure is None
+    assert "left out of the answer" in str(unread.failure)
+    assert (view.state, view.participants) == ("decoded", 6)
+    answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+    assert [(row["item"], row["estimate"]) for row in answer["heavy_hitters"]] == [("ab", 6)]
 
 
 async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: Party) -> None:
