@@ -1,0 +1,108 @@
+"""docs/protocol.md says what the code does: its labels, statements, sizes and parcels."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import (
+    pack_confirmations,
+    pack_parcels,
+    pack_roster,
+    pack_sharers,
+)
+from secagg.cohort import Entry, Sharer
+from secagg.deals import PARCEL_BYTES, KeyDeal, Parcel, Reveal, SeedDeal
+from secagg.keys import SIGNATURE_BYTES, PublicKeys
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+SOURCES = [*ROOT.glob("secagg/*.py"), *ROOT.glob("protocol/*.py")]
+CODE = "".join(path.read_text() for path in SOURCES)
+SHARER, PARCEL = Sharer(bytes(32), bytes(32)), Parcel(bytes(32), bytes(49))
+ENTRY = Entry(b"\x09" * 31 + b"\1", PublicKeys(b"\x09" + bytes(31), b"\x0a" + bytes(31)), bytes(64))
+
+
+def labels(text: str) -> set[str]:
+    """Return what stands between quotation marks and begins as our labels do."""
+    return set(re.findall(r'"(blindtally [a-z0-9 ]+)\\0"', text))
+
+
+def row(first: str) -> list[str]:
+    """Return the cells of the one row of a table that begins with `first`."""
+    (line,) = re.findall(rf"^\| {re.escape(first)} \|.*$", PAGE, re.MULTILINE)
+    return [cell.strip() for cell in str(line).strip("|").split("|")]
+
+
+def test_every_label_of_the_page_is_in_the_code_and_the_other_way_round() -> None:
+    purposes = set(re.findall(r'"blindtally v1 ([a-z ]+)\\0"', PAGE))
+    plain = {label for label in labels(PAGE) if not label.startswith("blindtally v1 ")}
+    assert plain == labels(CODE)
+    assert len(plain) == 7
+    assert purposes == set(re.findall(r'Purpose\(self\.label, "([a-z ]+)"', CODE))
+
+
+def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round() -> None:
+    table = PAGE[PAGE.index("| statement | L |") : PAGE.index("Floats (")]
+    named = set(re.findall(r"^\| `([a-z]+)`", table, re.MULTILINE))
+    assert named == set(re.findall(r'statement\(\s*"([a-z]+)"', CODE))
+    assert '"blindtally v1 "` ‖ what ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
+
+
+@pytest.mark.parametrize(
+    ("body", "formula", "sizes"),
+    [
+        ("shares", "96 + 81 k", {k: KeyDeal.nbytes(k) for k in (2, 116)}),
+        (
+            "vector",
+            "128 + 81 k′ + Σ ⌈length · b / 8⌉",
+            {k: SeedDeal.nbytes(k) + SIGNATURE_BYTES for k in (2, 116)},
+        ),
+        ("confirmation", "64", {1: SIGNATURE_BYTES}),
+        ("reveal", "64 + 38 k″", {k: Reveal.nbytes(k) for k in (2, 116)}),
+        (
+            "sharers",
+            "68 n′",
+            {
+                n: len(pack_sharers(dict.fromkeys(range(n), Sharer(bytes(32), bytes(32)))))
+                for n in (1, 9)
+            },
+        ),
+        (
+            "confirmations",
+            "68 n″",
+            {n: len(pack_confirmations(dict.fromkeys(range(n), bytes(64)))) for n in (1, 9)},
+        ),
+        (
+            "parcels",
+            "85 k‴",
+            {
+                n: len(pack_parcels(dict.fromkeys(range(n), Parcel(bytes(32), bytes(49)))))
+                for n in (1, 9)
+            },
+        ),
+    ],
+)
+def test_the_bodies_have_the_sizes_of_the_page(
+    body: str, formula: str, sizes: dict[int, int]
+) -> None:
+    assert row(body)[-1] == formula
+    numbers = re.match(r"(?:(\d+) \+ )?(\d+)(?: [kn])?", formula)
+    assert numbers
+    constant, each = int(numbers[1] or 0), int(numbers[2])
+    for count, size in sizes.items():
+        assert size == constant + each * count
+
+
+def test_a_roster_has_the_size_of_the_page() -> None:
+    assert row("roster")[-1] == "160 n, or 224 n with a registrar"
+    enrolled = Entry(ENTRY.identity, ENTRY.keys, ENTRY.signature, bytes(64))
+    assert (len(pack_roster([ENTRY])), len(pack_roster([enrolled]))) == (160, 224)
+
+
+def test_a_parcel_is_a_commitment_an_envelope_and_nothing_else() -> None:
+    parts = re.search(
+        r"A parcel is a commitment to a share \((\d+)\) .*?\((\d+)\).*?\((\d+)\)", PAGE
+    )
+    assert parts
+    assert sum(map(int, parts.groups())) == PARCEL_BYTES
