@@ -171,15 +171,22 @@ def test_one_set_is_signed_and_no_other(group: Group) -> None:
 
 
 def asked(
-    group: Group, survivors: frozenset[int], parcels: Mapping[int, Mapping[int, Parcel]]
-) -> Crooked:
-    """Let all confirm `survivors` and open `parcels`, by holder; return what the server has."""
+    group: Group, survivors: frozenset[int], parcels: Mapping[int, Parcel]
+) -> tuple[Crooked, set[int]]:
+    """Let all confirm `survivors` and open `parcels` of the victim, by holder.
+
+    Return what the server has then, and which honest holders gave a share of the victim.
+    """
     server = collude(group)
     states, signatures = confirmed(group, survivors - server.corrupt, survivors)
-    shown = {**signatures, **server.sign(group.view, survivors)}
+    shown, gave = {**signatures, **server.sign(group.view, survivors)}, set()
     for slot, state in states.items():
-        server.hear(slot, state.reveal(shown, parcels.get(slot, {}), group.rng))
-    return server
+        inbox = {VICTIM: parcels[slot]} if slot in parcels else {}
+        reveal = state.reveal(shown, inbox, group.rng)
+        server.hear(slot, reveal)
+        if slot != VICTIM and VICTIM in {**reveal.seed_shares, **reveal.key_shares}:
+            gave.add(slot)
+    return server, gave
 
 
 def assert_hidden(group: Group, server: Crooked) -> None:
@@ -189,17 +196,16 @@ def assert_hidden(group: Group, server: Crooked) -> None:
 def test_a_mask_key_is_not_given_in_the_place_of_a_seed(group: Group) -> None:
     """Guards: that survivors' parcels open as seed shares only, in `Confirmed._open`."""
     holders = group.view.holders(VICTIM)
-    server = asked(group, EVERYBODY, {h: {VICTIM: key_parcel(group, VICTIM, h)} for h in holders})
-    assert server.pair(VICTIM) is None
+    server, gave = asked(group, EVERYBODY, {h: key_parcel(group, VICTIM, h) for h in holders})
+    assert not gave
     assert_hidden(group, server)
 
 
 def test_a_seed_is_not_given_in_the_place_of_a_mask_key(group: Group) -> None:
     """Guards: that parcels of the lost open as shares of mask keys only, in `Confirmed._open`."""
-    holders = group.view.holders(VICTIM)
-    parcels = {h: {VICTIM: seed_parcel(group, VICTIM, h)} for h in holders}
-    server = asked(group, WITHOUT_VICTIM, parcels)
-    assert server.seed(VICTIM) is None
+    parcels = {h: seed_parcel(group, VICTIM, h) for h in group.view.holders(VICTIM)}
+    server, gave = asked(group, WITHOUT_VICTIM, parcels)
+    assert not gave
     assert_hidden(group, server)
 
 
@@ -207,12 +213,12 @@ def test_half_of_the_holders_are_not_asked_for_the_other_secret(group: Group) ->
     """Guards: as above: one set of survivors settles for everybody which secret is given."""
     holders = group.view.holders(VICTIM)
     parcels = {
-        h: {VICTIM: (seed_parcel if place % 2 else key_parcel)(group, VICTIM, h)}
+        h: (seed_parcel if place % 2 else key_parcel)(group, VICTIM, h)
         for place, h in enumerate(holders)
     }
-    server = asked(group, EVERYBODY, parcels)
+    server, gave = asked(group, EVERYBODY, parcels)
+    assert gave == set(holders[1::2]) - server.corrupt
     assert server.seed(VICTIM) is not None
-    assert server.pair(VICTIM) is None
     assert_hidden(group, server)
 
 
