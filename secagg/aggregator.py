@@ -201,8 +201,7 @@ class Unmasking:
         self.blamed: set[int] = set()
         self._settled = settled
         self._wardrobe = Wardrobe(ring)
-        self._seed_shares = {slot: reveal.seed_shares for slot, reveal in reveals.items()}
-        self._key_shares = {slot: reveal.key_shares for slot, reveal in reveals.items()}
+        self._shares = _by_owner(settled, reveals)
         self._complaints = Counter(owner for reveal in reveals.values() for owner in reveal.faulty)
 
     def take_off_own(self, slot: int) -> None:
@@ -212,7 +211,7 @@ class Unmasking:
             RecoveryError: if that seed cannot be had from the shares.
         """
         committed = self._settled.seeds[slot]
-        seed = self._recover(slot, self._seed_shares, lambda seed: commit_seed(seed) == committed)
+        seed = self._recover(slot, lambda seed: commit_seed(seed) == committed)
         self._wardrobe.take_off(self.total, self._settled.view.own(slot).stream(seed))
 
     def take_off_pairwise(self, slot: int) -> None:
@@ -226,27 +225,20 @@ class Unmasking:
         if not kept:
             return  # its masks were with the lost only, and are in no vector
         public = roster[slot].keys.mask
-        pair = KeyPair.of(
-            self._recover(slot, self._key_shares, lambda key: KeyPair.of(key).public == public)
-        )
+        pair = KeyPair.of(self._recover(slot, lambda key: KeyPair.of(key).public == public))
         for other in kept:
             secret = pair.agree(roster[other].keys.mask)
             stream = view.pairwise(slot, other).stream(secret)
             (self._wardrobe.take_off if other < slot else self._wardrobe.put_on)(self.total, stream)
 
-    def _recover(
-        self,
-        owner: int,
-        given: Mapping[int, Mapping[int, bytes]],
-        is_committed: Callable[[bytes], bool],
-    ) -> bytes:
+    def _recover(self, owner: int, is_committed: Callable[[bytes], bool]) -> bytes:
         """Return the secret of `owner` that it committed to."""
-        view = self._settled.view
+        view, given = self._settled.view, self._shares[owner]
         threshold = view.cohort.parameters.threshold
         found = (
-            (x, given[holder][owner])
+            (x, given[holder])
             for x, holder in enumerate((owner, *view.holders(owner)), start=1)
-            if holder in given and owner in given[holder]
+            if holder in given
         )
         shares = dict(islice(found, threshold))
         if len(shares) < threshold:
@@ -264,3 +256,13 @@ class Unmasking:
             what = "its shares meet in another secret than it committed to"
             raise RecoveryError(owner, what, frozenset(self.blamed))
         return corrected[0]
+
+
+def _by_owner(settled: Settled, reveals: Mapping[int, Reveal]) -> dict[int, dict[int, bytes]]:
+    """Return the shares given of each secret that is to be recovered, by owner and holder."""
+    shares: dict[int, dict[int, bytes]] = {owner: {} for owner in settled.view.sharers}
+    for holder, reveal in reveals.items():
+        for given in (reveal.seed_shares, reveal.key_shares):
+            for owner, share in given.items():
+                shares[owner][holder] = share
+    return shares
