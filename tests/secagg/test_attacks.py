@@ -156,7 +156,7 @@ def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Cohort,
         picked = picking.holders(VICTIM, Random(seed).randbytes(32))
         if len(set(slots).intersection(picked)) >= 3:
             return group.cohort, Random(seed)
-    raise AssertionError("odds of one in two each time")
+    raise AssertionError("half of all seeds will do")
 
 
 @pytest.mark.parametrize("which", ["mask", "seal", "both"])
