@@ -24,6 +24,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from protocol.public import Public
 from secagg.cohort import Registry
+from secagg.keys import check_identity
 from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
@@ -58,6 +59,8 @@ class Terms(Public):
             raise ValueError(f"minimum {self.minimum} is above cohort_size {self.cohort_size}")
         for n in (self.minimum, self.cohort_size):
             parameters(n, self.assumptions)  # InfeasibleError is a ValueError that says why
+        if self.registrar is not None:
+            check_identity(bytes.fromhex(self.registrar))
         return self
 
     @property

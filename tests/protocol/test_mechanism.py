@@ -103,3 +103,9 @@ def test_a_plan_cannot_be_changed(plan: AnyPlan) -> None:
 def test_the_registry_names_each_mechanism_as_it_names_itself() -> None:
     assert MECHANISMS
     assert all(name == mechanism.name for name, mechanism in MECHANISMS.items())
+
+
+def test_a_registrar_under_whose_key_anybody_could_sign_is_refused() -> None:
+    weak = (1).to_bytes(32, "little").hex()
+    with pytest.raises(ValueError, match="low order"):
+        Terms(cohort_size=10, minimum=8, registrar=weak)
