@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from secagg import aggregator
-from secagg.aggregator import Unmasked
+from secagg.aggregator import Unmasked, Unmasking
 from secagg.deals import Parcel, Reveal, commit_share
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair
@@ -334,6 +334,17 @@ def test_fewer_complaints_than_a_threshold_blame_nobody(group: Group) -> None:
     group.share()
     assert len(group.view.holders(LIAR)) + 1 - (t - 1) >= t  # there are shares enough then
     assert_exact_and_quiet(group, finish(group, given=complaining(group, t - 1)))
+
+
+def test_fewer_complaints_than_that_blame_nobody_for_a_sum_that_failed(group: Group) -> None:
+    t = group.cohort.parameters.threshold
+    group.share()
+    finish(group)
+    said = complaining(group, t - 1)(group.reveals)
+    few = {slot: said[slot] for slot in group.view.holders(LIAR)[: t + 1]}  # two gave a share
+    with pytest.raises(RecoveryError, match="2 shares of the") as caught:
+        Unmasking(group.settled, RING, few, RING.zero()).take_off_own(LIAR)
+    assert (caught.value.owner, caught.value.blamed) == (LIAR, frozenset())
 
 
 def test_a_threshold_of_complaints_names_the_dealer(group: Group) -> None:
