@@ -1,5 +1,6 @@
 """Agreements, derived keys, envelopes, signatures; and what agrees, opens or signs nothing."""
 
+from hashlib import sha512
 from typing import Any
 
 from tests.vectors import reference as ref
@@ -90,6 +91,27 @@ def keys() -> dict[str, Any]:
     }
 
 
+def odd_signatures(secret: bytes, statement: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """Return two signatures of `secret` that verify for some libraries, and may not here."""
+    order = 2**252 + 27742317777372353535851937790883648493
+    hashed, signature = sha512(secret).digest(), ref.sign(secret, statement)
+    nonce = int.from_bytes(sha512(hashed[32:] + statement).digest(), "little") % order
+    scalar = int.from_bytes(hashed[:32], "little") % 2**254 // 8 * 8 + 2**254
+    y, sign = int.from_bytes(signature[:32], "little") % 2**255, signature[31] >> 7
+    # Adding the point of order 2 turns (x, y) into (-x, -y).
+    moved = (Q - y + (1 - sign) * 2**255).to_bytes(32, "little")
+    hashed = sha512(moved + ref.identity(secret) + statement).digest()
+    s = (nonce + int.from_bytes(hashed, "little") * scalar) % order
+    large = int.from_bytes(signature[32:], "little") + order
+    return [
+        (
+            "S is not below the group's order",
+            {"signature": signature[:32] + large.to_bytes(32, "little")},
+        ),
+        ("holds with the cofactor only", {"signature": moved + s.to_bytes(32, "little")}),
+    ]
+
+
 def signatures() -> dict[str, Any]:
     """Return statements with their signatures, and what is no signature under them."""
     secret, label = some("identity"), some("label")
@@ -116,6 +138,8 @@ def signatures() -> dict[str, Any]:
         ("missing", {"signature": ""}),
         ("zeros", {"signature": bytes(64).hex()}),
     ]
+    odd = odd_signatures(secret, statement)
+    bad += [(why, {name: body.hex() for name, body in of.items()}) for why, of in odd]
     return {
         "statements": [
             {
