@@ -47,7 +47,7 @@ def f1(seed: int) -> float:
     rounds = [held[start : start + DEVICES] for start in range(0, len(held), DEVICES)]
     mechanism = MECHANISMS[setup.question.mechanism]
     study = run_study(mechanism, setup.question, setup.terms, rounds, Random(seed), dropout=DROPOUT)
-    return measure(list(study), setup.question.threshold).comparison.score.f1
+    return measure(list(study), setup.question).comparison.score.f1
 
 
 def main() -> None:

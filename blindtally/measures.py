@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from protocol.mechanisms import MECHANISMS, AnyPlan
-from protocol.simulation import Outcome, add_up
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.simulation import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +101,15 @@ def compare(
     return Comparison(score(names, set(heavy)), found, {item: heavy[item] for item in ranked})
 
 
-def measure(outcomes: Sequence[Outcome[AnyPlan]], threshold: float) -> Result:
+def measure(outcomes: Sequence[Outcome[AnyPlan]], question: AnyQuestion) -> Result:
     """Return how what was found compares with what the counted devices held."""
     truth: Counter[str] = Counter()
     for outcome in outcomes:
         truth.update(outcome.truth)
-    summed = add_up(outcome.answer for outcome in outcomes)
-    heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in summed if e.count >= threshold)
+    concluded = MECHANISMS[question.mechanism].conclude(question, outcomes[-1].tally)
+    heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in concluded)
     return Result(
-        comparison=compare(heavy, truth, threshold),
+        comparison=compare(heavy, truth, question.threshold),
         words=max(_words(outcome.plan) for outcome in outcomes),
         rounds_decoded=sum(o.answer is not None and o.answer.decoded for o in outcomes),
         thresholds=[outcome.plan.t for outcome in outcomes],

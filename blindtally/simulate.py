@@ -18,7 +18,7 @@ from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation import run_study
 from secagg.parameters import Mode
 
@@ -132,7 +132,7 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
     )
     screen = Console(stderr=True)
     watched = track(study, "rounds", setup.rounds, console=screen, disable=not screen.is_terminal)
-    return measure(list(watched), setup.question.threshold)
+    return measure(list(watched), setup.question)
 
 
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
@@ -161,11 +161,14 @@ def prepare(asked: Asked) -> Setup:
     if not population.items:
         raise ValueError(f"{asked.data}: none of its items is in the domain {domain!r}")
     clients = population.clients(asked.rounds, asked.clients)
-    question = AnyQuestion(
-        threshold=asked.threshold,
-        contribution=asked.contribution,
-        domain=domain,
-        words=asked.words,
+    question = parse_question(
+        {
+            "mechanism": asked.mechanism,
+            "threshold": asked.threshold,
+            "contribution": asked.contribution,
+            "domain": domain,
+            "words": asked.words,
+        }
     )
     terms = _terms(clients, asked.corrupt, asked.dropout, asked.mode)
     # What cannot be asked is told now, not in the middle of a study.

@@ -1,12 +1,14 @@
 """What a round asks, and the three functions that answer it.
 
     study -> plan(r) -> encode (each device) -> vectors -> [sum] -> decode -> answer(r) -> plan(r+1)
+                                                                     tally(r-1)  tally(r)
 
 A *question* is what an analyst asks for a whole study. A *plan* is what one round asks of
 each device: public, frozen and complete, so that its digest can stand for all that a device
 agreed to. A *mechanism* turns questions into plans, local histograms into vectors and sums
-into answers. It holds no state, and it knows nothing of the sum: between `encode` and
-`decode` there is addition alone, which is the privacy boundary.
+into answers. It holds no state: what it must know of earlier rounds is in the study's *tally*
+(`tally.py`), which each answer carries on. And it knows nothing of the sum: between `encode`
+and `decode` there is addition alone, which is the privacy boundary.
 
 Source: the R-round linear-sketching setting of [Gascon23, section 2].
 """
@@ -14,7 +16,7 @@ Source: the R-round linear-sketching setting of [Gascon23, section 2].
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypeVar
@@ -22,13 +24,16 @@ from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
+from protocol.domain import Domain
 from protocol.public import Public
+from protocol.tally import NOTHING, Tally
 from secagg.cohort import Registry
 from secagg.keys import check_identity
 from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
+WORD_BITS = 16
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -75,15 +80,23 @@ class Terms(Public):
 
 
 class Question(Public):
-    """What an analyst asks: every item that the devices hold at least `threshold` times.
+    """What an analyst asks: every item of `domain` that devices hold `threshold` times or more.
 
     `threshold` is the paper's tau, over all rounds; `contribution` its m, the most items
-    that one device adds. A mechanism's own question adds its fields.
+    that one device adds; `words` its C, the most 16-bit words that a device sends a round. A
+    mechanism's own question adds its fields.
     """
 
     mechanism: str
     threshold: float = Field(ge=1, le=1e12)
     contribution: int = Field(ge=1, le=10_000)
+    domain: Domain
+    words: int = Field(ge=1, le=2**26)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the most bytes that a vector packs into."""
+        return self.words * WORD_BITS // 8
 
 
 Q = TypeVar("Q", bound=Question)
@@ -98,13 +111,18 @@ class Plan(Public):
     """What one round asks of each device; its digest is bound into every key of the round.
 
     Rounds count from 1. `seed` is 32 bytes of fresh public randomness for hash functions.
-    A mechanism's own plan narrows `question` and adds what changes from round to round.
+    Devices sample their items at threshold `t` (not the question's; 1 takes them all). A
+    mechanism's own plan narrows `question` and adds what changes from round to round.
     """
+
+    mechanism: str
+    question: Question
 
     study: str = Field(min_length=1, max_length=64)
     round: int = Field(ge=1)
     terms: Terms
     seed: Hex32
+    t: float = Field(default=1, ge=1, le=1e15)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
@@ -134,15 +152,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a round's sum says.
+    """What a round's sum says, and the study's tally with it.
 
-    `decoded` tells whether the sum was read whole; if not, `estimates` is empty and only
-    `distinct`, the estimated number of distinct keys in the sum, was learned.
+    `decoded` tells whether the sum was read whole; `distinct` is the number of distinct keys
+    in it, estimated if it was not.
     """
 
     decoded: bool
     distinct: float
     estimates: tuple[Estimate, ...] = ()
+    tally: Tally = NOTHING
 
 
 class Mechanism(ABC, Generic[Q, P]):
@@ -197,9 +216,39 @@ class Mechanism(ABC, Generic[Q, P]):
         """
 
     @abstractmethod
-    def decode(self, plan: P, total: Vector, participants: int) -> Answer:
-        """Return what `total`, the sum of `participants` vectors, says."""
+    def decode(self, plan: P, total: Vector, participants: int, tally: Tally) -> Answer:
+        """Return what `total`, the sum of `participants` vectors, says after earlier rounds."""
 
     @abstractmethod
-    def next_plan(self, plan: P, answer: Answer | None, rng: Random) -> P:
-        """Return the plan of the next round; `answer` is None after a round without a sum."""
+    def next_plan(self, plan: P, answer: Answer | None, tally: Tally, rng: Random) -> P:
+        """Return the plan of the next round; `answer` is None after a round without a sum.
+
+        `tally` is the study's: `answer`'s, or that of the round before.
+        """
+
+    def conclude(self, question: Q, tally: Tally) -> list[Estimate]:
+        """Return the items that are heavy by `tally`, highest estimate first.
+
+        Here the columns `count` and `variance` are estimates and variances summed over rounds:
+        rounds are over different devices with fresh chance, so both add up.
+        """
+        counts, variances = tally.column(COUNT), tally.column(VARIANCE)
+        heavy = np.flatnonzero(counts >= question.threshold).tolist()
+        found = [Estimate(tally.items[row], counts[row], variances[row]) for row in heavy]
+        return ranked(found)
+
+
+COUNT, VARIANCE = "count", "variance"  # columns of a tally
+
+
+def ranked(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """Return `estimates`, highest count first, and of one count in the order of items."""
+    return sorted(estimates, key=lambda estimate: (-estimate.count, estimate.item))
+
+
+def add_estimates(tally: Tally, estimates: Sequence[Estimate]) -> Tally:
+    """Return `tally` with the counts and variances of a round's `estimates`."""
+    counts = np.array([estimate.count for estimate in estimates], np.float64)
+    variances = np.array([estimate.variance for estimate in estimates], np.float64)
+    items = [estimate.item for estimate in estimates]
+    return tally.add(items, {COUNT: counts, VARIANCE: variances})

@@ -8,7 +8,7 @@ process: the same sum, as long as few enough devices vanish. Every other file of
 makes a line of this page fast, durable or reachable over HTTP.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,9 +17,10 @@ from typing import Generic
 
 import numpy as np
 
-from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, P, Plan, Q, Terms
+from protocol.mechanism import Answer, Histogram, Mechanism, P, Plan, Q, Terms
 from protocol.round import Phase, phases
 from protocol.sampling import clip
+from protocol.tally import NOTHING, Tally
 from secagg.aggregator import (
     check_confirmation,
     check_reveal,
@@ -41,11 +42,12 @@ Vanishing = Mapping[int, Phase]  # devices by number, each with the phase it is 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[P]):
-    """One round: its plan, whose vectors are in its sum, and what the sum said, if any."""
+    """One round: its plan, whose vectors are in its sum, what the sum said, the tally so far."""
 
     plan: P
     counted: tuple[int, ...]
     answer: Answer | None
+    tally: Tally
     truth: Mapping[str, int]  # what the counted devices hold, which no program ever knows
 
 
@@ -66,16 +68,20 @@ def run_study(
     Raises:
         ValueError: if the mechanism has no plan for this question under these terms.
     """
-    plan, speaking = mechanism.first_plan(question, terms, "simulation", rng), phases(terms.mode)
+    plan, tally = mechanism.first_plan(question, terms, "simulation", rng), NOTHING
+    speaking = phases(terms.mode)
     for histograms in rounds:
         chance = np.random.default_rng(rng.getrandbits(128))
         clipped = [clip(histogram, question.contribution, chance) for histogram in histograms]
         vanishing = {
             device: rng.choice(speaking) for device in range(len(clipped)) if rng.random() < dropout
         }
-        outcome = run_round(mechanism, plan, clipped, rng, vanishing=vanishing, secure=secure)
+        outcome = run_round(
+            mechanism, plan, clipped, rng, tally, vanishing=vanishing, secure=secure
+        )
         yield outcome
-        plan = mechanism.next_plan(plan, outcome.answer, rng)
+        tally = outcome.tally
+        plan = mechanism.next_plan(plan, outcome.answer, tally, rng)
 
 
 def run_round(
@@ -83,11 +89,12 @@ def run_round(
     plan: P,
     histograms: Sequence[Histogram],
     rng: Random,
+    tally: Tally = NOTHING,
     *,
     vanishing: Vanishing | None = None,
     secure: bool = False,
 ) -> Outcome[P]:
-    """Return the outcome of one round over devices that hold `histograms`."""
+    """Return the outcome of one round, after `tally`, over devices that hold `histograms`."""
     vanishing = vanishing or {}
     chance, secrets = np.random.default_rng(rng.getrandbits(128)), Random(rng.getrandbits(128))
     if secure:
@@ -99,23 +106,8 @@ def run_round(
     truth: Counter[str] = Counter()
     for device in counted:
         truth.update(histograms[device])
-    answer = mechanism.decode(plan, total, len(counted)) if counted else None
-    return Outcome(plan, tuple(counted), answer, truth)
-
-
-def add_up(answers: Iterable[Answer | None]) -> list[Estimate]:
-    """Return the estimates summed over rounds, highest first.
-
-    Rounds are over different devices with fresh chance, so variances add.
-    """
-    counts: defaultdict[str, float] = defaultdict(float)
-    variances: defaultdict[str, float] = defaultdict(float)
-    for answer in answers:
-        for estimate in answer.estimates if answer else ():
-            counts[estimate.item] += estimate.count
-            variances[estimate.item] += estimate.variance
-    ranked = sorted(counts, key=lambda item: (-counts[item], item))
-    return [Estimate(item, counts[item], variances[item]) for item in ranked]
+    answer = mechanism.decode(plan, total, len(counted), tally) if counted else None
+    return Outcome(plan, tuple(counted), answer, answer.tally if answer else tally, truth)
 
 
 def _sum_cohorts(

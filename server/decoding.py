@@ -14,6 +14,7 @@ import structlog
 
 from protocol.mechanism import Answer
 from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.tally import Tally
 from secagg.aggregator import Settled, Unmasked, settle_deals, unmask
 from secagg.cohort import Cohort, Sharer, View
 from secagg.deals import KeyDeal, Reveal, SeedDeal
@@ -133,8 +134,8 @@ def _log_complaints(cohort: int, reveals: dict[int, Reveal]) -> None:
         )
 
 
-async def decode_round(messages: Messages, study: str, plan: AnyPlan) -> Outcome:
-    """Return what the sums of a round's cohorts say together.
+async def decode_round(messages: Messages, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+    """Return what the sums of a round's cohorts say together, after `tally`.
 
     If they cannot be read together, those that cannot be read alone are left out: a vector that
     keeps every law may still make nonsense of its cohort's sum, and should not of the others'.
@@ -142,35 +143,36 @@ async def decode_round(messages: Messages, study: str, plan: AnyPlan) -> Outcome
     sums = await messages.sums(study, plan.round)
     if not sums:
         return Outcome("failed")
-    return await asyncio.to_thread(_decode, plan, sums)
+    return await asyncio.to_thread(_decode, plan, tally, sums)
 
 
-def _decode(plan: AnyPlan, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
-    outcome = _decode_all(plan, sums)
+def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
+    outcome = _decode_all(plan, tally, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome
-    alone = {number: _decode_all(plan, {number: one}) for number, one in sums.items()}
+    alone = {number: _decode_all(plan, tally, {number: one}) for number, one in sums.items()}
     unread = frozenset(number for number, one in alone.items() if one.state != "decoded")
     if len(unread) in (0, len(sums)):
         return outcome  # too much in them altogether, and nobody's fault
     _log.warning("cohorts left out", study=plan.study, round=plan.round, cohorts=sorted(unread))
     rest = {number: one for number, one in sums.items() if number not in unread}
-    return replace(_decode_all(plan, rest), left_out=unread)
+    return replace(_decode_all(plan, tally, rest), left_out=unread)
 
 
-def _decode_all(plan: AnyPlan, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
+def _decode_all(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
     mechanism = MECHANISMS[plan.mechanism]
     ring = mechanism.ring(plan)
     total = ring.zero()
     for packed, _ in sums.values():
         ring.add(total, ring.unpack(packed))
     participants = sum(count for _, count in sums.values())
-    answer = mechanism.decode(plan, total, participants)
-    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer)
+    answer = mechanism.decode(plan, total, participants, tally)
+    heavy = tuple(mechanism.conclude(plan.question, answer.tally))
+    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer, heavy)
 
 
-async def plan_next(plan: AnyPlan, answer: Answer | None, rng: Random) -> AnyPlan:
-    """Return the plan of the round after `plan`."""
+async def plan_next(plan: AnyPlan, answer: Answer | None, tally: Tally, rng: Random) -> AnyPlan:
+    """Return the plan of the round after `plan`, which left `tally`."""
     mechanism = MECHANISMS[plan.mechanism]
-    following: AnyPlan = await asyncio.to_thread(mechanism.next_plan, plan, answer, rng)
+    following: AnyPlan = await asyncio.to_thread(mechanism.next_plan, plan, answer, tally, rng)
     return following

@@ -23,6 +23,7 @@ import structlog
 from protocol.mechanisms import AnyPlan
 from protocol.messages import RETRY_SECONDS
 from protocol.round import Phase, Waiting, settle
+from protocol.tally import Tally
 from secagg.errors import InfeasibleError, RecoveryError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
@@ -259,8 +260,9 @@ class Orchestrator:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""
         view = await self.store.studies.show(study)
         plan = await self.store.rounds.plan(study, number)
+        tally = await self.store.answers.tally(study)
         try:
-            outcome = await decode_round(self.store.messages, study, plan)
+            outcome = await decode_round(self.store.messages, study, plan, tally)
         except UNAVAILABLE:
             raise
         except Exception:
@@ -268,7 +270,7 @@ class Orchestrator:
             outcome = Outcome("failed")
         following = None
         if number < view.rounds:
-            following = await self._plan_next(plan, outcome)
+            following = await self._plan_next(plan, outcome, tally)
         try:
             closed = await self.store.rounds.close(study, number, outcome, following)
         except UNAVAILABLE:
@@ -281,9 +283,10 @@ class Orchestrator:
             _log.info("round closed", study=study, round=number, state=outcome.state)
         self.watch.ring(study_bell(study))
 
-    async def _plan_next(self, plan: AnyPlan, outcome: Outcome) -> AnyPlan | None:
+    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan | None:
+        answer = outcome.answer
         try:
-            return await plan_next(plan, outcome.answer, self.rng)
+            return await plan_next(plan, answer, answer.tally if answer else tally, self.rng)
         except Exception:
             _log.exception("no next plan: the study stops", study=plan.study, round=plan.round)
             return None

@@ -1,7 +1,7 @@
 """The tables: what was said, by whom, and how far each cohort is.
 
     studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
-    studies 1---* estimates (one a round and item; heavy hitters are their sums)
+    studies 1---1 tallies, 1---* heavy_hitters (what the rounds so far say together)
 
 The rows are all there is: a server that starts over continues from them alone. Bodies of
 messages are kept while their cohort runs and forgotten once it is over; that they came, and
@@ -191,14 +191,22 @@ class Message(Table):
     body: Mapped[bytes | None] = mapped_column(deferred=True)
 
 
-class Estimate(Table):
-    """What one round's sum said of one item; the key's order serves sums by item."""
+class StudyTally(Table):
+    """What the rounds of a study have said so far, as its mechanism reads it."""
 
-    __tablename__ = "estimates"
-    __table_args__ = (ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),)
+    __tablename__ = "tallies"
 
-    study: Mapped[str] = mapped_column(String(64), primary_key=True)
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    body: Mapped[bytes]
+
+
+class HeavyHitter(Table):
+    """An item that is heavy by its study's tally."""
+
+    __tablename__ = "heavy_hitters"
+    __table_args__ = (Index("heavy_hitters_by_rank", "study", "estimate", "item"),)
+
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     item: Mapped[str] = mapped_column(Utf8(), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    count: Mapped[float]
+    estimate: Mapped[float]
     variance: Mapped[float]

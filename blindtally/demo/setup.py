@@ -21,7 +21,8 @@ from client.fleet import Crew
 from client.policy import Policy
 from protocol.domain import Alphabet, cheapest_domain
 from protocol.mechanism import Histogram, Terms
-from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import Timeouts
 from protocol.sketches.capacity import cells_for
 from secagg.keys import Identity
@@ -74,7 +75,7 @@ def choose(
         mode=mode,
         registrar=registrar.public.hex() if registrar else None,
     )
-    question = AnyQuestion(
+    question = AdaptiveIbltQuestion(
         threshold=threshold or max(5.0, round(devices * rounds * HEAVY_SHARE)),
         contribution=contribution,
         domain=domain,
@@ -95,7 +96,7 @@ def choose(
     return Setup(question, terms, rounds, TIMEOUTS, crew, holdings)
 
 
-def _words(question: AnyQuestion, terms: Terms) -> int:
+def _words(question: AdaptiveIbltQuestion, terms: Terms) -> int:
     """Return the words of a table with room for `ROOM` items a device."""
     mechanism = MECHANISMS[question.mechanism]
     plan = mechanism.first_plan(question, terms, "demo", Random(0))

@@ -28,14 +28,24 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.domain import Domain
-from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
+from protocol.mechanism import (
+    WORD_BITS,
+    Answer,
+    Estimate,
+    Histogram,
+    Mechanism,
+    Plan,
+    Question,
+    Terms,
+    add_estimates,
+    ranked,
+)
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import SUBTABLES, capacity, cells_for
 from protocol.sketches.iblt import Cell, Iblt
+from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
-WORD_BITS = 16
 LEAST_CAPACITY = 10  # keys, at 3.6 cells each; fewer take more still
 _MOST_CELLS = SUBTABLES * 2**22
 _MOST_VALUE = 2**31
@@ -45,8 +55,6 @@ class AdaptiveIbltQuestion(Question):
     """Which items of `domain` are heavy, told in at most `words` 16-bit words a device."""
 
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
-    domain: Domain
-    words: int = Field(ge=1, le=2**26)
 
 
 class AdaptiveIbltPlan(Plan):
@@ -54,7 +62,6 @@ class AdaptiveIbltPlan(Plan):
 
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
     question: AdaptiveIbltQuestion
-    t: float = Field(ge=1, le=1e15)
     cells: int = Field(ge=SUBTABLES, le=_MOST_CELLS, multiple_of=SUBTABLES)
 
     @model_validator(mode="after")
@@ -141,7 +148,9 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         """
         return _table(plan).fault(total, participants * plan.threshold.total)
 
-    def decode(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> Answer:
+    def decode(
+        self, plan: AdaptiveIbltPlan, total: Vector, participants: int, tally: Tally
+    ) -> Answer:
         """Return the estimates in `total`, highest first, or how full the table was.
 
         A variance is N (E[T] - 1) with the estimate in the place of N: unbiased if each
@@ -151,21 +160,21 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         del participants  # the plan's bound stands for any number of them
         listing = _table(plan).list_entries(total)
         if not listing.complete:
-            return Answer(decoded=False, distinct=listing.distinct)
+            return Answer(False, listing.distinct, tally=tally)
         unit, spread = plan.threshold.unit, plan.threshold.mean - 1
         items = plan.question.domain.decode(listing.keys)
-        estimates = [
+        found = ranked(
             Estimate(item, value * unit, value * unit * spread)
             for item, value in zip(items, listing.values.tolist(), strict=True)
             if item is not None
-        ]
-        estimates.sort(key=lambda estimate: (-estimate.count, estimate.item))
-        return Answer(decoded=True, distinct=listing.distinct, estimates=tuple(estimates))
+        )
+        return Answer(True, listing.distinct, tuple(found), add_estimates(tally, found))
 
     def next_plan(
-        self, plan: AdaptiveIbltPlan, answer: Answer | None, rng: Random
+        self, plan: AdaptiveIbltPlan, answer: Answer | None, tally: Tally, rng: Random
     ) -> AdaptiveIbltPlan:
         """Return the plan of the next round: another seed, and t moved half way to its aim."""
+        del tally
         t = plan.t
         if answer is not None:
             t = t / 2 + t / 2 * answer.distinct / capacity(plan.cells)
@@ -211,8 +220,7 @@ def _cell(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> Cell:
 
 
 def _most_cells(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> int:
-    nbytes = question.words * WORD_BITS // 8
-    return min(_MOST_CELLS, _cell(question, terms, t).most(nbytes))
+    return min(_MOST_CELLS, _cell(question, terms, t).most(question.nbytes))
 
 
 def _first_threshold(question: AdaptiveIbltQuestion, terms: Terms) -> float:

@@ -1,14 +1,17 @@
 """Answers: what a study's rounds say together, item by item."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Float, Select, and_, func, or_, select, type_coerce
+from sqlalchemy import and_, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
-from protocol.messages import HeavyHitter
+from protocol.mechanism import Estimate
+from protocol.messages import HeavyHitter as Heavy
+from protocol.tally import NOTHING, Tally
 from server.database import Database, reading
-from server.schema import Estimate
+from server.schema import HeavyHitter, StudyTally
 from server.store.studies import find_study
 
 
@@ -19,42 +22,44 @@ class Answers:
     database: Database
 
     @reading
+    def tally(self, session: Session, study: str) -> Tally:
+        """Return what the rounds of `study` have said so far."""
+        row = session.get(StudyTally, study)
+        return NOTHING if row is None else Tally.unpack(row.body)
+
+    @reading
     def heavy_hitters(
         self,
         session: Session,
         study: str,
         limit: int | None = None,
-        after: HeavyHitter | None = None,
-    ) -> tuple[HeavyHitter, ...]:
-        """Return the items whose summed estimates reach the threshold of `study`.
+        after: Heavy | None = None,
+    ) -> tuple[Heavy, ...]:
+        """Return the items that are heavy by the tally of `study`.
 
         Most frequent first, items of one estimate in the order of their bytes; at most
         `limit`, of those behind `after`.
         """
-        threshold = find_study(session, study).question["threshold"]
-        query = _query(study, threshold, limit, after)
-        rows = session.execute(query).all()
+        find_study(session, study)
+        estimate, item = HeavyHitter.estimate, HeavyHitter.item
+        query = select(HeavyHitter).where(HeavyHitter.study == study)
+        if after is not None:
+            equal = and_(estimate == after.estimate, item > after.item)
+            query = query.where(or_(estimate < after.estimate, equal))
+        rows = session.scalars(query.order_by(estimate.desc(), item).limit(limit))
         return tuple(
-            HeavyHitter(item=item, estimate=count, standard_error=math.sqrt(max(variance, 0)))
-            for item, count, variance in rows
+            Heavy(item=row.item, estimate=row.estimate, standard_error=math.sqrt(row.variance))
+            for row in rows
         )
 
 
-def _query(
-    study: str, threshold: float, limit: int | None, after: HeavyHitter | None
-) -> "Select[str, float, float]":
-    """Return the query: rounds are independent, so variances add up like estimates."""
-    count = type_coerce(func.sum(Estimate.count), Float)
-    variance = type_coerce(func.sum(Estimate.variance), Float)
-    query = (
-        select(Estimate.item, count, variance)
-        .where(Estimate.study == study)
-        .group_by(Estimate.item)
-        .having(count >= threshold)
-        .order_by(count.desc(), Estimate.item)
-        .limit(limit)
-    )
-    if after is not None:
-        equal = and_(count == after.estimate, Estimate.item > after.item)
-        query = query.having(or_(count < after.estimate, equal))
-    return query
+def keep_tally(session: Session, study: str, tally: Tally, heavy: Iterable[Estimate]) -> None:
+    """Keep `tally`, and which items are `heavy` by it, in the place of what was there."""
+    session.merge(StudyTally(study=study, body=tally.pack()))
+    session.execute(delete(HeavyHitter).where(HeavyHitter.study == study))
+    rows = [
+        {"study": study, "item": one.item, "estimate": one.count, "variance": one.variance}
+        for one in heavy
+    ]
+    if rows:
+        session.execute(insert(HeavyHitter), rows)

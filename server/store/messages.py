@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import MECHANISMS, AnyPlan, parse_plan
 from protocol.messages import ProblemType
 from protocol.round import Phase
 from secagg.cohort import Cohort as Sum
@@ -15,7 +15,7 @@ from server.database import Database, reading
 from server.refusals import Refusal, cohort_failed, not_found
 from server.schema import Cohort, Message, Participant, Round
 from server.store.participants import entry_of
-from server.store.views import has_enrolled, parse_plan
+from server.store.views import has_enrolled
 
 _BATCH = 16  # vectors read at a time: 6 MB of the usual 400 kB
 

@@ -5,19 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
-from protocol.mechanism import Answer, Plan, Terms
-from protocol.mechanisms import AnyPlan
+from protocol.mechanism import Answer, Estimate, Plan, Terms
+from protocol.mechanisms import AnyPlan, parse_plan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.round import Phase
 from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
-from server.schema import Cohort, Estimate, Message, Participant, Round
+from server.schema import Cohort, Message, Participant, Round
+from server.store.answers import keep_tally
 from server.store.opening import insert_round
 from server.store.studies import find_study
-from server.store.views import KIND, cohort_view, parse_plan, round_view, study_view
+from server.store.views import KIND, cohort_view, round_view, study_view
 
 _LEFT_OUT = "its sum cannot be read, where those of other cohorts can: left out of the answer"
 
@@ -26,12 +27,14 @@ _LEFT_OUT = "its sum cannot be read, where those of other cohorts can: left out 
 class Outcome:
     """What a round came to: its state and, if it has a sum, what that said.
 
-    `left_out` are the cohorts whose sums could not be read, where the others' could.
+    `heavy` are the items that are heavy after it, by the answer's tally; `left_out` are the
+    cohorts whose sums could not be read, where the others' could.
     """
 
     state: RoundState
     participants: int = 0
     answer: Answer | None = None
+    heavy: tuple[Estimate, ...] = ()
     left_out: frozenset[int] = frozenset()
 
 
@@ -139,18 +142,8 @@ class Rounds:
             Cohort.number.in_(outcome.left_out),
         )
         session.execute(update(Cohort).where(*left_out).values(failure=_LEFT_OUT))
-        if answer is not None and answer.estimates:
-            rows = [
-                {
-                    "study": study,
-                    "round": number,
-                    "item": estimate.item,
-                    "count": estimate.count,
-                    "variance": estimate.variance,
-                }
-                for estimate in answer.estimates
-            ]
-            session.execute(insert(Estimate), rows)
+        if answer is not None:
+            keep_tally(session, study, answer.tally, outcome.heavy)
         return True
 
 

@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from protocol.mechanism import Terms
-from protocol.mechanisms import AnyPlan
+from protocol.mechanisms import parse_plan
 from protocol.messages import (
     CohortView,
     PhaseRecord,
@@ -17,8 +14,6 @@ from protocol.messages import (
 from protocol.round import Phase
 from secagg.parameters import parameters
 from server.schema import Cohort, Round, Study
-
-_PLAN: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
 
 KIND = {  # what a cohort hears in each phase; in enrolling, the participants themselves
     Phase.SHARING: "shares",
@@ -31,11 +26,6 @@ KIND = {  # what a cohort hears in each phase; in enrolling, the participants th
 def has_enrolled(row: Cohort) -> bool:
     """Return whether the roster of a cohort is settled."""
     return any(record["phase"] == Phase.SHARING for record in row.history)
-
-
-def parse_plan(document: dict[str, Any]) -> AnyPlan:
-    """Return the plan that a round's row keeps."""
-    return _PLAN.validate_python(document)
 
 
 def study_view(row: Study) -> StudyView:

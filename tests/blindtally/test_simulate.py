@@ -10,9 +10,10 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.measures import Score, measure
-from protocol.mechanism import Answer, Estimate
+from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltPlan
 from protocol.simulation import Outcome
+from protocol.tally import NOTHING, Tally
 
 
 def simulate(*arguments: object) -> Result:
@@ -165,7 +166,7 @@ def test_an_unknown_mechanism_is_told_with_the_known_ones() -> None:
     assert "no mechanism 'bloom'; there is adaptive-iblt" in told.stderr
 
 
-def outcome(answer: Answer | None, truth: dict[str, int]) -> Outcome[Any]:
+def outcome(answer: Answer | None, truth: dict[str, int], tally: Tally = NOTHING) -> Outcome[Any]:
     plan = AdaptiveIbltPlan.model_validate(
         {
             "study": "s",
@@ -182,12 +183,15 @@ def outcome(answer: Answer | None, truth: dict[str, int]) -> Outcome[Any]:
             "cells": 9,
         }
     )
-    return Outcome(plan, (0, 1), answer, Counter(truth))
+    return Outcome(plan, (0, 1), answer, tally, Counter(truth))
 
 
 def test_measures_are_as_defined() -> None:
-    said = Answer(True, 3, (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1)))
-    found = measure([outcome(said, {"a": 5, "b": 7, "c": 1}), outcome(None, {"c": 3, "d": 6})], 5)
+    said = (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1))
+    tally = add_estimates(NOTHING, said)
+    one = outcome(Answer(True, 3, said, tally), {"a": 5, "b": 7, "c": 1}, tally)
+    two = outcome(None, {"c": 3, "d": 6}, tally)
+    found = measure([one, two], one.plan.question)
     # Heavy are a, b and d; found are a and x.
     compared = found.comparison
     assert compared.score == Score(f1=2 * 1 / 5, precision=1 / 2, recall=1 / 3)
@@ -197,5 +201,6 @@ def test_measures_are_as_defined() -> None:
 
 
 def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:
-    found = measure([outcome(None, {"a": 1})], 5)
+    one = outcome(None, {"a": 1})
+    found = measure([one], one.plan.question)
     assert found.comparison.score == Score(1, 1, 1)

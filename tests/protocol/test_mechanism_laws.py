@@ -29,6 +29,7 @@ from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.round import Phase
 from protocol.simulation import run_round, secure_sum
+from protocol.tally import NOTHING
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
 
@@ -163,8 +164,8 @@ def test_the_secure_sum_decodes_as_the_plain_sum(example: Example, data: st.Data
     for slot in survivors:
         ring.add(plain, vectors[slot])
     assert same(total, plain)
-    assert mechanism.decode(plan, total, len(survivors)) == mechanism.decode(
-        plan, plain, len(survivors)
+    assert mechanism.decode(plan, total, len(survivors), NOTHING) == mechanism.decode(
+        plan, plain, len(survivors), NOTHING
     )
 
 
@@ -201,7 +202,7 @@ def test_a_question_and_its_plans_come_back_from_json(example: Example) -> None:
         again = plans.validate_json(plan.model_dump_json())
         assert again == plan
         assert again.digest() == plan.digest()
-        plan = example.mechanism.next_plan(plan, Answer(True, 1e6), random.Random(5))
+        plan = example.mechanism.next_plan(plan, Answer(True, 1e6), NOTHING, random.Random(5))
 
 
 @every
@@ -217,7 +218,7 @@ def test_the_next_plan_asks_the_same_with_a_fresh_seed(
     example: Example, answer: Answer | None
 ) -> None:
     plan = example.plan()
-    later = example.mechanism.next_plan(plan, answer, random.Random(1))
+    later = example.mechanism.next_plan(plan, answer, NOTHING, random.Random(1))
     assert later.round == plan.round + 1
     assert later.seed != plan.seed
     assert (later.question, later.terms, later.study) == (plan.question, plan.terms, plan.study)
@@ -233,7 +234,7 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     without = encode(example, plan, others, 1)
     total = encode(example, plan, one, 2)
     ring.add(total, without)
-    before, after = (mechanism.decode(plan, vector, 2) for vector in (without, total))
+    before, after = (mechanism.decode(plan, vector, 2, NOTHING) for vector in (without, total))
     # Two of these few keys share all 3 cells for one pair in 300,763; search finds some.
     assume(before.decoded and after.decoded)
     old, new = read(before), read(after)
@@ -281,7 +282,7 @@ def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None
     told = {item: np.zeros(runs) for item in truth}
     for run in range(runs):
         total = example.mechanism.encode_sum(plan, histograms, rng)
-        answer = example.mechanism.decode(plan, total, len(histograms))
+        answer = example.mechanism.decode(plan, total, len(histograms), NOTHING)
         assert answer.decoded
         for estimate in answer.estimates:
             counts[estimate.item][run] = estimate.count

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.domain import Alphabet
-from protocol.mechanism import Answer, Estimate, Terms
+from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.round import Phase, phases
-from protocol.simulation import BEFORE_A_VECTOR, add_up, run_round, run_study, secure_sum
+from protocol.simulation import BEFORE_A_VECTOR, run_round, run_study, secure_sum
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring
 
@@ -170,13 +170,3 @@ def test_a_failed_round_does_not_end_a_study() -> None:
     outcomes = list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1), secure=True))
     assert [outcome.answer is None for outcome in outcomes] == [False, True, False]
     assert outcomes[2].plan.t == outcomes[1].plan.t
-
-
-def test_estimates_and_variances_add_up_over_rounds() -> None:
-    answers = [
-        Answer(True, 2, (Estimate("a", 5, 1), Estimate("b", 3, 2))),
-        None,
-        Answer(False, 100),
-        Answer(True, 1, (Estimate("b", 4, 3),)),
-    ]
-    assert add_up(answers) == [Estimate("b", 7, 5), Estimate("a", 5, 1)]

@@ -232,8 +232,9 @@ async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
 ) -> None:
     """PostgreSQL has no index entry of 3 kB; a mechanism to come may forget that."""
     item = "".join(chr(0x4E00 + number) for number in Random(1).choices(range(4096), k=1024))
-    answer = Answer(decoded=True, distinct=1, estimates=(Estimate(item, 6, 0),))
-    decoded = AsyncMock(return_value=Outcome("decoded", 6, answer))
+    answer = Answer(decoded=True, distinct=1)
+    outcome = Outcome("decoded", 6, answer, heavy=(Estimate(item, 6, 0),))
+    decoded = AsyncMock(return_value=outcome)
     monkeypatch.setattr("server.orchestrator.decode_round", decoded)
     async with serve(postgres_url) as served:
         study = await served.create()

@@ -8,16 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.domain import Alphabet, Utf8
-from protocol.mechanism import Answer, Terms
+from protocol.mechanism import WORD_BITS, Answer, Terms
 from protocol.mechanisms.adaptive_iblt import (
     LEAST_CAPACITY,
-    WORD_BITS,
     AdaptiveIblt,
     AdaptiveIbltPlan,
     AdaptiveIbltQuestion,
 )
 from protocol.sketches.capacity import capacity
 from protocol.sketches.iblt import Cell, Iblt
+from protocol.tally import NOTHING
 from secagg.ring import Vector
 
 MECHANISM = AdaptiveIblt()
@@ -71,9 +71,9 @@ def test_below_m_the_counts_take_more_bits() -> None:
     plan = first_plan(contribution=20)
     assert plan.t > 20
     assert MECHANISM.ring(plan).lanes[0].bits == 14
-    lower = MECHANISM.next_plan(plan, Answer(True, 0.0), random.Random(1))
+    lower = MECHANISM.next_plan(plan, Answer(True, 0.0), NOTHING, random.Random(1))
     while lower.t > 19:
-        lower = MECHANISM.next_plan(lower, Answer(True, 0.0), random.Random(1))
+        lower = MECHANISM.next_plan(lower, Answer(True, 0.0), NOTHING, random.Random(1))
     assert MECHANISM.ring(lower).lanes[0].bits == 18
     assert lower.cells < plan.cells
 
@@ -110,21 +110,23 @@ def test_the_threshold_moves_half_way_to_where_the_table_is_full(
 ) -> None:
     plan = first_plan()
     answer = Answer(decoded=distinct <= 1, distinct=distinct * capacity(plan.cells))
-    assert MECHANISM.next_plan(plan, answer, random.Random(2)).t == pytest.approx(factor * plan.t)
+    assert MECHANISM.next_plan(plan, answer, NOTHING, random.Random(2)).t == pytest.approx(
+        factor * plan.t
+    )
 
 
 def test_a_round_without_a_sum_leaves_the_threshold() -> None:
     plan = first_plan()
-    assert MECHANISM.next_plan(plan, None, random.Random(2)).t == plan.t
+    assert MECHANISM.next_plan(plan, None, NOTHING, random.Random(2)).t == plan.t
 
 
 def test_the_threshold_stays_within_one_and_twice_the_first() -> None:
     plan = start = first_plan()
     for _ in range(10):
-        plan = MECHANISM.next_plan(plan, Answer(False, 1e9), random.Random(2))
+        plan = MECHANISM.next_plan(plan, Answer(False, 1e9), NOTHING, random.Random(2))
     assert plan.t == 2 * start.t
     for _ in range(20):
-        plan = MECHANISM.next_plan(plan, Answer(True, 1.0), random.Random(2))
+        plan = MECHANISM.next_plan(plan, Answer(True, 1.0), NOTHING, random.Random(2))
     assert plan.t == 1
 
 
@@ -135,8 +137,8 @@ def test_the_threshold_settles_where_the_items_just_fit() -> None:
     for _ in range(30):
         devices = [{items[number]: 1} for number in rng.geometric(0.005, 10_000) % 1000]
         total = MECHANISM.encode_sum(plan, devices, rng)
-        answers.append(MECHANISM.decode(plan, total, 10_000))
-        plan = MECHANISM.next_plan(plan, answers[-1], random.Random(5))
+        answers.append(MECHANISM.decode(plan, total, 10_000, NOTHING))
+        plan = MECHANISM.next_plan(plan, answers[-1], NOTHING, random.Random(5))
     load = np.mean([answer.distinct for answer in answers[10:]]) / capacity(plan.cells)
     assert load == pytest.approx(1, abs=0.05)
     assert sum(answer.decoded for answer in answers) >= 24
@@ -146,7 +148,7 @@ def test_an_over_full_table_says_how_full_and_nothing_else() -> None:
     plan = first_plan(words=300).model_copy(update={"t": 1.0})
     items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
     total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], np.random.default_rng(1))
-    answer = MECHANISM.decode(plan, total, len(items))
+    answer = MECHANISM.decode(plan, total, len(items), NOTHING)
     assert not answer.decoded
     assert answer.estimates == ()
     assert answer.distinct == pytest.approx(200, rel=0.25)
@@ -158,7 +160,7 @@ def test_a_key_that_no_item_has_is_left_out() -> None:
     table = Iblt(cell, text.cells, bytes.fromhex(text.seed))
     made_up = np.array([[0xFFFFFF], [0x616263]], dtype=np.uint64)
     total = table.insert(made_up, np.array([3, 5]))
-    answer = MECHANISM.decode(text, total, 8)
+    answer = MECHANISM.decode(text, total, 8, NOTHING)
     assert answer.decoded
     assert [(estimate.item, estimate.count) for estimate in answer.estimates] == [("abc", 5.0)]
 
@@ -197,19 +199,19 @@ def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
     other = plan.model_copy(update={"seed": "00" * 32})
     total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, np.random.default_rng(1))
     assert MECHANISM.fault(other, total, 900) is None
-    assert not MECHANISM.decode(other, total, 900).decoded
+    assert not MECHANISM.decode(other, total, 900, NOTHING).decoded
 
 
 def test_estimates_come_highest_first() -> None:
     plan = first_plan().model_copy(update={"t": 1.0})
     devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
     total = MECHANISM.encode_sum(plan, devices, np.random.default_rng(1))
-    answer = MECHANISM.decode(plan, total, len(devices))
+    answer = MECHANISM.decode(plan, total, len(devices), NOTHING)
     assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
     assert {estimate.variance for estimate in answer.estimates} == {0.0}
 
 
 def test_an_empty_sum_decodes_to_nothing() -> None:
     plan = first_plan()
-    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10)
+    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, NOTHING)
     assert (answer.decoded, answer.distinct, answer.estimates) == (True, 0.0, ())

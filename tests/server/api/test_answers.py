@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from protocol.mechanism import Answer, Estimate
+from protocol.mechanism import Answer, Estimate, add_estimates
+from protocol.mechanisms import MECHANISMS
 from protocol.messages import HeavyHitter, HeavyHitterPage
 from server.store.rounds import Outcome
 from tests.server.conftest import Serve
@@ -21,9 +22,13 @@ async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str
     store = served.app.state.service.store
     for number, estimates in enumerate(rounds, start=1):
         plan = (await served.show_round(study, number)).plan
-        said = Answer(True, len(estimates), tuple(Estimate(*one) for one in estimates))
+        found = tuple(Estimate(*one) for one in estimates)
+        tally = add_estimates(await store.answers.tally(study), found)
+        said = Answer(True, len(found), found, tally)
+        heavy = MECHANISMS[plan.mechanism].conclude(plan.question, tally)
         following = plan.model_copy(update={"round": number + 1})
-        await store.rounds.close(study, number, Outcome("decoded", 6, said), following)
+        outcome = Outcome("decoded", 6, said, tuple(heavy))
+        await store.rounds.close(study, number, outcome, following)
     return study
 
 
