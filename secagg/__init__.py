@@ -29,7 +29,7 @@ Sybils beyond the rule of enrolment. The proof is in `docs/threat-model.md`.
 
 Read in this order: `ring` (what is added), `participant` (the protocol), `parameters` and
 `graph` (who holds whose shares), `cohort` and `deals` (what is said), `aggregator` (the
-server's half), then `masks`, `shamir` and `keys`.
+server's half), then `recovery`, `masks`, `shamir` and `keys`.
 
 Sources: [Bonawitz17] Practical Secure Aggregation for Privacy-Preserving Machine Learning,
 CCS 2017. [Bell20] Secure Single-Server Aggregation with (Poly)Logarithmic Overhead, CCS

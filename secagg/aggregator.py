@@ -22,15 +22,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 
 from secagg.cohort import Cohort, View
 from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
+from secagg.recovery import Given
 from secagg.ring import Ring, Vector
-from secagg.shamir import correct, is_share, recover
+from secagg.shamir import correct, is_share
 
 
 def check_shares(cohort: Cohort, slot: int, deal: KeyDeal) -> None:
@@ -201,7 +202,7 @@ class Unmasking:
         self.blamed: set[int] = set()
         self._settled = settled
         self._wardrobe = Wardrobe(ring)
-        self._shares = _by_owner(settled, reveals)
+        self._given = Given(settled.view, settled.survivors, reveals)
         self._complaints = Counter(owner for reveal in reveals.values() for owner in reveal.faulty)
 
     def take_off_own(self, slot: int) -> None:
@@ -233,36 +234,18 @@ class Unmasking:
 
     def _recover(self, owner: int, is_committed: Callable[[bytes], bool]) -> bytes:
         """Return the secret of `owner` that it committed to."""
-        view, given = self._settled.view, self._shares[owner]
-        threshold = view.cohort.parameters.threshold
-        found = (
-            (x, given[holder])
-            for x, holder in enumerate((owner, *view.holders(owner)), start=1)
-            if holder in given
-        )
-        shares = dict(islice(found, threshold))
+        secret = self._given.secret(owner)
+        if secret is not None and is_committed(secret):
+            return secret
+        threshold, shares = self._given.threshold, self._given.shares(owner)
         if len(shares) < threshold:
             if self._complaints[owner] >= threshold:  # so many corrupt holders nobody has
                 self.blamed.add(owner)
             what = f"{len(shares)} shares of the {threshold} needed"
             raise RecoveryError(owner, what, frozenset(self.blamed))
-        secret = recover(shares)
-        if secret is not None and is_committed(secret):
-            return secret
-        shares.update(found)
         self.blamed.add(owner)
         corrected = correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):
             what = "its shares meet in another secret than it committed to"
             raise RecoveryError(owner, what, frozenset(self.blamed))
         return corrected[0]
-
-
-def _by_owner(settled: Settled, reveals: Mapping[int, Reveal]) -> dict[int, dict[int, bytes]]:
-    """Return the shares given of each secret that is to be recovered, by owner and holder."""
-    shares: dict[int, dict[int, bytes]] = {owner: {} for owner in settled.view.sharers}
-    for holder, reveal in reveals.items():
-        for given in (reveal.seed_shares, reveal.key_shares):
-            for owner, share in given.items():
-                shares[owner][holder] = share
-    return shares

@@ -13,9 +13,12 @@ Shares have the full entropy of the field, so a digest commits to one and tells 
 """
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
+
+import numpy as np
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
@@ -26,7 +29,8 @@ ENVELOPE_BYTES = SHARE_BYTES + SEAL_BYTES
 PARCEL_BYTES = DIGEST_BYTES + ENVELOPE_BYTES
 _REVEALED = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_BYTES = _REVEALED.size
-_SEED, _KEY, _NEITHER = range(3)
+RECORD = np.dtype([("owner", ">u4"), ("kind", "u1"), ("share", f"V{SHARE_BYTES}")])  # the same
+SEED, KEY, NEITHER = range(3)
 
 
 def commit_seed(seed: bytes) -> bytes:
@@ -165,15 +169,15 @@ class Upload:
         return cls(deal, body[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reveal:
     """Shares given to the server, by the slot of the secret's owner: never both for one.
 
     `faulty` are the owners whose parcel held no share that it commits to.
     """
 
-    seed_shares: dict[int, bytes] = field(repr=False)  # owners whose vectors are in the sum
-    key_shares: dict[int, bytes] = field(repr=False)  # owners who shared and were lost since
+    seed_shares: Mapping[int, bytes] = field(repr=False)  # owners whose vectors are in the sum
+    key_shares: Mapping[int, bytes] = field(repr=False)  # owners who shared and were lost since
     faulty: frozenset[int] = frozenset()
     signature: bytes = b""
 
@@ -184,9 +188,13 @@ class Reveal:
 
     def said(self) -> bytes:
         """Return the bytes under the signature."""
-        records = [(owner, _SEED, share) for owner, share in self.seed_shares.items()]
-        records += [(owner, _KEY, share) for owner, share in self.key_shares.items()]
-        records += [(owner, _NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
+        return self._records
+
+    @cached_property
+    def _records(self) -> bytes:
+        records = [(owner, SEED, share) for owner, share in self.seed_shares.items()]
+        records += [(owner, KEY, share) for owner, share in self.key_shares.items()]
+        records += [(owner, NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
         return b"".join(_REVEALED.pack(*record) for record in sorted(records))
 
     def pack(self) -> bytes:
@@ -205,15 +213,17 @@ class Reveal:
         size = len(body) - SIGNATURE_BYTES
         if size < 0 or size % REVEALED_BYTES:
             raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
-        records = list(_REVEALED.iter_unpack(body[:size]))
-        owners = [owner for owner, _, _ in records]
-        if any(later <= earlier for earlier, later in pairwise(owners)):
+        said = body[:size]
+        records = np.frombuffer(said, RECORD)
+        if (np.diff(records["owner"].astype(np.int64)) <= 0).any():
             raise ValueError("the slots of shares must strictly rise")
-        if any(kind > _NEITHER for _, kind, _ in records):
+        if (records["kind"] > NEITHER).any():
             raise ValueError("a share's kind is 0, 1 or 2")
-        if any(kind == _NEITHER and any(share) for _, kind, share in records):
+        if any(records["share"][records["kind"] == NEITHER].tobytes()):
             raise ValueError("a share that is none is all zeros")
         by_kind: tuple[dict[int, bytes], ...] = ({}, {}, {})
-        for owner, kind, share in records:
+        for owner, kind, share in _REVEALED.iter_unpack(said):
             by_kind[kind][owner] = share
-        return cls(by_kind[_SEED], by_kind[_KEY], frozenset(by_kind[_NEITHER]), body[size:])
+        found = cls(by_kind[SEED], by_kind[KEY], frozenset(by_kind[NEITHER]), body[size:])
+        vars(found)["_records"] = said  # records in rising order have one form only
+        return found

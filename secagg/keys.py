@@ -224,14 +224,15 @@ class Purpose:
             return None
 
 
-_ZEROS = bytes(2**18)
+_ZEROS = bytes(2**19)
+_FROM_ZERO = CTR(bytes(16))
 
 
 class Stream:
     """AES-CTR keystream under a 16- or 32-byte key, from counter 0."""
 
     def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+        self._encryptor = Cipher(AES(key), _FROM_ZERO).encryptor()
 
     def fill(self, out: NDArray[Any]) -> None:
         """Overwrite the contiguous array `out` with the stream's next bytes."""

@@ -5,11 +5,21 @@ from itertools import combinations
 from math import comb
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.shamir import MOST_SHARES, SHARE_BYTES, P, correct, is_share, recover, split
+from secagg.shamir import (
+    MOST_SHARES,
+    SHARE_BYTES,
+    P,
+    correct,
+    is_share,
+    recover,
+    recover_alike,
+    split,
+)
 
 SECRET = bytes(range(32))
 secrets = st.binary(min_size=32, max_size=32)
@@ -70,6 +80,42 @@ def test_recovery_is_lagranges_whatever_the_numbers(xs: set[int], chance: Random
     meant = at(ys, 0)
     found = recover({x: share_of(y) for x, y in ys.items()})
     assert found == (meant.to_bytes(32, "big") if meant < 2**256 else None)
+
+
+def together(rows: list[list[int]], xs: tuple[int, ...]) -> list[bytes | None]:
+    """Return what `recover_alike` says of these values at `xs`, one secret a row."""
+    packed = b"".join(share_of(y) for row in rows for y in row)
+    return recover_alike(
+        np.frombuffer(packed, np.uint8).reshape(len(rows), len(xs), SHARE_BYTES), xs
+    )
+
+
+def one_by_one(rows: list[list[int]], xs: tuple[int, ...]) -> list[bytes | None]:
+    return [recover({x: share_of(y) for x, y in zip(xs, row, strict=True)}) for row in rows]
+
+
+@given(
+    st.sets(st.integers(1, 400), min_size=1, max_size=12),
+    st.integers(0, 5),
+    st.sampled_from([2**8, 2**255, P]),
+    st.randoms(),
+)
+def test_secrets_recovered_together_are_those_recovered_one_by_one(
+    some: set[int], count: int, below: int, chance: Random
+) -> None:
+    xs = tuple(sorted(some))
+    rows = [
+        [chance.choice((0, below - 1, chance.randrange(below))) for _ in xs] for _ in range(count)
+    ]
+    assert together(rows, xs) == one_by_one(rows, xs)
+
+
+@pytest.mark.parametrize("top", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 62, 500, 2_000])
+def test_the_greatest_and_the_least_of_sums_do_not_overflow(count: int, top: bool) -> None:
+    xs = tuple(range(1, count + 1))  # weights of alternating sign
+    row = [P - 1 if (x % 2 == 1) is top else 0 for x in xs]
+    assert together([row], xs) == one_by_one([row], xs)
 
 
 @given(st.integers(1, 40))

@@ -1,0 +1,83 @@
+"""What was given of whose secret: all that was asked for, numbered as it was dealt."""
+
+from collections.abc import Callable
+
+import pytest
+
+from secagg import recovery
+from secagg.recovery import Given
+from tests.secagg.conftest import Group
+
+N = 15
+LOST = N - 1  # shares, and is lost before it masks; holds the last share of all others'
+Gather = Callable[..., Group]
+
+
+@pytest.fixture
+def group(gather: Gather) -> Group:
+    group = gather(N)
+    group.share()
+    group.mask(group.everybody - {LOST})
+    group.confirm()
+    group.reveal()
+    return group
+
+
+def dealt(group: Group, owner: int) -> dict[int, bytes]:
+    """Return the shares of the secret of `owner` that were given, by number."""
+    found = {}
+    for number, holder in enumerate((owner, *group.view.holders(owner)), start=1):
+        if holder in group.reveals:
+            reveal = group.reveals[holder]
+            share = (reveal.key_shares if owner == LOST else reveal.seed_shares).get(owner)
+            if share is not None:
+                found[number] = share
+    return found
+
+
+def given_of(group: Group) -> Given:
+    return Given(group.view, group.settled.survivors, group.reveals)
+
+
+def test_all_shares_given_are_found_by_number(group: Group) -> None:
+    given = given_of(group)
+    for owner in group.view.sharers:
+        shares = dealt(group, owner)
+        assert list(given.shares(owner).items()) == sorted(shares.items())
+        assert len(shares) >= given.threshold
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+@pytest.mark.parametrize("block", [1, 4, 1_000])
+def test_secrets_are_the_same_however_many_are_recovered_together(
+    group: Group, silent: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_BLOCK", block)
+    for slot in range(silent):  # whoever holds shares 1 to t differs from owner to owner then
+        del group.reveals[slot]
+    given = given_of(group)
+    together = {owner: given.secret(owner) for owner in group.view.sharers}
+    assert given._alike or silent
+    given._alike.clear()
+    assert together == {owner: given.secret(owner) for owner in group.view.sharers}
+    assert together[LOST] == group.joined[LOST].mask.secret
+
+
+def test_fewer_shares_than_a_threshold_are_no_secret(group: Group) -> None:
+    threshold = group.cohort.parameters.threshold
+    group.reveals = dict(list(group.reveals.items())[: threshold - 2])
+    given = given_of(group)
+    assert all(given.secret(owner) is None for owner in group.view.sharers)
+
+
+def test_nothing_given_is_no_secret(group: Group) -> None:
+    group.reveals.clear()
+    given = given_of(group)
+    assert all(not given.shares(owner) for owner in group.view.sharers)
+    assert all(given.secret(owner) is None for owner in group.view.sharers)
+
+
+def test_shares_of_the_other_secret_are_not_looked_at(group: Group) -> None:
+    given = Given(group.view, group.settled.survivors | {LOST}, group.reveals)
+    assert given.secret(LOST) is None
+    assert not given.shares(LOST)
