@@ -46,7 +46,15 @@ def f1(seed: int) -> float:
     ]
     rounds = [held[start : start + DEVICES] for start in range(0, len(held), DEVICES)]
     mechanism = MECHANISMS[setup.question.mechanism]
-    study = run_study(mechanism, setup.question, setup.terms, rounds, Random(seed), dropout=DROPOUT)
+    study = run_study(
+        mechanism,
+        setup.question,
+        setup.terms,
+        rounds,
+        Random(seed),
+        planned=ROUNDS,
+        dropout=DROPOUT,
+    )
     return measure(list(study), setup.question).comparison.score.f1
 
 

@@ -127,6 +127,7 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
         setup.terms,
         people,
         Random(seed),
+        planned=setup.rounds,
         dropout=dropout,
         secure=secure,
     )
@@ -172,7 +173,9 @@ def prepare(asked: Asked) -> Setup:
     )
     terms = _terms(clients, asked.corrupt, asked.dropout, asked.mode)
     # What cannot be asked is told now, not in the middle of a study.
-    MECHANISMS[asked.mechanism].first_plan(question, terms, "simulation", Random(asked.seed))
+    MECHANISMS[asked.mechanism].first_plan(
+        question, terms, "simulation", asked.rounds, Random(asked.seed)
+    )
     left_out = len(set(everything.items)) - len(set(population.items))
     return Setup(population, question, terms, asked.rounds, clients, left_out)
 

@@ -34,6 +34,7 @@ from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
 WORD_BITS = 16
+MOST_ROUNDS = 10_000
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -110,9 +111,9 @@ def enrolment_scope(study: str) -> bytes:
 class Plan(Public):
     """What one round asks of each device; its digest is bound into every key of the round.
 
-    Rounds count from 1. `seed` is 32 bytes of fresh public randomness for hash functions.
-    Devices sample their items at threshold `t` (not the question's; 1 takes them all). A
-    mechanism's own plan narrows `question` and adds what changes from round to round.
+    Rounds count from 1 to `rounds`. `seed` is 32 bytes of fresh public randomness for hash
+    functions. Devices sample their items at threshold `t` (not the question's; 1 takes them
+    all). A mechanism's own plan narrows `question` and adds what changes from round to round.
     """
 
     mechanism: str
@@ -120,6 +121,7 @@ class Plan(Public):
 
     study: str = Field(min_length=1, max_length=64)
     round: int = Field(ge=1)
+    rounds: int = Field(ge=1, le=MOST_ROUNDS)
     terms: Terms
     seed: Hex32
     t: float = Field(default=1, ge=1, le=1e15)
@@ -174,8 +176,8 @@ class Mechanism(ABC, Generic[Q, P]):
     name: str
 
     @abstractmethod
-    def first_plan(self, question: Q, terms: Terms, study: str, rng: Random) -> P:
-        """Return the plan of round 1.
+    def first_plan(self, question: Q, terms: Terms, study: str, rounds: int, rng: Random) -> P:
+        """Return the plan of round 1 of `rounds`.
 
         Raises:
             ValueError: if the question cannot be answered under these terms; says what can.

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from protocol.mechanism import Hex32, Terms
+from protocol.mechanism import MOST_ROUNDS, Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
@@ -95,7 +95,7 @@ class StudyRequest(Public):
     name: Name
     question: AnyQuestion
     terms: Terms
-    rounds: int = Field(ge=1, le=10_000)
+    rounds: int = Field(ge=1, le=MOST_ROUNDS)
     timeouts: Timeouts = Timeouts()
     start: bool = False
 

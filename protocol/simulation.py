@@ -58,17 +58,18 @@ def run_study(
     rounds: Iterable[Sequence[Histogram]],
     rng: Random,
     *,
+    planned: int,
     dropout: float = 0.0,
     secure: bool = False,
 ) -> Iterator[Outcome[P]]:
-    """Yield the outcome of each of `rounds`, the histograms of its devices.
+    """Yield the outcome of each of `rounds`, the histograms of its devices; `planned` are so many.
 
     Each device vanishes with probability `dropout`, in any phase alike.
 
     Raises:
         ValueError: if the mechanism has no plan for this question under these terms.
     """
-    plan, tally = mechanism.first_plan(question, terms, "simulation", rng), NOTHING
+    plan, tally = mechanism.first_plan(question, terms, "simulation", planned, rng), NOTHING
     speaking = phases(terms.mode)
     for histograms in rounds:
         chance = np.random.default_rng(rng.getrandbits(128))

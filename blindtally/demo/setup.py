@@ -84,7 +84,7 @@ def choose(
     if words is None:
         question = question.model_copy(update={"words": _words(question, terms)})
     # What cannot be asked is told before a server is started.
-    MECHANISMS[question.mechanism].first_plan(question, terms, "demo", Random(seed))
+    MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
     holdings = hold(population, rounds, devices, contribution, seed)
     policy = Policy(
         max_contribution=contribution,
@@ -99,7 +99,7 @@ def choose(
 def _words(question: AdaptiveIbltQuestion, terms: Terms) -> int:
     """Return the words of a table with room for `ROOM` items a device."""
     mechanism = MECHANISMS[question.mechanism]
-    plan = mechanism.first_plan(question, terms, "demo", Random(0))
+    plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
     a_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
     return math.ceil(cells_for(max(LEAST_ROOM, round(ROOM * terms.devices))) * a_cell)
 

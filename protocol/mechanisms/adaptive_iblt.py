@@ -85,7 +85,7 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     name = "adaptive-iblt"
 
     def first_plan(
-        self, question: AdaptiveIbltQuestion, terms: Terms, study: str, rng: Random
+        self, question: AdaptiveIbltQuestion, terms: Terms, study: str, rounds: int, rng: Random
     ) -> AdaptiveIbltPlan:
         """Return the plan of round 1, with t_1 from the most that devices could hold.
 
@@ -103,6 +103,7 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         return AdaptiveIbltPlan(
             study=study,
             round=1,
+            rounds=rounds,
             terms=terms,
             seed=rng.randbytes(32).hex(),
             question=question,

@@ -88,7 +88,12 @@ class Studies:
         """Return the first plan, made in a thread but in no transaction: it may take a while."""
         mechanism = MECHANISMS[study.question.mechanism]
         plan: AnyPlan = await asyncio.to_thread(
-            mechanism.first_plan, study.question, study.terms, study.id, self.rng
+            mechanism.first_plan,
+            study.question,
+            study.terms,
+            study.id,
+            study.rounds,
+            self.rng,
         )
         return plan
 

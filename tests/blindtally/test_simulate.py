@@ -171,6 +171,7 @@ def outcome(answer: Answer | None, truth: dict[str, int], tally: Tally = NOTHING
         {
             "study": "s",
             "round": 1,
+            "rounds": 2,
             "terms": {"cohort_size": 10, "minimum": 5},
             "seed": "0" * 64,
             "question": {

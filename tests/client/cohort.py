@@ -42,7 +42,7 @@ MECHANISM = MECHANISMS["adaptive-iblt"]
 def view_of(number: int = 1, **terms: object) -> RoundView:
     """Return an open round of a study with `terms`."""
     asked = Terms.model_validate(TERMS.model_dump() | terms)
-    first = MECHANISM.first_plan(QUESTION, asked, STUDY, Random(1))
+    first = MECHANISM.first_plan(QUESTION, asked, STUDY, 9, Random(1))
     opened = "2030-01-01T00:00:00Z"
     return RoundView.model_validate(
         {

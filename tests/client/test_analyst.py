@@ -40,6 +40,7 @@ def a_round(number: int, state: str) -> dict[str, object]:
         "terms": TERMS.model_dump(),
         "seed": "00" * 32,
         "question": QUESTION.model_dump(),
+        "rounds": 3,
         "t": 2.0,
         "cells": 60,
     }

@@ -18,7 +18,7 @@ from secagg.parameters import parameters
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
 QUESTION = AnyQuestion(threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000)
-PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, Random(1))
+PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1))
 POLICY = Policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
 SEAT = Seat.model_validate(
     {"participant": "p", "cohort": 0, "slot": 3, "deadline": "2030-01-01T00:00:00Z"}

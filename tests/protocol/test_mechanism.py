@@ -17,7 +17,7 @@ QUESTION = AdaptiveIbltQuestion(threshold=20, contribution=3, domain=Utf8(max_by
 
 @pytest.fixture
 def plan() -> AnyPlan:
-    return AdaptiveIblt().first_plan(QUESTION, TERMS, "study", Random(1))
+    return AdaptiveIblt().first_plan(QUESTION, TERMS, "study", 3, Random(1))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ class Example:
 
     def plan(self, seed: int = 0) -> Any:
         """Return a first plan with the update."""
-        first = self.mechanism.first_plan(self.question, self.terms, "laws", random.Random(seed))
+        first = self.mechanism.first_plan(
+            self.question, self.terms, "laws", 30, random.Random(seed)
+        )
         return first.model_copy(update=self.update)
 
 

@@ -175,6 +175,7 @@ PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(
     AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500),
     Terms(cohort_size=10, minimum=8),
     "study",
+    1,
     Random(1),
 )
 

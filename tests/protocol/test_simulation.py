@@ -32,7 +32,7 @@ def devices(count: int, seed: int = 1) -> list[dict[str, int]]:
 
 
 def plan(**changes: Any) -> Any:
-    first = MECHANISM.first_plan(QUESTION, TERMS, "test", random.Random(1))
+    first = MECHANISM.first_plan(QUESTION, TERMS, "test", 5, random.Random(1))
     return first.model_copy(update=changes)
 
 
@@ -135,6 +135,7 @@ def test_whoever_is_lost_as_late_as_can_be_is_in_the_sum() -> None:
 
 def study(seed: int, **options: Any) -> list[Any]:
     rounds = [devices(24, number) for number in range(4)]
+    options |= {"planned": len(rounds)}
     return list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(seed), **options))
 
 
@@ -152,21 +153,22 @@ def test_the_rounds_of_a_study_have_plans_of_their_own() -> None:
 
 def test_devices_that_hold_more_are_clipped() -> None:
     rounds = [[{"aa": 5, "bb": 4}] * 10]
-    [outcome] = run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1))
+    [outcome] = run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1), planned=1)
     assert sum(outcome.truth.values()) == 20
 
 
 def test_devices_vanish_at_the_rate_asked_for() -> None:
     terms = Terms(cohort_size=4000, minimum=100)
     [outcome] = run_study(
-        MECHANISM, QUESTION, terms, [devices(4000)], random.Random(1), dropout=0.4
+        MECHANISM, QUESTION, terms, [devices(4000)], random.Random(1), planned=1, dropout=0.4
     )
     # Three in five of those who vanish are not counted: 24% of 4,000, sd 27.
     assert 2900 < len(outcome.counted) < 3180
 
 
 def test_a_failed_round_does_not_end_a_study() -> None:
-    rounds = [devices(24), devices(3), devices(24)]
-    outcomes = list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1), secure=True))
+    rounds, rng = [devices(24), devices(3), devices(24)], random.Random(1)
+    study = run_study(MECHANISM, QUESTION, TERMS, rounds, rng, planned=3, secure=True)
+    outcomes = list(study)
     assert [outcome.answer is None for outcome in outcomes] == [False, True, False]
     assert outcomes[2].plan.t == outcomes[1].plan.t

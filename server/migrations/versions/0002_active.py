@@ -9,11 +9,12 @@ public key, stands for it.
 Columns are altered in place: SQLite refuses to make a table anew that others refer to.
 """
 
-from datetime import UTC, datetime
 from hashlib import sha256
 
 import sqlalchemy as sa
 from alembic import op
+
+from server.migrations.running import fail_running_rounds
 
 revision = "0002"
 down_revision = "0001"
@@ -21,7 +22,7 @@ down_revision = "0001"
 
 def upgrade() -> None:
     """Change the tables to what `server/schema.py` describes."""
-    _fail_running_rounds()
+    fail_running_rounds()
     _divide_tables()
     for name in ("degree", "threshold", "seed", "digest"):
         op.drop_column("cohorts", name)
@@ -37,24 +38,6 @@ def upgrade() -> None:
         column = sa.Column(name, sa.LargeBinary, nullable=False, server_default=default)
         op.add_column("participants", column)
     op.add_column("participants", sa.Column("blamed", sa.Text))
-
-
-def _fail_running_rounds() -> None:
-    """Fail the cohorts of rounds without an answer: none could be read from their sums."""
-    rounds = sa.table("rounds", *map(sa.column, ("study", "number", "state")))
-    cohorts = sa.table(
-        "cohorts",
-        *map(sa.column, ("id", "study", "round", "phase", "failure")),
-        sa.column("history", sa.JSON),
-    )
-    its = (rounds.c.study == cohorts.c.study) & (rounds.c.number == cohorts.c.round)
-    running = its & (rounds.c.state == "running") & (cohorts.c.phase != "failed")
-    failed = {"phase": "failed", "entered": datetime.now(UTC).isoformat(), "heard": 0}
-    reason = "the service was upgraded to another protocol"
-    query = sa.select(cohorts.c.id, cohorts.c.history).where(running)
-    for cohort, history in op.get_bind().execute(query).all():
-        change = cohorts.update().where(cohorts.c.id == cohort)
-        op.execute(change.values(phase="failed", failure=reason, history=[*history, failed]))
 
 
 def _divide_tables() -> None:

@@ -1,10 +1,15 @@
-"""Tallies: what a study's rounds say together, in the place of what each said of each item."""
+"""Tallies: what a study's rounds say together, in the place of what each said of each item.
+
+Plans say of how many rounds theirs is one. That changes their digests, so the cohorts of a
+round that is running fail, and its study goes on with the next.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 
 from protocol.mechanism import Estimate, add_estimates
 from protocol.tally import NOTHING
+from server.migrations.running import fail_running_rounds
 
 revision = "0003"
 down_revision = "0002"
@@ -27,6 +32,8 @@ def upgrade() -> None:
     op.create_index("heavy_hitters_by_rank", "heavy_hitters", ["study", "estimate", "item"])
     _add_up(tallies, heavy_hitters)
     op.drop_table("estimates")
+    fail_running_rounds()
+    _number_plans()
 
 
 def _add_up(tallies: sa.Table, heavy_hitters: sa.Table) -> None:
@@ -48,3 +55,13 @@ def _add_up(tallies: sa.Table, heavy_hitters: sa.Table) -> None:
         for item, count, variance in heavy:
             row = {"study": study, "item": bytes(item), "estimate": count, "variance": variance}
             op.execute(heavy_hitters.insert().values(row))
+
+
+def _number_plans() -> None:
+    studies = sa.table("studies", *map(sa.column, ("id", "rounds")))
+    rounds = sa.table("rounds", *map(sa.column, ("study", "number")), sa.column("plan", sa.JSON))
+    its = rounds.c.study == studies.c.id
+    query = sa.select(rounds.c.study, rounds.c.number, rounds.c.plan, studies.c.rounds).where(its)
+    for study, number, plan, count in op.get_bind().execute(query).all():
+        change = rounds.update().where(rounds.c.study == study, rounds.c.number == number)
+        op.execute(change.values(plan=plan | {"rounds": count}))

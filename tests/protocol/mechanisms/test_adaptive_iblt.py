@@ -31,7 +31,7 @@ def question(**changes: Any) -> AdaptiveIbltQuestion:
 
 
 def first_plan(terms: Terms = TERMS, **changes: Any) -> AdaptiveIbltPlan:
-    return MECHANISM.first_plan(question(**changes), terms, "study", random.Random(1))
+    return MECHANISM.first_plan(question(**changes), terms, "study", 30, random.Random(1))
 
 
 @pytest.mark.parametrize("words", [210, 1_000, 2_000, 5_500])
