@@ -28,27 +28,20 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.mechanism import (
-    WORD_BITS,
-    Answer,
-    Estimate,
-    Histogram,
-    Mechanism,
-    Plan,
-    Question,
-    Terms,
-    add_estimates,
-    ranked,
+from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, Terms, add_estimates
+from protocol.mechanisms.holdings import gather
+from protocol.mechanisms.tables import (
+    MOST_CELLS,
+    Table,
+    check_words,
+    most_cells,
+    table,
+    worst_threshold,
 )
 from protocol.sampling import Threshold
-from protocol.sketches.capacity import SUBTABLES, capacity, cells_for
-from protocol.sketches.iblt import Cell, Iblt
+from protocol.sketches.capacity import SUBTABLES, capacity
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
-
-LEAST_CAPACITY = 10  # keys, at 3.6 cells each; fewer take more still
-_MOST_CELLS = SUBTABLES * 2**22
-_MOST_VALUE = 2**31
 
 
 class AdaptiveIbltQuestion(Question):
@@ -62,11 +55,11 @@ class AdaptiveIbltPlan(Plan):
 
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
     question: AdaptiveIbltQuestion
-    cells: int = Field(ge=SUBTABLES, le=_MOST_CELLS, multiple_of=SUBTABLES)
+    cells: int = Field(ge=SUBTABLES, le=MOST_CELLS, multiple_of=SUBTABLES)
 
     @model_validator(mode="after")
     def _keeps_to_the_words(self) -> Self:
-        most = _most_cells(self.question, self.terms, self.t)
+        most = most_cells(self.question, self.terms, self.t)
         if self.cells > most:
             raise ValueError(
                 f"{self.cells} cells do not fit in {self.question.words} words; {most} do"
@@ -93,13 +86,8 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
             ValueError: if `words` do not hold a table of `LEAST_CAPACITY` keys; says how many
                 do. Also if the devices' counts may add up to 2^31 or more.
         """
-        t = _first_threshold(question, terms)
-        if _most_cells(question, terms, 1.0) < cells_for(LEAST_CAPACITY):
-            raise ValueError(
-                f"{question.words} words are too few for a table of {LEAST_CAPACITY} items "
-                f"of this domain from {terms.devices:,} devices: {_least_words(question, terms)} "
-                f"words are needed"
-            )
+        check_words(question, terms)
+        t = worst_threshold(question, terms)
         return AdaptiveIbltPlan(
             study=study,
             round=1,
@@ -108,12 +96,12 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
             seed=rng.randbytes(32).hex(),
             question=question,
             t=t,
-            cells=_most_cells(question, terms, t),
+            cells=most_cells(question, terms, t),
         )
 
     def ring(self, plan: AdaptiveIbltPlan) -> Ring:
         """Return the ring of the round's tables."""
-        return _table(plan).ring
+        return _table(plan).iblt.ring
 
     def encode(
         self, plan: AdaptiveIbltPlan, histogram: Histogram, rng: np.random.Generator
@@ -125,19 +113,8 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
         """Return the sum of the devices' tables, bit for bit, inserting each item once."""
-        numbers: dict[str, int] = {}
-        which: list[int] = []
-        counts: list[int] = []
-        for histogram in histograms:
-            _check_contribution(histogram, plan.question.contribution)
-            for item in sorted(histogram):
-                which.append(numbers.setdefault(item, len(numbers)))
-                counts.append(histogram[item])
-        keys = plan.question.domain.encode(list(numbers))
-        sampled = plan.threshold.sample(np.array(counts, np.int64), rng.random(len(counts)))
-        values = np.zeros(len(numbers), dtype=np.int64)
-        np.add.at(values, np.array(which, np.int64), sampled)
-        return _table(plan).insert(keys[values > 0], values[values > 0])
+        held = gather(plan.question, histograms)
+        return _table(plan).insert(held, rng.random(len(held.counts)))
 
     def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
         """Return which of the table's laws `total` breaks; `Iblt.fault` has them and the odds.
@@ -147,28 +124,18 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         more counts than all devices may insert, of which honest ones, as they sample, use
         some 1 / t.
         """
-        return _table(plan).fault(total, participants * plan.threshold.total)
+        return _table(plan).iblt.fault(total, participants * plan.threshold.total)
 
     def decode(
         self, plan: AdaptiveIbltPlan, total: Vector, participants: int, tally: Tally
     ) -> Answer:
-        """Return the estimates in `total`, highest first, or how full the table was.
-
-        A variance is N (E[T] - 1) with the estimate in the place of N: unbiased if each
-        device holds one of an item, else too high. A key that no item has comes from a
-        device that made it up, and is left out.
-        """
+        """Return the estimates in `total`, highest first, or how full the table was."""
         del participants  # the plan's bound stands for any number of them
-        listing = _table(plan).list_entries(total)
+        full = _table(plan)
+        listing = full.iblt.list_entries(total)
         if not listing.complete:
             return Answer(False, listing.distinct, tally=tally)
-        unit, spread = plan.threshold.unit, plan.threshold.mean - 1
-        items = plan.question.domain.decode(listing.keys)
-        found = ranked(
-            Estimate(item, value * unit, value * unit * spread)
-            for item, value in zip(items, listing.values.tolist(), strict=True)
-            if item is not None
-        )
+        found = full.estimates(plan.question.domain, listing)
         return Answer(True, listing.distinct, tuple(found), add_estimates(tally, found))
 
     def next_plan(
@@ -179,57 +146,16 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         t = plan.t
         if answer is not None:
             t = t / 2 + t / 2 * answer.distinct / capacity(plan.cells)
-            t = min(max(1.0, t), 2 * _first_threshold(plan.question, plan.terms))
+            t = min(max(1.0, t), 2 * worst_threshold(plan.question, plan.terms))
         return plan.model_copy(
             update={
                 "round": plan.round + 1,
                 "seed": rng.randbytes(32).hex(),
                 "t": t,
-                "cells": _most_cells(plan.question, plan.terms, t),
+                "cells": most_cells(plan.question, plan.terms, t),
             }
         )
 
 
-def _check_contribution(histogram: Histogram, most: int) -> None:
-    total = 0
-    for item, count in histogram.items():
-        if count < 1:
-            raise ValueError(f"counts are 1 or more, got {count} of {item!r}")
-        total += count
-    if total > most:
-        raise ValueError(f"a device contributes at most {most} items, got {total}")
-
-
-def _table(plan: AdaptiveIbltPlan) -> Iblt:
-    cell = _cell(plan.question, plan.terms, plan.t)
-    return Iblt(cell, plan.cells, bytes.fromhex(plan.seed))
-
-
-def _cell(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> Cell:
-    """Return what a cell must hold when every device adds all it can to one item.
-
-    Raises:
-        ValueError: if that is 2^31 or more.
-    """
-    most = terms.devices * Threshold(t, question.contribution).bound
-    if most >= _MOST_VALUE:
-        raise ValueError(
-            f"{terms.devices:,} devices with {question.contribution} items each may hold one "
-            f"item {most:,} times; a cell counts to less than {_MOST_VALUE:,}"
-        )
-    return Cell(question.domain.chunks, question.domain.bound, most)
-
-
-def _most_cells(question: AdaptiveIbltQuestion, terms: Terms, t: float) -> int:
-    return min(_MOST_CELLS, _cell(question, terms, t).most(question.nbytes))
-
-
-def _first_threshold(question: AdaptiveIbltQuestion, terms: Terms) -> float:
-    """Return t_1, from a table with cells as wide as any threshold needs."""
-    cells = max(SUBTABLES, _most_cells(question, terms, 1.0))
-    return max(1.0, terms.devices * question.contribution / capacity(cells))
-
-
-def _least_words(question: AdaptiveIbltQuestion, terms: Terms) -> int:
-    ring = _cell(question, terms, 1.0).ring(cells_for(LEAST_CAPACITY))
-    return -(-ring.nbytes * 8 // WORD_BITS)
+def _table(plan: AdaptiveIbltPlan) -> Table:
+    return table(plan.question, plan.terms, plan.t, plan.cells, bytes.fromhex(plan.seed))

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import WORD_BITS, Answer, Terms
 from protocol.mechanisms.adaptive_iblt import (
-    LEAST_CAPACITY,
     AdaptiveIblt,
     AdaptiveIbltPlan,
     AdaptiveIbltQuestion,
 )
+from protocol.mechanisms.tables import LEAST_CAPACITY
 from protocol.sketches.capacity import capacity
 from protocol.sketches.iblt import Cell, Iblt
 from protocol.tally import NOTHING

@@ -1,0 +1,57 @@
+"""What some devices hold, as arrays: the common first step of every `encode_sum`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.domain import Keys
+from protocol.mechanism import Histogram, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Distinct `keys`, shape `(k, chunks)`, and holdings: which key, and how often it is held.
+
+    Holdings stand in the order of devices, and within one device in that of its items.
+    """
+
+    keys: Keys
+    which: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    def total(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum of `amounts`, one a holding, by key."""
+        totals = np.zeros(len(self.keys), dtype=np.int64)
+        np.add.at(totals, self.which, amounts)
+        return totals
+
+
+def gather(question: Question, histograms: Iterable[Histogram]) -> Holdings:
+    """Return what the devices hold.
+
+    Raises:
+        ValueError: if a device's counts add up to more than the contribution bound, are not
+            positive, or an item is outside the domain.
+    """
+    numbers: dict[str, int] = {}
+    which: list[int] = []
+    counts: list[int] = []
+    for histogram in histograms:
+        _check_contribution(histogram, question.contribution)
+        for item in sorted(histogram):
+            which.append(numbers.setdefault(item, len(numbers)))
+            counts.append(histogram[item])
+    keys = question.domain.encode(list(numbers))
+    return Holdings(keys, np.array(which, np.int64), np.array(counts, np.int64))
+
+
+def _check_contribution(histogram: Histogram, most: int) -> None:
+    total = 0
+    for item, count in histogram.items():
+        if count < 1:
+            raise ValueError(f"counts are 1 or more, got {count} of {item!r}")
+        total += count
+    if total > most:
+        raise ValueError(f"a device contributes at most {most} items, got {total}")
