@@ -27,10 +27,9 @@ from protocol.mechanism import MOST_ROUNDS, Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
-from secagg.cohort import DIGEST_BYTES, Entry, Sharer
 from secagg.deals import PARCEL_BYTES, Parcel
-from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
+from secagg.roster import Entry, Roster, Sharer, Sharers, roster_bytes, sharers_bytes
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -40,7 +39,6 @@ RoundState = Literal["running", "decoded", "undecoded", "failed"]
 RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no service
 PROBLEM = "urn:blindtally:problem:"
 
-_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES}s{DIGEST_BYTES}s")
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
 _PARCEL = struct.Struct(f">I{PARCEL_BYTES}s")
 
@@ -227,33 +225,26 @@ class Pending(Public):
 
 def pack_roster(roster: Iterable[Entry]) -> bytes:
     """Return the body that carries `roster`, by slot."""
-    return b"".join(entry.pack() for entry in roster)
+    return roster_bytes(roster)
 
 
-def unpack_roster(body: bytes, *, has_registrar: bool) -> tuple[Entry, ...]:
+def unpack_roster(body: bytes, *, has_registrar: bool) -> Roster:
     """Return the roster in `body`.
 
     Raises:
         ValueError: if the size is no multiple of an entry's, or a key is no good.
     """
-    size = 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES
-    if len(body) % size:
-        raise ValueError(f"entries take {size} bytes each; {len(body)} is no multiple")
-    rows = (body[start : start + size] for start in range(0, len(body), size))
-    return tuple(
-        Entry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:]) for row in rows
-    )
+    return Roster(body, 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES)
 
 
 def pack_sharers(sharers: Mapping[int, Sharer]) -> bytes:
     """Return the body that says who shared."""
-    rows = sorted(sharers.items())
-    return b"".join(_SHARER.pack(slot, s.contribution, s.digest) for slot, s in rows)
+    return sharers_bytes(sharers)
 
 
-def unpack_sharers(body: bytes) -> dict[int, Sharer]:
+def unpack_sharers(body: bytes) -> Sharers:
     """Return who shared, by slot; raises ValueError as `unpack_parcels`."""
-    return {slot: Sharer(*row) for slot, *row in _records(_SHARER, body, "sharers")}
+    return Sharers(body)
 
 
 def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:

@@ -8,16 +8,17 @@ plan, roster or list of sharers has another label: its keys agree with nobody's,
 open for nobody, and the sum of its masks is noise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 
-from secagg.graph import CONTRIBUTION_BYTES, Picking
-from secagg.keys import SIGNATURE_BYTES, PublicKeys, Purpose, check_identity, is_signed, statement
+from secagg.graph import Picking
+from secagg.keys import PublicKeys, Purpose, is_signed, statement
 from secagg.parameters import Assumptions, Parameters, parameters
+from secagg.roster import DIGEST_BYTES, Entry, Roster, Sharer, Sharers, roster_bytes, sharers_bytes
 
-DIGEST_BYTES = 32
+__all__ = ["DIGEST_BYTES", "Cohort", "Entry", "Registry", "Sharer", "View", "advertisement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +40,6 @@ class Registry:
         return is_signed(self.registrar, self.enrolment(identity), signature)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One participant in a roster: its identity, its keys for this sum, what vouches for them.
-
-    `signature` is that of the identity under its keys, `enrolment` the registrar's under the
-    identity, empty where there is no registry.
-
-    Raises:
-        ValueError: if the identity is not a good public key, or the signature of a wrong size.
-    """
-
-    identity: bytes
-    keys: PublicKeys
-    signature: bytes
-    enrolment: bytes = b""
-
-    def __post_init__(self) -> None:
-        check_identity(self.identity)
-        if len(self.signature) != SIGNATURE_BYTES:
-            raise ValueError(f"a signature has {SIGNATURE_BYTES} bytes")
-
-    def pack(self) -> bytes:
-        """Return the entry's bytes: identity, mask key, seal key, signature, enrolment if any."""
-        keys = self.keys.mask + self.keys.seal
-        return self.identity + keys + self.signature + self.enrolment
-
-
 def advertisement(plan: bytes, keys: PublicKeys) -> bytes:
     """Return what an identity signs to take part with `keys` in the sums of a plan's digest."""
     return statement("keys", plan, 0, keys.mask + keys.seal)
@@ -83,14 +57,15 @@ class Cohort:
 
     plan: bytes
     number: int
-    roster: tuple[Entry, ...]
+    roster: Sequence[Entry]
     assumptions: Assumptions
     registry: Registry | None = None
 
     def __post_init__(self) -> None:
         if len(self.plan) != DIGEST_BYTES:
             raise ValueError(f"a plan's digest has {DIGEST_BYTES} bytes")
-        if len({len(entry.enrolment) for entry in self.roster}) > 1:
+        packed = isinstance(self.roster, Roster)
+        if not packed and len({len(entry.enrolment) for entry in self.roster}) > 1:
             raise ValueError("enrolments of different sizes in one roster")
         parameters(self.n, self.assumptions)
 
@@ -115,7 +90,7 @@ class Cohort:
         p = self.parameters
         numbers = (self.number, p.n, p.holders, p.threshold, p.partners, p.witnesses)
         packed = b"".join(number.to_bytes(4, "big") for number in numbers)
-        roster = sha256(b"".join(entry.pack() for entry in self.roster)).digest()
+        roster = sha256(roster_bytes(self.roster)).digest()
         return sha256(b"blindtally sum v1\0" + self.plan + packed + roster).digest()
 
     def vouches(self, slot: int) -> bool:
@@ -135,18 +110,6 @@ class Cohort:
         return Purpose(self.label, "key share", owner, holder)
 
 
-@dataclass(frozen=True, slots=True)
-class Sharer:
-    """That a participant shared: its contribution to the graph, and the SHA-256 of its shares."""
-
-    contribution: bytes
-    digest: bytes
-
-    def said(self) -> bytes:
-        """Return the bytes that the participant signs, and that views are told apart by."""
-        return self.contribution + self.digest
-
-
 @dataclass(frozen=True, eq=False)
 class View:
     """A cohort as it is once the mask keys are shared: who did, who masks with whom.
@@ -159,19 +122,21 @@ class View:
     sharers: Mapping[int, Sharer]
 
     def __post_init__(self) -> None:
-        for slot, sharer in self.sharers.items():
-            sizes = (len(sharer.contribution), len(sharer.digest))
-            if not 0 <= slot < self.cohort.n or sizes != (CONTRIBUTION_BYTES, DIGEST_BYTES):
+        sized = isinstance(self.sharers, Sharers)
+        for slot in self.sharers:
+            if not 0 <= slot < self.cohort.n or not (sized or self.sharers[slot].is_sized):
                 raise ValueError(f"participant {slot}: no such sharer, or of a wrong size")
 
     @cached_property
     def label(self) -> bytes:
         """Return the 32 bytes that stand for the cohort, its graph and all shares dealt."""
-        said = (s.to_bytes(4, "big") + self.sharers[s].said() for s in sorted(self.sharers))
-        return sha256(b"blindtally view v1\0" + self.cohort.label + b"".join(said)).digest()
+        said = sharers_bytes(self.sharers)
+        return sha256(b"blindtally view v1\0" + self.cohort.label + said).digest()
 
     @cached_property
-    def _contributions(self) -> dict[int, bytes]:
+    def _contributions(self) -> Mapping[int, bytes]:
+        if isinstance(self.sharers, Sharers):
+            return self.sharers.contributions
         return {slot: sharer.contribution for slot, sharer in self.sharers.items()}
 
     @cached_property

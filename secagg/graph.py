@@ -53,7 +53,9 @@ class Picking:
         if self._shape.is_complete or not others:
             return frozenset(others)
         m, scale = self._shape.partners, self._shape.n - 1
-        streams = b"".join(self._stream(o, contributions[o], self._partner_draws) for o in others)
+        prefix, size = self._prefix, _WORD.itemsize * self._partner_draws
+        said = [prefix + other.to_bytes(4, "big") + contributions[other] for other in others]
+        streams = b"".join([shake_128(one).digest(size) for one in said])
         words = np.frombuffer(streams, _WORD).reshape(len(others), -1)
         # Scaled words equal v from ceil(2^32 v / scale) on; whoever sits behind `slot` counts
         # it as v = slot, whoever sits before it as slot - 1.
@@ -84,7 +86,7 @@ class Picking:
 
     def _stream(self, slot: int, contribution: bytes, draws: int) -> bytes:
         said = self._prefix + slot.to_bytes(4, "big") + contribution
-        return shake_128(said).digest(4 * draws)
+        return shake_128(said).digest(_WORD.itemsize * draws)
 
 
 @lru_cache(maxsize=64)

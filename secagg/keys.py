@@ -19,6 +19,7 @@ Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869], signatures
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import eq
 from random import Random
 from typing import Any
 
@@ -143,6 +144,17 @@ def check_identity(public: bytes) -> None:
         raise ValueError(f"an identity has {KEY_BYTES} bytes, got {len(public)}")
     if public in _WEAK_IDENTITIES:
         raise ValueError("an identity is of low order: its signatures prove nothing")
+
+
+def are_good(identities: list[bytes], masks: list[bytes], seals: list[bytes]) -> bool:
+    """Return whether these 32-byte keys all pass `check_identity` and those of `PublicKeys`."""
+    keys = masks + seals
+    return (
+        _WEAK_IDENTITIES.isdisjoint(identities)
+        and _LOW_ORDER.isdisjoint(keys)
+        and max((key[-1] for key in keys), default=0) < 2**7
+        and not any(map(eq, masks, seals))
+    )
 
 
 @dataclass(frozen=True, slots=True)

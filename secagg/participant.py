@@ -24,7 +24,7 @@ Source: [Bonawitz17, figure 4] on a graph of picked holders [Bell20, section 4].
 with the vector, witnesses and the commitments in the deals are ours.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -43,6 +43,7 @@ from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
 from secagg.ring import Ring, Vector
+from secagg.roster import identities, public_keys
 from secagg.shamir import is_share, split
 
 
@@ -120,11 +121,11 @@ class Joined(_State):
         return self.seal.agree(other.keys.seal)
 
 
-def _check_roster(roster: tuple[Entry, ...]) -> None:
+def _check_roster(roster: Sequence[Entry]) -> None:
     # One device in two slots would be two of the corrupt; a key twice, two masks in one.
-    if len({entry.identity for entry in roster}) < len(roster):
+    if len(set(identities(roster))) < len(roster):
         raise RefusedError("showed a roster with the same identity twice")
-    if len({key for e in roster for key in (e.keys.mask, e.keys.seal)}) < 2 * len(roster):
+    if len(set(public_keys(roster))) < 2 * len(roster):
         raise RefusedError("showed a roster with the same key twice")
 
 

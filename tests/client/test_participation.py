@@ -212,7 +212,7 @@ def borrowed_signatures(body: bytes) -> bytes:
 
 
 def another_deal(body: bytes) -> bytes:
-    sharers = unpack_sharers(body)
+    sharers = dict(unpack_sharers(body))
     sharers[0] = type(sharers[0])(sharers[1].contribution, sharers[0].digest)
     return pack_sharers(sharers)
 

@@ -1,0 +1,165 @@
+"""Who takes part and who shared: lists as long as the cohort, in the bytes they travel in.
+
+    roster      for each slot: identity, mask key, seal key (32 each), signature (64),
+                enrolment (64, if there is a registrar)
+    sharers     for each in rising order: slot (u32), contribution (32), digest (32)
+
+Labels cover the same bytes. A participant checks all entries and looks at some, so what is
+checked is cut out of the bytes at once, and an entry is made when it is looked at.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from secagg.graph import CONTRIBUTION_BYTES
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_good, check_identity
+
+DIGEST_BYTES = 32
+_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES + DIGEST_BYTES}s")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One participant in a roster: its identity, its keys for this sum, what vouches for them.
+
+    `signature` is that of the identity under its keys, `enrolment` the registrar's under the
+    identity, empty where there is no registry.
+
+    Raises:
+        ValueError: if the identity is not a good public key, or the signature of a wrong size.
+    """
+
+    identity: bytes
+    keys: PublicKeys
+    signature: bytes
+    enrolment: bytes = b""
+
+    def __post_init__(self) -> None:
+        check_identity(self.identity)
+        if len(self.signature) != SIGNATURE_BYTES:
+            raise ValueError(f"a signature has {SIGNATURE_BYTES} bytes")
+
+    def pack(self) -> bytes:
+        """Return the entry's bytes: identity, mask key, seal key, signature, enrolment if any."""
+        keys = self.keys.mask + self.keys.seal
+        return self.identity + keys + self.signature + self.enrolment
+
+
+class Roster(Sequence[Entry]):
+    """The entries packed in `body`, `size` bytes each, by slot.
+
+    `identities` and `keys` (of both kinds) are those of all entries.
+
+    Raises:
+        ValueError: if the size of `body` is no multiple, or an entry is none.
+    """
+
+    def __init__(self, body: bytes, size: int) -> None:
+        if len(body) % size:
+            raise ValueError(f"entries take {size} bytes each; {len(body)} is no multiple")
+        self.body = body
+        self._size = size
+        self._starts = starts = range(0, len(body), size)
+        self.identities, masks, seals = (
+            [body[start + at : start + at + KEY_BYTES] for start in starts] for at in (0, 32, 64)
+        )
+        self.keys = masks + seals
+        if not are_good(self.identities, masks, seals):
+            list(self)  # to make the bad one raises what is wrong with it
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, slot: int) -> Entry: ...
+    @overload
+    def __getitem__(self, slot: slice) -> tuple[Entry, ...]: ...
+    def __getitem__(self, slot: int | slice) -> Entry | tuple[Entry, ...]:
+        if isinstance(slot, slice):
+            return tuple(map(self._entry, self._starts[slot]))
+        return self._entry(self._starts[slot])
+
+    def _entry(self, start: int) -> Entry:
+        row = self.body[start : start + self._size]
+        return Entry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
+
+
+def roster_bytes(roster: Iterable[Entry]) -> bytes:
+    """Return the bytes of `roster`, by slot."""
+    return roster.body if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
+
+
+def identities(roster: Sequence[Entry]) -> list[bytes]:
+    """Return the identities in `roster`, by slot."""
+    return roster.identities if isinstance(roster, Roster) else [e.identity for e in roster]
+
+
+def public_keys(roster: Sequence[Entry]) -> list[bytes]:
+    """Return all keys for masks and all keys for envelopes in `roster`."""
+    if isinstance(roster, Roster):
+        return roster.keys
+    return [key for entry in roster for key in (entry.keys.mask, entry.keys.seal)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """That a participant shared: its contribution to the graph, and the SHA-256 of its shares."""
+
+    contribution: bytes
+    digest: bytes
+
+    @property
+    def is_sized(self) -> bool:
+        """Return whether both have the sizes that they should."""
+        return (len(self.contribution), len(self.digest)) == (CONTRIBUTION_BYTES, DIGEST_BYTES)
+
+    def said(self) -> bytes:
+        """Return the bytes that the participant signs, and that views are told apart by."""
+        return self.contribution + self.digest
+
+
+class Sharers(Mapping[int, Sharer]):
+    """Those who shared, by slot, packed in `body`: slot (u32), contribution, digest of each.
+
+    `contributions` are theirs to the graph.
+
+    Raises:
+        ValueError: if the size of `body` is no multiple, or slots do not strictly rise.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        size = _SHARER.size
+        if len(body) % size:
+            raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
+        self.body = body
+        self._said: dict[int, bytes] = dict(_SHARER.iter_unpack(body))
+        slots = list(self._said)
+        if len(slots) * size < len(body) or slots != sorted(slots):
+            raise ValueError("the slots of sharers must strictly rise")
+        self.contributions = {slot: s[:CONTRIBUTION_BYTES] for slot, s in self._said.items()}
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._said)
+
+    def __getitem__(self, slot: int) -> Sharer:
+        said = self._said[slot]
+        return Sharer(said[:CONTRIBUTION_BYTES], said[CONTRIBUTION_BYTES:])
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self._said
+
+    def keys(self) -> KeysView[int]:
+        """Return the slots; as a set they are some ten times as fast as a mapping's."""
+        return self._said.keys()
+
+
+def sharers_bytes(sharers: Mapping[int, Sharer]) -> bytes:
+    """Return the bytes that say who shared."""
+    if isinstance(sharers, Sharers):
+        return sharers.body
+    return b"".join(_SHARER.pack(slot, sharers[slot].said()) for slot in sorted(sharers))

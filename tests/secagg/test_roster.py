@@ -1,0 +1,117 @@
+"""Lists in the bytes they travel in are the lists of what they were made of, and no worse."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from secagg.cohort import Cohort, Entry, Sharer, View
+from secagg.errors import RefusedError
+from secagg.keys import Identity
+from secagg.roster import Roster, Sharers, identities, public_keys, roster_bytes, sharers_bytes
+from tests.secagg.conftest import Group, same
+
+N = 12
+Gather = Callable[..., Group]
+
+
+@pytest.fixture
+def group(gather: Gather) -> Group:
+    return gather(N)
+
+
+def packed(roster: tuple[Entry, ...] | list[Entry]) -> Roster:
+    return Roster(roster_bytes(roster), len(roster[0].pack()))
+
+
+def told(cohort: Cohort) -> Cohort:
+    """Return `cohort` as a participant is told of it."""
+    return replace(cohort, roster=packed(list(cohort.roster)))
+
+
+@pytest.mark.parametrize("registrar", [None, Identity.of(b"r" * 32)])
+def test_a_roster_in_bytes_is_the_same_roster(gather: Gather, registrar: Identity | None) -> None:
+    cohort = gather(N, registrar=registrar).cohort
+    heard = told(cohort)
+    assert tuple(heard.roster) == cohort.roster
+    assert heard.roster[3:5] == cohort.roster[3:5]
+    assert (len(heard.roster), heard.roster[-1]) == (N, cohort.roster[-1])
+    assert (heard.n, heard.label) == (cohort.n, cohort.label)
+    assert all(heard.vouches(slot) for slot in range(N))
+    assert identities(heard.roster) == identities(cohort.roster)
+    assert sorted(public_keys(heard.roster)) == sorted(public_keys(cohort.roster))
+    with pytest.raises(IndexError):
+        heard.roster[N]
+
+
+@pytest.mark.parametrize("slot", [0, 5, N - 1])
+@pytest.mark.parametrize(
+    ("place", "value", "what"),
+    [
+        (0, (1).to_bytes(32, "little"), "identity is of low order"),
+        (32, (1).to_bytes(32, "little"), "key is of low order"),
+        (64, bytes(32), "key is of low order"),
+        (32, b"\x09" + bytes(30) + b"\x80", "unused bit"),
+        (64, b"\x09" + bytes(30) + b"\x80", "unused bit"),
+    ],
+)
+def test_one_bad_key_anywhere_and_the_roster_is_refused(
+    group: Group, slot: int, place: int, value: bytes, what: str
+) -> None:
+    body, start = roster_bytes(group.cohort.roster), 160 * slot + place
+    with pytest.raises(ValueError, match=what):
+        Roster(body[:start] + value + body[start + 32 :], 160)
+
+
+def test_one_key_for_both_uses_is_refused(group: Group) -> None:
+    body = roster_bytes(group.cohort.roster)
+    with pytest.raises(ValueError, match="must differ"):
+        Roster(body[:64] + body[32:64] + body[96:], 160)
+
+
+def test_a_roster_of_half_an_entry_is_refused(group: Group) -> None:
+    with pytest.raises(ValueError, match="no multiple"):
+        Roster(roster_bytes(group.cohort.roster)[:-1], 160)
+
+
+@pytest.mark.parametrize("what", ["identity", "keys"])
+def test_somebody_twice_is_refused_in_bytes_too(group: Group, what: str) -> None:
+    entries = list(group.cohort.roster)
+    entries[5] = replace(entries[5], **{what: getattr(entries[6], what)})
+    with pytest.raises(RefusedError, match="twice"):
+        group.joined[0].share(0, replace(group.cohort, roster=packed(entries)), group.rng)
+
+
+def test_sharers_in_bytes_are_the_same_sharers(group: Group) -> None:
+    view = group.share(range(2, N))
+    heard = View(view.cohort, Sharers(sharers_bytes(view.sharers)))
+    assert heard.sharers == view.sharers
+    assert list(heard.sharers) == sorted(view.sharers)
+    assert heard.sharers.keys() == view.sharers.keys()
+    assert len(heard.sharers) == N - 2
+    assert (2 in heard.sharers, 0 in heard.sharers, heard.sharers.get(0)) == (True, False, None)
+    assert (heard.label, heard.graph) == (view.label, view.graph)
+    for slot in view.sharers:
+        assert heard.partners(slot) == view.partners(slot)
+        assert heard.holders(slot) == view.holders(slot)
+    with pytest.raises(KeyError):
+        heard.sharers[0]
+
+
+def test_sharers_outside_the_cohort_are_refused_in_bytes_too(group: Group) -> None:
+    stranger = sharers_bytes({N: Sharer(bytes(32), bytes(32))})
+    with pytest.raises(ValueError, match="no such sharer"):
+        View(group.cohort, Sharers(stranger))
+
+
+@pytest.mark.parametrize("slots", [(1, 1), (2, 1), (0, 2, 1)])
+def test_sharers_out_of_order_are_refused(slots: tuple[int, ...]) -> None:
+    rows = [sharers_bytes({slot: Sharer(bytes(32), bytes(32))}) for slot in slots]
+    with pytest.raises(ValueError, match="strictly rise"):
+        Sharers(b"".join(rows))
+
+
+def test_a_sum_among_those_who_heard_bytes_is_exact(group: Group) -> None:
+    group.cohort = told(group.cohort)
+    everybody = group.everybody
+    assert same(group.total(*[everybody] * 4) or (), group.plain_sum(everybody))
