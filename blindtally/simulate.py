@@ -1,5 +1,6 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
 from protocol.domain import Alphabet, Utf8, cheapest_domain
-from protocol.mechanism import Terms
+from protocol.mechanism import Question, Terms
 from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation import run_study
 from secagg.parameters import Mode
@@ -44,6 +45,7 @@ class Asked:
     corrupt: float
     dropout: float
     mode: Mode
+    settings: dict[str, Any]
     seed: int
 
 
@@ -88,6 +90,10 @@ def simulate(
     mode: Annotated[
         Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
     ] = "active",
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A field of this mechanism's question."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
@@ -95,10 +101,11 @@ def simulate(
 ) -> None:
     """Simulate a study over a data file and measure what it finds.
 
-    Example: blindtally simulate adaptive-iblt --data words.csv --words 2000 --json -
+    Example: blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
     """
-    asked = Asked(**{name: value for name, value in locals().items() if name != "json_path"})
+    options = {k: v for k, v in locals().items() if k not in ("json_path", "sets")}
     try:
+        asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
     except ValidationError as error:
         faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
@@ -163,7 +170,8 @@ def prepare(asked: Asked) -> Setup:
         raise ValueError(f"{asked.data}: none of its items is in the domain {domain!r}")
     clients = population.clients(asked.rounds, asked.clients)
     question = parse_question(
-        {
+        asked.settings
+        | {
             "mechanism": asked.mechanism,
             "threshold": asked.threshold,
             "contribution": asked.contribution,
@@ -178,6 +186,20 @@ def prepare(asked: Asked) -> Setup:
     )
     left_out = len(set(everything.items)) - len(set(population.items))
     return Setup(population, question, terms, asked.rounds, clients, left_out)
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """Return the question's own fields: values are JSON, or else the text as it stands."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name in Question.model_fields:
+            raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
 
 
 def _domain(population: Population, alphabet: str | None, length: int | None) -> Alphabet | Utf8:

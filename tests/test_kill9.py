@@ -19,13 +19,13 @@ from client.policy import Policy
 from client.transport import Transport, connect
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import RoundView, StudyView, Timeouts
 from protocol.round import Phase
 from secagg.keys import Identity
 
 N = 12
-QUESTION = AnyQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may be lost
 TIMEOUTS = Timeouts(enrolling=60, patience=0.5)
 POLICY = Policy(min_cohort=10)

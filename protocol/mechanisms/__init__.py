@@ -1,9 +1,9 @@
-"""The registry: every mechanism by name, and the union of their questions and plans."""
+"""The registry: every mechanism by name, and the unions of their questions and plans."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.adaptive_iblt import (
@@ -11,12 +11,23 @@ from protocol.mechanisms.adaptive_iblt import (
     AdaptiveIbltPlan,
     AdaptiveIbltQuestion,
 )
+from protocol.mechanisms.subsampled_iblt import (
+    SubsampledIblt,
+    SubsampledIbltPlan,
+    SubsampledIbltQuestion,
+)
 
-AnyQuestion: TypeAlias = AdaptiveIbltQuestion  # a discriminated union as soon as there are two
-AnyPlan: TypeAlias = AdaptiveIbltPlan
+AnyQuestion: TypeAlias = Annotated[
+    AdaptiveIbltQuestion | SubsampledIbltQuestion,
+    Field(discriminator="mechanism"),
+]
+AnyPlan: TypeAlias = Annotated[
+    AdaptiveIbltPlan | SubsampledIbltPlan,
+    Field(discriminator="mechanism"),
+]
 
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {
-    mechanism.name: mechanism for mechanism in (AdaptiveIblt(),)
+    mechanism.name: mechanism for mechanism in (AdaptiveIblt(), SubsampledIblt())
 }
 
 _QUESTION: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)

@@ -12,7 +12,7 @@ from blindtally.registrar import load, make
 from client.analyst import Analyst
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_fleet_refuses_a_study_of_another_registrar(service: Service, tmp_path
     with Analyst(service.url) as analyst:
         study = analyst.create(
             "elsewhere",
-            AnyQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
             Terms(cohort_size=10, minimum=8, registrar=make(tmp_path / "theirs").public.hex()),
             rounds=1,
         )
@@ -80,7 +80,9 @@ def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: Service) -> No
     with Analyst(service.url) as analyst:
         terms = next(analyst.studies()).terms
         assert terms.mode == "semi-honest"
-        question = AnyQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+        question = AdaptiveIbltQuestion(
+            threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500
+        )
         study = analyst.create("trusting", question, terms, rounds=1)
     code, said = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
     assert code == 1

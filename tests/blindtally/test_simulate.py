@@ -76,6 +76,20 @@ def test_a_secure_sum_gives_the_same_result(words: Path) -> None:
     assert secure == plain
 
 
+def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
+    found = documented(
+        CliRunner().invoke(
+            app,
+            [
+                *("simulate", "subsampled-iblt", "--data", str(words), "--rounds", "2"),
+                *("--clients", "500", "--set", "t=2.5", "--set", "rule=practical", "--json", "-"),
+            ],
+        )
+    )
+    assert found["thresholds"] == [2.5, 2.5]
+    assert found["parameters"]["settings"] == {"t": 2.5, "rule": "practical"}
+
+
 def test_devices_may_vanish(words: Path) -> None:
     found = documented(
         simulate(
@@ -133,6 +147,9 @@ def test_the_domain_can_be_chosen(
         (["--data", "{words}", "--contribution", 99_999], "contribution: "),
         (["--data", "{words}", "--json", "/nowhere/out.json"], "cannot write /nowhere/out.json"),
         (["--data", "{words}", "--rounds", 0], "--rounds"),
+        (["--data", "{words}", "--set", "t"], "--set takes name=value"),
+        (["--data", "{words}", "--set", "words=3"], "--set takes name=value"),
+        (["--data", "{words}", "--set", "depth=3"], "depth: Extra inputs are not permitted"),
         (["--data", "{words}", "--seed", -1], "--seed"),
         ([], "--data"),
     ],

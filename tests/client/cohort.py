@@ -14,7 +14,8 @@ import numpy as np
 
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import (
     Join,
     RoundView,
@@ -35,7 +36,7 @@ from secagg.ring import Ring, Vector
 N = 9
 STUDY = "study-1"
 TERMS = Terms(cohort_size=N, minimum=8, corrupt=0.1, dropout=0.3)
-QUESTION = AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 MECHANISM = MECHANISMS["adaptive-iblt"]
 
 

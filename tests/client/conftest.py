@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from client.fleet import Connect
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import StudyRequest, StudyView, Timeouts
 from secagg.keys import Identity
 from server.app import create_app
@@ -21,7 +21,9 @@ from server.settings import Settings
 DEVICES = 10
 REQUEST = StudyRequest(
     name="words",
-    question=AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500),
+    question=AdaptiveIbltQuestion(
+        threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500
+    ),
     terms=Terms(cohort_size=DEVICES, minimum=8, corrupt=0.1, dropout=0.3),
     rounds=2,
     timeouts=Timeouts(enrolling=10, sharing=5, masking=5, confirming=5, unmasking=1, patience=0.3),

@@ -10,10 +10,10 @@ from client.analyst import Analyst
 from client.problems import NotFoundError, RejectedError, UnavailableError
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import PROBLEM, ProblemType
 
-QUESTION = AnyQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
 NOON = "2026-11-21T12:00:00Z"
 

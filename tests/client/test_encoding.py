@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from client.encoding import contribute, tally
 from protocol.domain import Alphabet
-from protocol.mechanisms import AnyQuestion
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 
-QUESTION = AnyQuestion(
+QUESTION = AdaptiveIbltQuestion(
     threshold=5,
     contribution=6,
     domain=Alphabet(characters="\0abc", length=3, pad="\0"),

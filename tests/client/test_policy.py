@@ -8,7 +8,8 @@ import pytest
 from client.policy import Policy, PolicyError, upload_bytes
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import Seat
 from secagg.deals import KeyDeal, Parcel, SeedDeal, Upload
 from secagg.errors import RefusedError
@@ -17,7 +18,9 @@ from secagg.parameters import parameters
 
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
-QUESTION = AnyQuestion(threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000
+)
 PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1))
 POLICY = Policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
 SEAT = Seat.model_validate(

@@ -1,5 +1,6 @@
 """Terms that cannot be kept are refused, and a plan's digest stands for all of it."""
 
+import json
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ from pydantic import ValidationError
 
 from protocol.domain import Utf8
 from protocol.mechanism import Terms, enrolment_scope
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import MECHANISMS, AnyPlan, parse_plan
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
 from secagg.keys import Identity
 
@@ -57,7 +58,7 @@ def test_a_round_counts_the_devices_of_all_cohorts() -> None:
 
 
 def test_a_plan_comes_back_from_json_with_the_same_digest(plan: AnyPlan) -> None:
-    again = AnyPlan.model_validate_json(plan.model_dump_json())
+    again = parse_plan(json.loads(plan.model_dump_json()))
     assert again == plan
     assert again.digest() == plan.digest()
 

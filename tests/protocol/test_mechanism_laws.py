@@ -27,6 +27,7 @@ from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.round import Phase
 from protocol.simulation import run_round, secure_sum
 from protocol.tally import NOTHING
@@ -65,6 +66,13 @@ def iblt(contribution: int, t: float, domain: Alphabet | Utf8) -> Example:
     )
 
 
+def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
+    question = SubsampledIbltQuestion(
+        threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
+    )
+    return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -72,6 +80,10 @@ EXAMPLES = {
     "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
     "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
     "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
+    "subsampled-iblt, all of it": subsampled(6, 5, t=1),
+    "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
+    "subsampled-iblt, three tables": subsampled(6, 7, rule="theorem", repetitions=3),
+    "subsampled-iblt, one item each": subsampled(1, 5, rule="theorem", repetitions=2),
 }
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 
@@ -283,6 +295,7 @@ def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None
     counts = {item: np.zeros(runs) for item in truth}
     told = {item: np.zeros(runs) for item in truth}
     for run in range(runs):
+        plan = plan.model_copy(update={"seed": rng.bytes(32).hex()})  # chance is in it, too
         total = example.mechanism.encode_sum(plan, histograms, rng)
         answer = example.mechanism.decode(plan, total, len(histograms), NOTHING)
         assert answer.decoded

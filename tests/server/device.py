@@ -145,14 +145,14 @@ class Device:
     @property
     def ring(self) -> Ring:
         """Return the ring of the round."""
-        return MECHANISMS["adaptive-iblt"].ring(self.view.plan)
+        return MECHANISMS[self.view.plan.mechanism].ring(self.view.plan)
 
     async def compute_vector(self) -> bytes:
         """Take the step after the sharers; return what to say."""
         response = await self.get("sharers")
         assert response.status_code == 200, response.text
         plan, chance = self.view.plan, np.random.default_rng(self.rng.getrandbits(64))
-        self.vector: Vector = MECHANISMS["adaptive-iblt"].encode(plan, self.histogram, chance)
+        self.vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
         self.masked: Masked
         graph = View(self.cohort, unpack_sharers(response.content))
         self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)

@@ -1,0 +1,36 @@
+"""Every mechanism through the service: a study of two rounds over HTTP, with losses in both."""
+
+from typing import Any
+
+import pytest
+
+from protocol.mechanisms import MECHANISMS
+from protocol.messages import HeavyHitterPage
+from tests.server.harness import Served, play, sum_of
+
+LETTERS = {"kind": "alphabet", "characters": "abc.", "length": 3, "pad": "."}
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "adaptive-iblt": {},
+    "subsampled-iblt": {"rule": "theorem", "repetitions": 3, "threshold": 2},
+}
+
+
+def test_every_mechanism_is_there() -> None:
+    assert set(QUESTIONS) == set(MECHANISMS)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str) -> None:
+    asked = {"mechanism": name, "threshold": 8, "contribution": 2, "domain": LETTERS}
+    study = await served.create(question=asked | {"words": 4000} | QUESTIONS[name], rounds=2)
+    for number, lost in ((1, ((0,), (), (), (3,))), (2, ((), (1,), (2,), ()))):
+        devices = await play(served, study, lost=lost, after=number - 1)
+        view = await served.until_closed(study, number)
+        assert (view.state, view.participants) == ("decoded", 5)
+        assert await served.read_sum(study, number) == sum_of(devices)
+    # Each of the ten devices that are counted holds "ab", and some "a" or "abc" as well.
+    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
+    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    counts = {one.item: one.estimate for one in found}
+    assert max(counts, key=lambda item: counts[item]) == "ab"
+    assert counts["ab"] == pytest.approx(10, abs=2)
