@@ -2,11 +2,13 @@
 
     python -m benchmarks.secagg [--clients N ...] [--words W ...] [--mode MODE ...] [--json PATH]
 
-The floors are measured in the same run and process: AES-128-CTR keystream into a buffer and an
-in-place add of uint32, an X25519 agreement, an Ed25519 verification, each as often as the
-protocol asks for it. `ratio` is value / reference. Times are process CPU seconds of one
-thread, because the machines are shared; a client's are means over all clients of the cohort.
-A cohort of 10,000 is unmasked for a sample of its participants and scaled up.
+The floors are measured amid the work they stand beside (`benchmarks.floors`): keystream and
+add, an X25519 agreement, an Ed25519 verification, SHA-256 of what arrives, each as often as
+the protocol asks for it. `ratio` is value / reference. Times are process CPU seconds of one
+thread, because the machines are shared; a client's are means over all clients of the cohort,
+and count reading what it is told. The collector of garbage rests meanwhile: no device holds
+what a thousand others do. Of a cohort of 10,000 all shares are sorted and recovered, masks
+are taken off for a sample of its participants, and these are scaled up.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -26,8 +28,16 @@ from rich.progress import Progress
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
+from benchmarks.floors import Floors
 from benchmarks.rows import Row, report
-from protocol.messages import pack_roster, pack_sharers, unpack_roster, unpack_sharers
+from protocol.messages import (
+    pack_parcels,
+    pack_roster,
+    pack_sharers,
+    unpack_parcels,
+    unpack_roster,
+    unpack_sharers,
+)
 from secagg.aggregator import (
     Settled,
     Unmasking,
@@ -39,17 +49,20 @@ from secagg.aggregator import (
     unmask,
 )
 from secagg.cohort import Cohort, Entry, Sharer, View
-from secagg.deals import KeyDeal, Reveal, SeedDeal, commit_seed
-from secagg.keys import Identity, KeyPair, PublicKeys, Stream, is_signed
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
+from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
-from secagg.shamir import split
+from secagg.shamir import SHARE_BYTES, split
 
 MODES: tuple[Mode, ...] = ("semi-honest", "active")
 LOST = (0.0, 0.1, 0.2)
 SAMPLED = 10_000  # from so many clients on, the server's work is sampled
 SAMPLE = 40
+OFTEN = 25  # participants between two bursts of floors
+BURSTS = 10  # before and after what is done at one stroke
+LONG = 1.0  # seconds to repeat that for
 
 
 @dataclass(slots=True)
@@ -66,43 +79,6 @@ class Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
-def least(work: Callable[[], object], repeats: int = 60) -> float:
-    """Return the least CPU seconds that `work` takes."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-@cache
-def mask_floor(words: int) -> float:
-    """Return the seconds of one mask: keystream into a buffer, add in place."""
-    buffer, total = np.empty(words, np.uint32), np.zeros(words, np.uint32)
-
-    def work() -> None:
-        Stream(bytes(16)).fill(buffer)
-        np.add(total, buffer, out=total)
-
-    return least(work)
-
-
-@cache
-def agreement_floor() -> float:
-    """Return the seconds of one X25519 agreement."""
-    mine, theirs = KeyPair.generate(Random(1)), KeyPair.generate(Random(2)).public
-    return least(lambda: mine.agree(theirs))
-
-
-@cache
-def verification_floor() -> float:
-    """Return the seconds of one Ed25519 verification."""
-    identity = Identity.generate(Random(3))
-    signature = identity.sign(bytes(96))
-    return least(lambda: is_signed(identity.public, bytes(96), signature))
-
-
 @dataclass(slots=True)
 class Bench:
     """A cohort of `n` in `mode` over `words` 32-bit words."""
@@ -111,6 +87,7 @@ class Bench:
     words: int
     mode: Mode
     progress: Callable[[], None]
+    floors: Floors
     watch: Stopwatch = field(default_factory=Stopwatch)
     rng: Random = field(default_factory=SystemRandom)
     deals: dict[int, KeyDeal] = field(default_factory=dict)
@@ -134,12 +111,11 @@ class Bench:
     def run(self) -> list[Row]:
         """Return the figures of this cohort."""
         gc.collect()
+        gc.disable()
         if self.n >= SAMPLED:
             return [self._unmask_sample(share) for share in LOST]
         view = self._share()
-        gc.freeze()  # what we hold of a thousand devices, no device would have to look through
         self._mask(view)
-        gc.freeze()
         rows = [self._unmask(view, share) for share in LOST]
         return [*self._client_rows(view), *rows, self._check_row()]
 
@@ -157,14 +133,15 @@ class Bench:
         joined, cohort = self._join()
         roster = pack_roster(cohort.roster)
         for slot, state in enumerate(joined):
-            if slot % 100 == 0:
-                gc.freeze()
+            self._measure(slot)
             with self.watch.time("share"):  # each device reads what it is told
                 told = unpack_roster(roster, has_registrar=False)
                 own = Cohort(cohort.plan, 0, told, cohort.assumptions)
-                self.shared[slot], self.deals[slot] = state.share(slot, own, self.rng)
+                self.shared[slot], deal = state.share(slot, own, self.rng)
+                body = deal.pack()
             self.shared[slot].cohort = cohort  # the same facts, held once
             with self.watch.time("check"):
+                self.deals[slot] = KeyDeal.unpack(body)
                 check_shares(cohort, slot, self.deals[slot])
             self.progress()
         return View(cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
@@ -174,15 +151,16 @@ class Bench:
         sharers = pack_sharers(view.sharers)
         self.sums = {place: self.ring.zero() for place in range(10)}
         for slot, state in self.shared.items():
+            self._measure(slot)
             with self.watch.time("mask"):
                 told = View(state.cohort, unpack_sharers(sharers))
                 assert told.label == view.label
                 self.masked[slot], upload = state.mask(view, self.ring, vector, self.rng)
                 body = upload.pack()
-            with self.watch.time("check"):
-                check_upload(view, slot, upload)
             self.upload_bytes = len(body) + len(self.deals[slot].pack())
-            with self.watch.time("sum"):
+            with self.watch.time("check"):
+                upload = Upload.unpack(body, self.ring.nbytes)
+                check_upload(view, slot, upload)
                 self.ring.add(self.sums[slot % 10], self.ring.unpack(upload.vector))
             self.seeds[slot] = upload.deal
             self.progress()
@@ -195,35 +173,57 @@ class Bench:
         seeds = {slot: deal for slot, deal in self.seeds.items() if slot not in lost}
         settled = settle_deals(view, self.deals, seeds)
         reveals = self._reveal(settled, share)
-        start = time.process_time()
-        found = unmask(settled, self.ring, reveals, total).total
-        seconds = time.process_time() - start
+        floors = Floors(self.words)
+        floors.measure(BURSTS)
+        spent, times = 0.0, 0
+        while spent < LONG:
+            start = time.process_time()
+            found = unmask(settled, self.ring, reveals, total).total
+            spent, times = spent + time.process_time() - start, times + 1
+            floors.measure(BURSTS)
         if not np.array_equal(found[0], np.arange(self.words, dtype=np.uint32) * len(seeds)):
             raise SystemExit(f"{self.name}: the sum is wrong")
         pairs = sum(len(settled.survivors & view.graph[slot]) for slot in lost)
-        return self._server_row(share, len(seeds), pairs, seconds)
+        return self._server_row(share, (len(seeds), pairs), spent / times, floors)
 
-    def _server_row(self, share: float, survivors: int, pairs: int, seconds: float) -> Row:
-        reference = (survivors + pairs) * mask_floor(self.words) + pairs * agreement_floor()
+    def _server_row(
+        self, share: float, masks: tuple[int, int], seconds: float, floors: Floors
+    ) -> Row:
+        survivors, pairs = masks
+        reference = (survivors + pairs) * floors["mask"] + pairs * floors["agreement"]
         what = f"server: unmask, {self.name}, {share:.0%} lost, {survivors + pairs:,} masks"
         return Row(what, seconds, "s", reference, seconds / reference)
 
     def _reveal(self, settled: Settled, share: float) -> dict[int, Reveal]:
         signatures, confirmed, reveals = {}, dict[int, Confirmed](), {}
         for slot in settled.survivors:
+            self._measure(slot)
             state = self.masked[slot]
             again = Masked(state.slot, state.view, state.joined, state.sealing, state.own_share)
             with self.watch.time(f"confirm {share}"):
                 confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
-            with self.watch.time(f"check {share}"):
-                check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
+            if self.is_active:
+                with self.watch.time(f"check {share}"):
+                    check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
         for slot, last in confirmed.items():
+            self._measure(slot)
+            parcels = pack_parcels(settled.inboxes[slot])
             with self.watch.time(f"reveal {share}"):
-                reveals[slot] = last.reveal(signatures, settled.inboxes[slot], self.rng)
+                body = last.reveal(signatures, unpack_parcels(parcels), self.rng).pack()
             with self.watch.time(f"check {share}"):
+                reveals[slot] = Reveal.unpack(body)
                 check_reveal(settled, slot, reveals[slot])
-        self.reveal_bytes = max(len(reveal.pack()) for reveal in reveals.values())
+            self.reveal_bytes = max(self.reveal_bytes, len(body))
         return reveals
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether the server may do what it likes, and participants confirm."""
+        return self.mode == "active"
+
+    def _measure(self, slot: int) -> None:
+        if slot % OFTEN == 0:
+            self.floors.measure()
 
     def _client_rows(self, view: View) -> list[Row]:
         spent, p = self.watch.seconds, view.cohort.parameters
@@ -234,11 +234,11 @@ class Bench:
         partners = sum(len(view.graph[slot]) for slot in range(self.n)) / self.n
         sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # picked, or picked by
         agreements = 2 + partners + sealing
-        verifications = p.holders + p.witnesses if self.mode == "active" else 0
+        verifications = p.holders + p.witnesses if self.is_active else 0
         reference = 1e3 * (
-            (partners + 1) * mask_floor(self.words)
-            + agreements * agreement_floor()
-            + verifications * verification_floor()
+            (partners + 1) * self.floors["mask"]
+            + agreements * self.floors["agreement"]
+            + verifications * self.floors["verification"]
         )
         total = sum(each.values())
         counts = f"{partners + 1:.0f} masks, {agreements:.0f} agreements"
@@ -251,14 +251,15 @@ class Bench:
 
     def _check_row(self) -> Row:
         spent = self.watch.seconds
-        seconds = spent["check"] + spent["check 0.0"] + spent["sum"]
-        reference = 4 * self.n * verification_floor()
+        seconds = spent["check"] + spent["check 0.0"]
+        signed = 3 + self.is_active
+        reference = self.n * (signed * self.floors["verification"] + self.floors["arrival"])
         what = f"server: check and add uploads, {self.name}"
         return Row(what, seconds, "s", reference, seconds / reference)
 
     def _unmask_sample(self, share: float) -> Row:
-        """Take masks off for a sample of survivors and lost ones; scale up."""
-        n, rng = self.n, self.rng
+        """Recover all, take masks off for a sample of survivors and lost ones; scale up."""
+        n, rng, floors = self.n, self.rng, Floors(self.words)
         pairs = [KeyPair.generate(rng) for _ in range(n)]
         seal = KeyPair.generate(rng).public
         roster = tuple(
@@ -267,36 +268,50 @@ class Bench:
         )
         cohort = Cohort(bytes(32), 0, roster, Assumptions(0.2, 0.2, mode=self.mode))
         sharers = {slot: Sharer(rng.randbytes(32), bytes(32)) for slot in range(n)}
-        view, lost = View(cohort, sharers), frozenset(range(round(share * n)))
+        view, lost = View(cohort, sharers), range(round(share * n))
         seeds = {slot: rng.randbytes(32) for slot in range(len(lost), n)}
-        reveals = {slot: Reveal({}, {}) for slot in seeds}
-        chosen = [*range(len(lost))][:SAMPLE], [*seeds][:SAMPLE]
-        for owner in (*chosen[0], *chosen[1]):
-            secret = seeds.get(owner) or pairs[owner].secret
-            p = cohort.parameters
-            shares = split(secret, p.holders + 1, p.threshold, rng)
-            for holder, one in zip((owner, *view.holders(owner)), shares, strict=True):
-                if holder in reveals:
-                    kind = "seed_shares" if owner in seeds else "key_shares"
-                    getattr(reveals[holder], kind)[owner] = one
+        chosen = [*lost][:SAMPLE], [*seeds][:SAMPLE]
+        secrets = {slot: seeds.get(slot) or pairs[slot].secret for slot in (*chosen[0], *chosen[1])}
+        reveals = self._sampled_reveals(view, secrets, lost)
         committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
         settled = Settled(view, committed, {}, {})
+        vars(view).pop("graph", None)
+        floors.measure(BURSTS)
+        start = time.process_time()
+        assert view.graph  # once for all, as are the secrets; the rest is once for each
         unmasking = Unmasking(settled, self.ring, reveals, self.ring.zero())
-        start = time.process_time()
-        assert view.graph  # once for all; the rest is once for each
-        once = time.process_time() - start
-        start = time.process_time()
+        once = time.process_time()
         for slot in chosen[0]:
             unmasking.take_off_pairwise(slot)
         middle = time.process_time()
         for slot in chosen[1]:
             unmasking.take_off_own(slot)
         end = time.process_time()
+        floors.measure(BURSTS)
         scale = (len(lost) / max(len(chosen[0]), 1), len(seeds) / SAMPLE)
-        seconds = once + (middle - start) * scale[0] + (end - middle) * scale[1]
+        seconds = once - start + (middle - once) * scale[0] + (end - middle) * scale[1]
         counted = sum(len(settled.survivors & view.graph[slot]) for slot in chosen[0])
         self.progress()
-        return self._server_row(share, len(seeds), round(counted * scale[0]), seconds)
+        return self._server_row(share, (len(seeds), round(counted * scale[0])), seconds, floors)
+
+    def _sampled_reveals(
+        self, view: View, secrets: dict[int, bytes], lost: range
+    ) -> dict[int, Reveal]:
+        """Return reveals of all survivors, with true shares of these secrets only."""
+        p = view.cohort.parameters
+        given: dict[int, tuple[dict[int, bytes], dict[int, bytes]]] = {
+            slot: ({}, {}) for slot in view.sharers if slot not in lost
+        }
+        some = [bytes(SHARE_BYTES)] * (p.holders + 1)
+        for owner in view.sharers:
+            shares = some
+            if owner in secrets:
+                shares = split(secrets[owner], p.holders + 1, p.threshold, self.rng)
+            for holder, one in zip((owner, *view.holders(owner)), shares, strict=True):
+                if holder in given:
+                    given[holder][owner in lost][owner] = one
+        packed = {slot: Reveal(*shares).pack() for slot, shares in given.items()}
+        return {slot: Reveal.unpack(body + bytes(64)) for slot, body in packed.items()}
 
 
 def main() -> None:
@@ -309,18 +324,16 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, action="append", help="both")
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
     arguments = parser.parse_args()
-    rows = [
-        Row("floor: one X25519 agreement", agreement_floor() * 1e6, "us"),
-        Row("floor: one Ed25519 verification", verification_floor() * 1e6, "us"),
-    ]
+    rows = list[Row]()
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
         for words in arguments.words or [10_000, 100_000]:
-            rows.append(Row(f"floor: one mask of {words:,} words", mask_floor(words) * 1e6, "us"))
+            floors = Floors(words)
+            floors.measure()
             for n in arguments.clients or [100, 1_000, SAMPLED]:
                 for mode in arguments.mode or MODES:
                     steps = len(LOST) if n >= SAMPLED else 2 * n
                     task = progress.add_task(f"{mode}, {n:,} clients", total=steps)
-                    rows += Bench(n, words, mode, partial(progress.advance, task)).run()
+                    rows += Bench(n, words, mode, partial(progress.advance, task), floors).run()
     report(rows, "floor", arguments.json)
 
 

@@ -60,7 +60,7 @@ def check_upload(view: View, slot: int, upload: Upload) -> None:
         raise FaultyParticipantError(
             slot, f"dealt {len(upload.deal.parcels)} shares of its seed to {holders}"
         )
-    said = statement("vector", view.label, slot, upload.said())
+    said = statement("vector", view.label, slot, upload.deal.pack(), upload.vector)
     _check_signature(view.cohort, slot, said, upload.signature)
 
 
@@ -88,13 +88,13 @@ class Settled:
     """What is settled once the vectors are in: who survived, and the shares that matter now.
 
     These are of the seeds of survivors and of the mask keys of the lost, never of both.
-    `seeds` are the survivors' commitments to their seeds; `commitments` those to shares, by
-    owner and then holder; `inboxes` the parcels, by holder and then owner.
+    `seeds` and `own` are the survivors' commitments to their seeds and to their own shares of
+    them; `inboxes` the parcels, by holder and then owner.
     """
 
     view: View
     seeds: Mapping[int, bytes]
-    commitments: Mapping[int, Mapping[int, bytes]]
+    own: Mapping[int, bytes]
     inboxes: Mapping[int, Mapping[int, Parcel]]
 
     @cached_property
@@ -114,7 +114,6 @@ def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, Se
     Raises:
         ValueError: if one of those lost since they shared is not in `keys`.
     """
-    commitments: dict[int, dict[int, bytes]] = {}
     inboxes: dict[int, dict[int, Parcel]] = {slot: {} for slot in view.sharers}
     for owner in view.sharers:
         if owner in seeds:
@@ -124,13 +123,11 @@ def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, Se
         else:
             raise ValueError(f"what participant {owner} dealt is missing")
         dealt = dict(zip(holders, parcels, strict=True))
-        commitments[owner] = {holder: parcel.commitment for holder, parcel in dealt.items()}
-        if owner in seeds:
-            commitments[owner][owner] = seeds[owner].own
         for holder in dealt.keys() & inboxes.keys():
             inboxes[holder][owner] = dealt[holder]
     committed = {owner: deal.commitment for owner, deal in seeds.items()}
-    return Settled(view, committed, commitments, inboxes)
+    own = {owner: deal.own for owner, deal in seeds.items()}
+    return Settled(view, committed, own, inboxes)
 
 
 def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
@@ -148,14 +145,15 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     wrong = reveal.seed_shares.keys() - settled.survivors
     if wrong := wrong | reveal.key_shares.keys() & settled.survivors:
         raise FaultyParticipantError(slot, f"gave the wrong secret of participant {min(wrong)}")
-    for owner in reveal.faulty:
-        if slot not in settled.commitments.get(owner, {}):
-            raise FaultyParticipantError(slot, f"complained of a stranger: {owner}")
+    inbox = settled.inboxes[slot]
+    if strangers := reveal.faulty - inbox.keys():
+        raise FaultyParticipantError(slot, f"complained of a stranger: {min(strangers)}")
     answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
-    if held_back := settled.inboxes[slot].keys() - answered:
+    if held_back := inbox.keys() - answered:
         raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
     for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
-        dealt = settled.commitments.get(owner, {}).get(slot)
+        parcel = inbox.get(owner)
+        dealt = settled.own[slot] if owner == slot else parcel and parcel.commitment
         if dealt != commit_share(share) or not is_share(share):
             raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
     said = statement("reveal", settled.view.label, slot, reveal.said())

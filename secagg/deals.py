@@ -13,7 +13,7 @@ Shares have the full entropy of the field, so a digest commits to one and tells 
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -23,6 +23,7 @@ import numpy as np
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES
+from secagg.packed import Packed
 from secagg.shamir import SHARE_BYTES
 
 ENVELOPE_BYTES = SHARE_BYTES + SEAL_BYTES
@@ -66,12 +67,13 @@ class Parcel:
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
 
 
-def _unpack_parcels(body: bytes) -> tuple[Parcel, ...]:
-    starts = range(0, len(body), PARCEL_BYTES)
-    return tuple(Parcel.unpack(body[start : start + PARCEL_BYTES]) for start in starts)
+def _unpack_parcels(body: bytes) -> Packed[Parcel]:
+    return Packed(body, PARCEL_BYTES, Parcel.unpack, "parcels")
 
 
-def _pack_parcels(parcels: tuple[Parcel, ...]) -> bytes:
+def _pack_parcels(parcels: Sequence[Parcel]) -> bytes:
+    if isinstance(parcels, Packed):
+        return parcels.body
     return b"".join(parcel.pack() for parcel in parcels)
 
 
@@ -80,7 +82,7 @@ class KeyDeal:
     """A participant's contribution to the graph, and shares of its mask key for its holders."""
 
     contribution: bytes
-    parcels: tuple[Parcel, ...]
+    parcels: Sequence[Parcel]
     signature: bytes = b""
 
     @staticmethod
@@ -117,7 +119,7 @@ class SeedDeal:
 
     commitment: bytes
     own: bytes
-    parcels: tuple[Parcel, ...]
+    parcels: Sequence[Parcel]
 
     @staticmethod
     def nbytes(holders: int) -> int:
@@ -155,7 +157,7 @@ class Upload:
 
     def pack(self) -> bytes:
         """Return the bytes of the upload."""
-        return self.said() + self.signature
+        return b"".join((self.deal.pack(), self.vector, self.signature))  # copied once
 
     @classmethod
     def unpack(cls, body: bytes, vector_bytes: int) -> "Upload":

@@ -40,6 +40,7 @@ SEED_BYTES = 32
 SIGNATURE_BYTES = 64
 SEAL_BYTES = 16  # what sealing adds to a message
 _STREAM_KEY_BYTES = 16
+_SHA256 = SHA256()
 _NONCE = bytes(12)  # of each envelope: its key is derived for it alone
 
 _P = 2**255 - 19
@@ -189,10 +190,13 @@ def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
     return True
 
 
-def statement(what: str, label: bytes, slot: int, payload: bytes = b"") -> bytes:
-    """Return the bytes that participant `slot` signs to say `payload` in the sum of `label`."""
-    said = sha256(payload).digest()
-    return b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big") + said
+def statement(what: str, label: bytes, slot: int, *payload: bytes) -> bytes:
+    """Return what participant `slot` signs to say `payload`, in parts, in the sum of `label`."""
+    said = sha256()
+    for part in payload:  # joined they would be copied, and vectors are long
+        said.update(part)
+    named = b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big")
+    return named + said.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,7 @@ class Purpose:
 
     def derive(self, secret: bytes, nbytes: int) -> bytes:
         """Return `nbytes` derived from `secret` for this purpose alone."""
-        return HKDF(SHA256(), nbytes, salt=self.label, info=self.info()).derive(secret)
+        return HKDF(_SHA256, nbytes, salt=self.label, info=self.info()).derive(secret)
 
     def stream(self, secret: bytes) -> "Stream":
         """Return the keystream that `secret` grows into for this purpose."""

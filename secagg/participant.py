@@ -162,7 +162,7 @@ class Shared(_State):
             (wardrobe.put_on if self.slot < other else wardrobe.take_off)(masked, stream)
         deal, own = self._deal(view, holders, seed, rng)
         packed = ring.pack(masked)
-        said = statement("vector", view.label, self.slot, deal.pack() + packed)
+        said = statement("vector", view.label, self.slot, deal.pack(), packed)
         upload = Upload(deal, packed, self.joined.identity.sign(said))
         return Masked(self.slot, view, self.joined, self.sealing, own), upload
 

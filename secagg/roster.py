@@ -11,10 +11,10 @@ checked is cut out of the bytes at once, and an entry is made when it is looked 
 import struct
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_good, check_identity
+from secagg.packed import Packed
 
 DIGEST_BYTES = 32
 _SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES + DIGEST_BYTES}s")
@@ -46,8 +46,13 @@ class Entry:
         keys = self.keys.mask + self.keys.seal
         return self.identity + keys + self.signature + self.enrolment
 
+    @classmethod
+    def unpack(cls, row: bytes) -> "Entry":
+        """Return the entry of these bytes; raises ValueError as the entry itself."""
+        return cls(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
 
-class Roster(Sequence[Entry]):
+
+class Roster(Packed[Entry]):
     """The entries packed in `body`, `size` bytes each, by slot.
 
     `identities` and `keys` (of both kinds) are those of all entries.
@@ -57,33 +62,12 @@ class Roster(Sequence[Entry]):
     """
 
     def __init__(self, body: bytes, size: int) -> None:
-        if len(body) % size:
-            raise ValueError(f"entries take {size} bytes each; {len(body)} is no multiple")
-        self.body = body
-        self._size = size
-        self._starts = starts = range(0, len(body), size)
-        self.identities, masks, seals = (
-            [body[start + at : start + at + KEY_BYTES] for start in starts] for at in (0, 32, 64)
-        )
+        super().__init__(body, size, Entry.unpack, "entries")
+        self.identities = self.cut(0, KEY_BYTES)
+        masks, seals = self.cut(KEY_BYTES, KEY_BYTES), self.cut(2 * KEY_BYTES, KEY_BYTES)
         self.keys = masks + seals
         if not are_good(self.identities, masks, seals):
-            list(self)  # to make the bad one raises what is wrong with it
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    @overload
-    def __getitem__(self, slot: int) -> Entry: ...
-    @overload
-    def __getitem__(self, slot: slice) -> tuple[Entry, ...]: ...
-    def __getitem__(self, slot: int | slice) -> Entry | tuple[Entry, ...]:
-        if isinstance(slot, slice):
-            return tuple(map(self._entry, self._starts[slot]))
-        return self._entry(self._starts[slot])
-
-    def _entry(self, start: int) -> Entry:
-        row = self.body[start : start + self._size]
-        return Entry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
+            list(self)  # the bad one says what is wrong with it
 
 
 def roster_bytes(roster: Iterable[Entry]) -> bytes:

@@ -89,9 +89,8 @@ class Dealt:
     @classmethod
     def of(cls, settled: Settled) -> "Dealt":
         """Return `settled` packed."""
-        own = {slot: settled.commitments[slot][slot] for slot in settled.survivors}
         inboxes = {slot: pack_parcels(parcels) for slot, parcels in settled.inboxes.items()}
-        return cls(settled.view, settled.seeds, own, inboxes)
+        return cls(settled.view, settled.seeds, settled.own, inboxes)
 
     @property
     def nbytes(self) -> int:
@@ -101,9 +100,7 @@ class Dealt:
     def to(self, survivor: int) -> Settled:
         """Return what is settled as far as it concerns the shares that `survivor` holds."""
         parcels = unpack_parcels(self.inboxes[survivor])
-        commitments = {owner: {survivor: p.commitment} for owner, p in parcels.items()}
-        commitments[survivor] = {survivor: self.own[survivor]}
-        return Settled(self.view, self.seeds, commitments, {survivor: parcels})
+        return Settled(self.view, self.seeds, self.own, {survivor: parcels})
 
 
 class Frozen:

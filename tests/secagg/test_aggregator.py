@@ -136,7 +136,7 @@ def test_nobody_is_handed_both_secrets_of_one_owner(group: Group, settled: Settl
         for owner, parcel in inbox.items():
             deal = group.deals[owner] if owner == LOST else group.uploads[owner].deal
             assert parcel in deal.parcels
-            assert settled.commitments[owner][holder] == parcel.commitment
+    assert settled.own == {slot: upload.deal.own for slot, upload in group.uploads.items()}
 
 
 def test_whoever_never_shared_holds_nothing_and_is_asked_nothing(gather: Gather) -> None:
@@ -145,10 +145,10 @@ def test_whoever_never_shared_holds_nothing_and_is_asked_nothing(gather: Gather)
     settled = group.mask(EVERYBODY - {7, 8})
     assert settled.lost == {8}
     assert 7 not in settled.inboxes
-    assert 7 not in settled.commitments
+    assert 7 not in settled.own
     assert all(7 not in inbox for inbox in settled.inboxes.values())
-    dealt = settled.commitments[8].keys()
-    assert dealt == set(group.view.holders(8))  # also of 7, who is never asked
+    holders = {holder for holder, inbox in settled.inboxes.items() if 8 in inbox}
+    assert holders == set(group.view.holders(8)) - {7}
 
 
 def test_a_deal_that_is_missing_is_a_callers_mistake(group: Group) -> None:
@@ -237,8 +237,9 @@ def test_a_share_outside_the_field_is_a_fault_even_if_its_dealer_committed_to_it
     group: Group, settled: Settled
 ) -> None:
     holder, noise = a_holder(group, 0), b"\xff" * SHARE_BYTES
-    dealt = {**settled.commitments[0], holder: commit_share(noise)}
-    crooked = replace(settled, commitments={**settled.commitments, 0: dealt})
+    inbox = dict(settled.inboxes[holder])
+    inbox[0] = replace(inbox[0], commitment=commit_share(noise))
+    crooked = replace(settled, inboxes={**settled.inboxes, holder: inbox})
     good = group.reveals[holder]
     bad = replace(good, seed_shares={**good.seed_shares, 0: noise})
     faulty(holder, "another share of 0", lambda: check(group, crooked, holder, bad))

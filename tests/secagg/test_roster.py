@@ -33,7 +33,8 @@ def told(cohort: Cohort) -> Cohort:
 def test_a_roster_in_bytes_is_the_same_roster(gather: Gather, registrar: Identity | None) -> None:
     cohort = gather(N, registrar=registrar).cohort
     heard = told(cohort)
-    assert tuple(heard.roster) == cohort.roster
+    assert heard.roster == cohort.roster
+    assert heard.roster != cohort.roster[1:]
     assert heard.roster[3:5] == cohort.roster[3:5]
     assert (len(heard.roster), heard.roster[-1]) == (N, cohort.roster[-1])
     assert (heard.n, heard.label) == (cohort.n, cohort.label)
