@@ -16,18 +16,19 @@ from protocol.mechanisms.subsampled_iblt import (
     SubsampledIbltPlan,
     SubsampledIbltQuestion,
 )
+from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
 
 AnyQuestion: TypeAlias = Annotated[
-    AdaptiveIbltQuestion | SubsampledIbltQuestion,
+    AdaptiveIbltQuestion | SubsampledIbltQuestion | TrackedQuestion,
     Field(discriminator="mechanism"),
 ]
 AnyPlan: TypeAlias = Annotated[
-    AdaptiveIbltPlan | SubsampledIbltPlan,
+    AdaptiveIbltPlan | SubsampledIbltPlan | TrackedPlan,
     Field(discriminator="mechanism"),
 ]
 
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {
-    mechanism.name: mechanism for mechanism in (AdaptiveIblt(), SubsampledIblt())
+    mechanism.name: mechanism for mechanism in (AdaptiveIblt(), SubsampledIblt(), Tracked())
 }
 
 _QUESTION: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)

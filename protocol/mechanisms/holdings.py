@@ -39,7 +39,7 @@ def gather(question: Question, histograms: Iterable[Histogram]) -> Holdings:
     which: list[int] = []
     counts: list[int] = []
     for histogram in histograms:
-        _check_contribution(histogram, question.contribution)
+        check_contribution(histogram, question.contribution)
         for item in sorted(histogram):
             which.append(numbers.setdefault(item, len(numbers)))
             counts.append(histogram[item])
@@ -47,7 +47,7 @@ def gather(question: Question, histograms: Iterable[Histogram]) -> Holdings:
     return Holdings(keys, np.array(which, np.int64), np.array(counts, np.int64))
 
 
-def _check_contribution(histogram: Histogram, most: int) -> None:
+def check_contribution(histogram: Histogram, most: int) -> None:
     total = 0
     for item, count in histogram.items():
         if count < 1:

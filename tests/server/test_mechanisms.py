@@ -11,6 +11,10 @@ from tests.server.harness import Served, play, sum_of
 LETTERS = {"kind": "alphabet", "characters": "abc.", "length": 3, "pad": "."}
 QUESTIONS: dict[str, dict[str, Any]] = {
     "adaptive-iblt": {},
+    "tracked": {},
+    "approximate-histogram": {},
+    "count-median": {"hashes": 5},
+    "count-sketch": {"hashes": 5},
     "subsampled-iblt": {"rule": "theorem", "repetitions": 3, "threshold": 2},
 }
 

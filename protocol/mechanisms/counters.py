@@ -1,0 +1,146 @@
+"""Exact counters for items that are known: a few bits each, read near what is expected.
+
+Each of a study's *tracked* items has a counter modulo 2^b, with b as small as its count is
+predictable: the sum tells the count modulo 2^b, and of the counts that leave this remainder the
+one in the *window* of 2^b counts around the expected one is taken. Counters of one width form a
+group, and each group has a lane for its total, wide enough for any sum. A group's counters add
+up to its total modulo 2^b, whatever anybody holds: a linear law, which poison breaks. And if
+they add up to less, by j 2^b, some counters have left their windows: those that this is least
+surprising of are moved, j steps in all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.stats import nbinom
+
+from protocol.local_level import Floats
+from protocol.public import Public
+from secagg.ring import Lane, Vector
+
+MOST_BITS = 40
+ODDS = 1e-4  # that a count is above its window, or below
+_MOST_STEPS = 256  # that a group's counters are moved in all; beyond, it is left as it was read
+
+Counts = NDArray[np.int64]
+N = TypeVar("N", np.int64, np.float64)
+
+
+class Group(Public):
+    """Items whose counters have `bits` each, in the order of their lane."""
+
+    bits: int = Field(ge=1, le=MOST_BITS)
+    items: tuple[str, ...] = Field(min_length=1, max_length=2**20)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The counters of `groups`; no sum of all counts reaches `most`."""
+
+    groups: tuple[Group, ...]
+    most: int
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Return two lanes for each group: its counters, and their total."""
+        total = Lane(2 ** self.most.bit_length(), 1)
+        pairs = ((Lane(2**group.bits, len(group.items)), total) for group in self.groups)
+        return tuple(lane for pair in pairs for lane in pair)
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        """Return the tracked items, group after group."""
+        return tuple(item for group in self.groups for item in group.items)
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Return the place of each item among `items`."""
+        return {item: row for row, item in enumerate(self.items)}
+
+    @cached_property
+    def moduli(self) -> Counts:
+        """Return the modulus of each item's counter."""
+        sizes = [len(group.items) for group in self.groups]
+        return np.repeat([2**group.bits for group in self.groups], sizes).astype(np.int64)
+
+    def encode(self, counts: Counts) -> Vector:
+        """Return the lanes of `counts`, one for each of `items`."""
+        vector, lanes = [], iter(self.lanes)
+        for part in self._parts(counts):
+            lane, total = next(lanes), next(lanes)
+            vector.append((part % lane.q).astype(lane.dtype))
+            vector.append(np.array([part.sum() % total.q]).astype(total.dtype))
+        return tuple(vector)
+
+    def fault(self, vector: Vector, most: int) -> str | None:
+        """Return which law the lanes break: totals that counters belie, or beyond `most`."""
+        for group, counters, total in zip(self.groups, vector[::2], vector[1::2], strict=True):
+            missing = int(total[0]) - int(counters.sum(dtype=np.uint64))
+            if missing % 2**group.bits:
+                return f"counters of {group.bits} bits do not add up to their total"
+        whole = sum(int(total[0]) for total in vector[1::2])
+        if whole > most:
+            return f"the counters add up to {whole:,}, which is more than {most:,}"
+        return None
+
+    def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> Counts:
+        """Return the count of each item, which was expected to be so, give or take.
+
+        Without a fault only; what of a group cannot be reconciled with its total is left as
+        the windows have it.
+        """
+        read = np.concatenate([part.astype(np.int64) for part in vector[::2]])
+        lows = window_lows(expected, self.moduli)
+        counts = lows + (read - lows) % self.moduli
+        moved = []
+        parts = (self._parts(counts), self._parts(expected), self._parts(deviations))
+        for group, total, *facts in zip(self.groups, vector[1::2], *parts, strict=True):
+            moved.append(_reconcile(*facts, modulus=2**group.bits, total=int(total[0])))
+        return np.concatenate(moved)
+
+    def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
+        ends = np.cumsum([len(group.items) for group in self.groups])
+        return np.split(values, ends)[:-1]
+
+
+def window_lows(expected: Floats, moduli: Counts) -> Counts:
+    """Return the least count of each window: centred on what is expected, and not below 0."""
+    lows: Counts = np.maximum(np.floor(expected - moduli / 2).astype(np.int64) + 1, 0)
+    return lows
+
+
+def bits_for(expected: Floats, deviations: Floats) -> Counts:
+    """Return the bits of counters that leave their windows with odds of about `ODDS`.
+
+    A count is taken for negative binomial, a Poisson one whose rate is not known well.
+    """
+    mean = np.maximum(expected, 1e-6)
+    variance = np.maximum(deviations**2, mean * (1 + 1e-6))
+    shape, share = mean**2 / (variance - mean), mean / variance
+    above = nbinom.isf(ODDS, shape, share)
+    below = nbinom.ppf(ODDS, shape, share)
+    # A window that is not cut at 0 has half its width on each side of what is expected.
+    width = np.minimum(above + 1, 2 * np.maximum(above - mean, mean - below) + 2)
+    bits: Counts = np.clip(np.ceil(np.log2(width)), 1, MOST_BITS).astype(np.int64)
+    return bits
+
+
+def _reconcile(
+    counts: Counts, expected: Floats, deviations: Floats, *, modulus: int, total: int
+) -> Counts:
+    steps = (total - int(counts.sum())) // modulus
+    if not 0 < abs(steps) <= _MOST_STEPS:
+        return counts
+    step = modulus if steps > 0 else -modulus
+    counts, sure = counts.copy(), np.maximum(deviations, 0.5)
+    for _ in range(abs(steps)):
+        after = np.abs(counts + step - expected) / sure
+        cost = after**2 - (np.abs(counts - expected) / sure) ** 2
+        cost[counts + step < 0] = np.inf
+        counts[int(cost.argmin())] += step
+    return counts

@@ -1,0 +1,260 @@
+"""Track and discover: known items are counted exactly, and the table is left to new ones.
+
+After a few rounds most of what devices hold is known. Each item that may be heavy by then is
+*tracked*: it has a counter of a few bits (`counters.py`), which costs a tenth of a key in a
+table and counts exactly. What is left is sampled at threshold t into an IBLT as ever
+(`tables.py`), and since the frequent items are no longer in it, t is small and the rare are found.
+Items are tracked from the round after their first sample on, as long as they may yet be heavy,
+and their totals are estimated with the rounds before that in mind (`local_level.py`):
+
+    assume = "drift"        rates move as much as they are seen to; where they do not, all rounds
+                            speak for those in which an item was not counted (the default)
+    assume = "stationary"   rates do not move
+    assume = "nothing"      an item's count is what was counted and t times what was sampled:
+                            unbiased whatever happens, since a round is planned before it is seen,
+                            and rough
+
+The next t is the one at which the table would be `_FILL` full. What it would hold at the same t is
+told by Good and Turing: of keys not seen before as many tokens as this time had one token each.
+
+What devices learn: the list of tracked items, which is what the study knows so far, and, by the
+width of an item's counter, about how frequent it is.
+
+Source: subsampling and tables are [Gascon23]'s, missing mass [Good53]; tracking is ours.
+"""
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from protocol.local_level import STATIONARY, filter_levels, measure_drift
+from protocol.mechanism import (
+    Answer,
+    Estimate,
+    Histogram,
+    Mechanism,
+    Plan,
+    Question,
+    Terms,
+    ranked,
+)
+from protocol.mechanisms.counters import Counters, Group
+from protocol.mechanisms.holdings import check_contribution, gather
+from protocol.mechanisms.outlook import expect, history_of, remember, worth_tracking
+from protocol.mechanisms.tables import MOST_CELLS, Table, check_words, worst_threshold
+from protocol.sampling import Threshold
+from protocol.sketches.capacity import capacity, cells_for
+from protocol.sketches.iblt import Cell, Iblt
+from protocol.tally import Tally
+from secagg.ring import Ring, Vector
+
+_FILL = 0.8  # of what the table has room for
+_SHARE = 0.75  # of the bytes that counters may take
+_FACTOR = 3.0  # that t changes by at most
+_ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
+
+
+class TrackedQuestion(Question):
+    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count."""
+
+    mechanism: Literal["tracked"] = "tracked"
+    assume: Literal["drift", "stationary", "nothing"] = "drift"
+
+
+class TrackedPlan(Plan):
+    """Count the items of `groups`; sample the others at t into `cells`, of values to `most`."""
+
+    mechanism: Literal["tracked"] = "tracked"
+    question: TrackedQuestion
+    groups: tuple[Group, ...] = Field(default=(), max_length=64)
+    cells: int = Field(ge=1, le=MOST_CELLS)
+    most: int = Field(ge=1, le=2**31 - 1)
+
+    @model_validator(mode="after")
+    def _keeps_to_the_words(self) -> Self:
+        nbytes = _ring(self).nbytes
+        if nbytes > self.question.nbytes:
+            raise ValueError(f"{nbytes} bytes are more than {self.question.words} words")
+        if len(set(self.counters.items)) < len(self.counters.items):
+            raise ValueError("an item is tracked twice")
+        return self
+
+    @property
+    def threshold(self) -> Threshold:
+        """Return how devices sample what is not tracked."""
+        return Threshold(self.t, self.question.contribution)
+
+    @property
+    def counters(self) -> Counters:
+        """Return the counters of what is tracked."""
+        return Counters(self.groups, self.terms.devices * self.question.contribution)
+
+    @property
+    def table(self) -> Table:
+        """Return the table of what is not."""
+        domain = self.question.domain
+        cell = Cell(domain.chunks, domain.bound, self.most)
+        return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
+
+
+class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
+    """See the module's docstring."""
+
+    name = "tracked"
+
+    def first_plan(
+        self, question: TrackedQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> TrackedPlan:
+        """Return the plan of round 1, which tracks nothing.
+
+        Raises:
+            ValueError: if `words` do not hold a table of a few keys; says how many do.
+        """
+        check_words(question, terms)
+        t = worst_threshold(question, terms)
+        most = _likely(question, terms, t)
+        return TrackedPlan(
+            study=study,
+            round=1,
+            rounds=rounds,
+            terms=terms,
+            seed=rng.randbytes(32).hex(),
+            question=question,
+            t=t,
+            cells=_cells(question, question.nbytes, most),
+            most=most,
+        )
+
+    def ring(self, plan: TrackedPlan) -> Ring:
+        """Return the ring of counters and table."""
+        return _ring(plan)
+
+    def encode(self, plan: TrackedPlan, histogram: Histogram, rng: np.random.Generator) -> Vector:
+        """Return one device's counters and table; chance is a number for each item sampled."""
+        return self.encode_sum(plan, [histogram], rng)
+
+    def encode_sum(
+        self, plan: TrackedPlan, histograms: Iterable[Histogram], rng: np.random.Generator
+    ) -> Vector:
+        """Return the sum of the devices' vectors, bit for bit."""
+        counters = plan.counters
+        counts, rest = np.zeros(len(counters.items), dtype=np.int64), []
+        for histogram in histograms:
+            check_contribution(histogram, plan.question.contribution)
+            rest.append({i: held for i, held in histogram.items() if i not in counters.rows})
+            for item in histogram.keys() & counters.rows.keys():
+                counts[counters.rows[item]] += histogram[item]
+        held = gather(plan.question, rest)
+        table = plan.table.insert(held, rng.random(len(held.counts)))
+        return (*counters.encode(counts), *table)
+
+    def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
+        """Return which law `total` breaks: the counters' totals, or one of the table's.
+
+        Noise in a counter of b bits breaks its group's law but for odds of 2^-b; the table's
+        odds are in `Iblt.fault`. Not seen is a device that adds to a counter and its total, up
+        to what all devices may hold.
+        """
+        counters, table = _split(plan, total)
+        found = plan.counters.fault(counters, participants * plan.question.contribution)
+        return found or plan.table.iblt.fault(table, participants * plan.threshold.total)
+
+    def decode(self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally) -> Answer:
+        """Return what was counted and what was sampled; the former also of an unread table."""
+        in_counters, in_table = _split(plan, total)
+        items, counted = plan.counters.items, list[Estimate]()
+        if items:
+            expected, deviations = expect(tally, participants, items)
+            counts = plan.counters.decode(in_counters, expected, deviations).tolist()
+            counted = [Estimate(item, n, 0.0) for item, n in zip(items, counts, strict=True)]
+        listing = plan.table.iblt.list_entries(in_table)
+        sampled = None
+        if listing.complete:
+            found = plan.table.estimates(plan.question.domain, listing)
+            sampled = [one for one in found if one.item not in plan.counters.rows]
+        after = remember(plan, tally, participants, counted, sampled)
+        estimates = tuple(ranked([*counted, *(sampled or [])]))
+        return Answer(listing.complete, listing.distinct, estimates, after)
+
+    def next_plan(
+        self, plan: TrackedPlan, answer: Answer | None, tally: Tally, rng: Random
+    ) -> TrackedPlan:
+        """Return the plan of the next round: who is tracked by now, and a t for the others."""
+        question, terms = plan.question, plan.terms
+        groups = worth_tracking(plan, tally, int(_SHARE * question.nbytes))
+        counters = Counters(groups, plan.counters.most)
+        left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
+        t, most = plan.t, _likely(question, terms, plan.t)
+        if answer is not None:
+            keys, values = _outside(plan, counters, answer)
+            room = capacity(_cells(question, left, plan.most))
+            t *= float(np.clip(keys / (_FILL * room), 1 / _FACTOR, _FACTOR))
+            t = min(max(1.0, t), 2 * worst_threshold(question, terms))
+            room_for = _ROOM * values * plan.t / t + 16 * plan.threshold.bound
+            most = int(min(_likely(question, terms, t), room_for))
+        fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex(), "groups": groups}
+        table = {"t": t, "cells": _cells(question, left, most), "most": most}
+        return plan.model_copy(update=fresh | table)
+
+    def conclude(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
+        """Return the items whose totals reach the threshold, by the assumption asked for."""
+        if question.assume == "nothing" or not tally.items:
+            return super().conclude(question, tally)
+        history = history_of(tally)
+        drift = measure_drift(history) if question.assume == "drift" else STATIONARY
+        levels = filter_levels(history, drift)
+        heavy = np.flatnonzero(levels.totals >= question.threshold)
+        totals, variances = levels.totals[heavy].tolist(), levels.variances[heavy].tolist()
+        items = [tally.items[row] for row in heavy.tolist()]
+        return ranked(map(Estimate, items, totals, variances))
+
+
+def _ring(plan: TrackedPlan) -> Ring:
+    return Ring((*plan.counters.lanes, *plan.table.iblt.ring.lanes))
+
+
+def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector]:
+    """Return the lanes of the counters, and those of the table."""
+    of_counters = 2 * len(plan.groups)
+    return total[:of_counters], total[of_counters:]
+
+
+def _likely(question: Question, terms: Terms, t: float) -> int:
+    """Return what a key's value exceeds with odds of 1e-9: what all tokens together come to.
+
+    That is six deviations above their mean, or what they can reach if that is less.
+    """
+    threshold = Threshold(t, question.contribution)
+    reach = terms.devices * threshold.bound
+    if threshold.unit == 1 and t > 1:
+        return reach
+    tokens = terms.devices * question.contribution / t
+    return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
+
+
+def _cells(question: Question, nbytes: int, most: int) -> int:
+    """Return the cells that fit in `nbytes`, and at least those of one key."""
+    cell = Cell(question.domain.chunks, question.domain.bound, most)
+    return max(cells_for(1), min(MOST_CELLS, cell.most(nbytes)))
+
+
+def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[float, float]:
+    """Return the keys, and their values, that the next table would hold at the same t.
+
+    Those that will not be tracked, as often as they were sampled; and for each that was
+    sampled once, whether or not it will be, one that was not seen yet.
+    """
+    if not answer.decoded:
+        return answer.distinct, math.inf
+    keys = values = 0.0
+    for one in answer.estimates:
+        if one.item not in plan.counters.rows:
+            tokens = one.count / plan.threshold.mean
+            if tokens < 1.5 or one.item not in counters.rows:
+                keys += 1
+                values += one.count / plan.threshold.unit
+    return max(keys, 1.0), values

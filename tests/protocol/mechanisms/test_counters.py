@@ -1,0 +1,114 @@
+"""Counters modulo a few bits are read right, and tell when they are not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.mechanisms.counters import MOST_BITS, ODDS, Counters, Group, bits_for, window_lows
+
+LETTERS = "abcdefghij"
+MOST = 1000
+
+
+def counters_of(bits: list[int]) -> Counters:
+    groups = tuple(
+        Group(bits=width, items=tuple(i for i, b in zip(LETTERS, bits, strict=False) if b == width))
+        for width in sorted(set(bits))
+    )
+    return Counters(groups, MOST)
+
+
+def test_each_group_has_a_lane_and_one_for_its_total() -> None:
+    counters = counters_of([3, 5, 3])
+    assert [(lane.q, lane.length) for lane in counters.lanes] == [
+        (8, 2),
+        (1024, 1),
+        (32, 1),
+        (1024, 1),
+    ]
+    assert counters.items == ("a", "c", "b")
+    assert counters.moduli.tolist() == [8, 8, 32]
+
+
+@given(st.data())
+def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
+    bits = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=len(LETTERS)))
+    counters = counters_of(bits)
+    expected = np.array(
+        data.draw(st.lists(st.floats(0, 90), min_size=len(bits), max_size=len(bits)))
+    )
+    lows = window_lows(expected, counters.moduli)
+    offsets = [data.draw(st.integers(0, m - 1)) for m in counters.moduli.tolist()]
+    counts = lows + np.array(offsets)
+    vector = counters.encode(counts)
+    assert counters.fault(vector, int(counts.sum())) is None
+    read = counters.decode(vector, expected, np.sqrt(expected + 1))
+    assert read.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 95], [20, 40, 41], [2, 80, 90]])
+def test_a_count_that_left_its_window_is_found_by_the_total(counts: list[int]) -> None:
+    counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
+    windows = window_lows(expected, counters.moduli), counters.moduli
+    assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
+    vector = counters.encode(np.array(counts))
+    assert counters.decode(vector, expected, np.sqrt(expected)).tolist() == counts
+
+
+@given(st.data())
+def test_sums_of_devices_add_up(data: st.DataObject) -> None:
+    counters = counters_of([2, 3, 3, 7])
+    shape = st.lists(st.integers(0, 20), min_size=4, max_size=4)
+    devices = [np.array(one) for one in data.draw(st.lists(shape, min_size=1, max_size=5))]
+    vectors = [counters.encode(one) for one in devices]
+    total = [
+        (sum(part.astype(np.int64) for part in parts) % lane.q).astype(lane.dtype)
+        for lane, parts in zip(counters.lanes, zip(*vectors, strict=True), strict=True)
+    ]
+    whole = counters.encode(np.sum(devices, axis=0))
+    assert all((one == other).all() for one, other in zip(total, whole, strict=True))
+
+
+@pytest.mark.parametrize("lane", range(4))
+def test_a_counter_or_total_that_is_off_breaks_a_law(lane: int) -> None:
+    counters = counters_of([3, 5, 3])
+    vector = counters.encode(np.array([5, 7, 20]))
+    vector[lane][-1] += 1
+    assert "do not add up" in (counters.fault(vector, MOST) or "")
+
+
+def test_more_than_all_may_hold_breaks_a_law() -> None:
+    counters = counters_of([3, 5])
+    vector = counters.encode(np.array([5, 20]))
+    assert counters.fault(vector, 25) is None
+    assert "25, which is more than 24" in (counters.fault(vector, 24) or "")
+
+
+@given(st.data())
+def test_any_sum_at_all_is_read_as_something(data: st.DataObject) -> None:
+    counters = counters_of([1, 3, 3, MOST_BITS])
+    draw: Any = [
+        np.array([data.draw(st.integers(0, lane.q - 1)) for _ in range(lane.length)]).astype(
+            lane.dtype
+        )
+        for lane in counters.lanes
+    ]
+    counters.fault(tuple(draw), MOST)
+    assert len(counters.decode(tuple(draw), np.full(4, 3.0), np.full(4, 2.0))) == 4
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.6, 1.7, 5.0, 30.0, 500.0, 9000.0])
+@pytest.mark.parametrize("doubt", [0.0, 0.4])
+def test_counts_leave_their_windows_as_seldom_as_is_said(rate: float, doubt: float) -> None:
+    """Of a million counts: twice the odds on each side, with room for the rounding of windows."""
+    rng, draws = np.random.default_rng(3), 1_000_000
+    deviation = np.sqrt(rate + (doubt * rate) ** 2)
+    rates = rng.gamma(1 / doubt**2, rate * doubt**2, draws) if doubt else np.full(draws, rate)
+    counts = rng.poisson(rates)
+    [bits] = bits_for(np.array([rate]), np.array([deviation])).tolist()
+    low = int(window_lows(np.array([rate]), np.array([2**bits]))[0])
+    assert ((counts < low) | (counts >= low + 2**bits)).mean() <= 3 * ODDS
+    assert 2**bits <= 4 * (10 * deviation + 4)

@@ -1,0 +1,193 @@
+"""Known items are counted exactly, new ones are found, and late counts speak for early rounds."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protocol.domain import Alphabet
+from protocol.mechanism import Answer, Terms
+from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.mechanisms.counters import Group
+from protocol.mechanisms.outlook import MOST_BLOCKS, history_of
+from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
+from protocol.simulation import Outcome, run_study
+from protocol.tally import NOTHING
+
+MECHANISM = Tracked()
+LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=2)
+TERMS = Terms(cohort_size=1000, minimum=500, mode="semi-honest")
+ITEMS = [a + b for a in LETTERS.characters for b in LETTERS.characters]
+ZIPF = 1 / np.arange(1, len(ITEMS) + 1) ** 1.1
+
+
+def question(**changes: Any) -> TrackedQuestion:
+    asked: dict[str, Any] = {"threshold": 60, "contribution": 1, "domain": LETTERS, "words": 240}
+    return TrackedQuestion(**(asked | changes))
+
+
+def people(rounds: int, seed: int, each: int = 1, late: str = "") -> list[list[dict[str, int]]]:
+    """Return devices that hold `each` items; the item `late` comes up in the second half."""
+    rng = np.random.default_rng(seed)
+    studied = []
+    for number in range(rounds):
+        odds = ZIPF.copy()
+        if late:
+            odds[ITEMS.index(late)] = 0.5 * (number >= rounds // 2)
+        drawn = rng.choice(len(ITEMS), (1000, each), p=odds / odds.sum())
+        studied.append([dict(Counter(ITEMS[one] for one in row)) for row in drawn])
+    return studied
+
+
+def play(asked: TrackedQuestion, rounds: int = 20, **how: Any) -> list[Outcome[TrackedPlan]]:
+    held = people(rounds, 1, asked.contribution, **how)
+    return list(run_study(MECHANISM, asked, TERMS, held, random.Random(1), planned=rounds))
+
+
+def f1(found: set[str], outcomes: list[Outcome[Any]], threshold: float) -> float:
+    truth: Counter[str] = Counter()
+    for outcome in outcomes:
+        truth.update(outcome.truth)
+    heavy = {item for item, count in truth.items() if count >= threshold}
+    return 2 * len(found & heavy) / (len(found) + len(heavy))
+
+
+def test_a_vector_is_as_long_as_the_words_allow_and_no_longer() -> None:
+    for outcome in play(question()):
+        nbytes = MECHANISM.ring(outcome.plan).nbytes
+        assert 0.9 * question().nbytes < nbytes <= question().nbytes
+
+
+def test_tracked_items_are_counted_exactly() -> None:
+    outcomes = play(question())
+    for outcome in outcomes[1:]:
+        assert outcome.answer is not None
+        counts = {one.item: one.count for one in outcome.answer.estimates}
+        for item in outcome.plan.counters.items:
+            assert counts[item] == outcome.truth.get(item, 0)
+    assert len(outcomes[-1].plan.counters.items) > 40
+
+
+def test_more_is_found_than_by_an_adaptive_table_of_as_many_words() -> None:
+    outcomes = play(question())
+    found = {one.item for one in MECHANISM.conclude(question(), outcomes[-1].tally)}
+    asked = AdaptiveIbltQuestion(threshold=60, contribution=1, domain=LETTERS, words=240)
+    rng = random.Random(1)
+    others = list(run_study(AdaptiveIblt(), asked, TERMS, people(20, 1), rng, planned=20))
+    paper = {one.item for one in AdaptiveIblt().conclude(asked, others[-1].tally)}
+    assert f1(found, outcomes, 60) > max(0.93, f1(paper, others, 60) + 0.05)
+
+
+@pytest.mark.parametrize("assume", ["drift", "stationary", "nothing"])
+def test_totals_cover_what_they_should(assume: Any) -> None:
+    outcomes = play(question(assume=assume, threshold=30))
+    truth: Counter[str] = Counter()
+    for outcome in outcomes:
+        truth.update(outcome.truth)
+    found = MECHANISM.conclude(question(assume=assume, threshold=30), outcomes[-1].tally)
+    near = [
+        abs(one.count - truth[one.item]) <= 3 * one.variance**0.5 + 0.5
+        for one in found
+        if truth[one.item] >= 60
+    ]
+    assert np.mean(near) >= 0.95
+
+
+def test_an_item_that_comes_late_is_found() -> None:
+    outcomes = play(question(), late="qz")
+    [late] = [o for o in MECHANISM.conclude(question(), outcomes[-1].tally) if o.item == "qz"]
+    truth = sum(outcome.truth.get("qz", 0) for outcome in outcomes)
+    [sure] = [
+        one
+        for one in MECHANISM.conclude(question(assume="nothing"), outcomes[-1].tally)
+        if one.item == "qz"
+    ]
+    assert abs(sure.count - truth) <= 4 * sure.variance**0.5 + 1
+    assert late.count >= 60
+
+
+def test_devices_with_several_items_are_counted_as_well() -> None:
+    asked = question(contribution=5, threshold=200, words=400)
+    outcomes = play(asked)
+    found = {one.item for one in MECHANISM.conclude(asked, outcomes[-1].tally)}
+    assert f1(found, outcomes, 200) > 0.9
+
+
+def test_a_table_that_cannot_be_read_still_counts_what_is_tracked() -> None:
+    outcomes = play(question(), rounds=6)
+    plan, tally = outcomes[-1].plan, outcomes[-2].tally
+    plan = plan.model_copy(update={"t": 1.0, "most": 1000})
+    held = people(1, 5)[0]
+    total = MECHANISM.encode_sum(plan, held, np.random.default_rng(1))
+    answer = MECHANISM.decode(plan, total, 1000, tally)
+    assert not answer.decoded
+    truth = Counter(item for histogram in held for item in histogram)
+    counted = {one.item: one.count for one in answer.estimates}
+    assert counted == {item: truth[item] for item in plan.counters.items}
+    assert answer.tally.arrays["offered"].sum() == tally.arrays["offered"].sum()
+    following = MECHANISM.next_plan(plan, answer, answer.tally, random.Random(1))
+    assert following.t > plan.t
+
+
+def test_after_a_round_without_a_sum_the_plan_is_as_before() -> None:
+    outcomes = play(question(), rounds=4)
+    plan, tally = outcomes[-1].plan, outcomes[-2].tally
+    following = MECHANISM.next_plan(plan, None, tally, random.Random(1))
+    assert following.t == plan.t
+    TrackedPlan.model_validate(following.model_dump())
+
+
+def test_long_studies_are_remembered_in_blocks() -> None:
+    asked = question(words=400, threshold=30)
+    tally = NOTHING
+    plan = MECHANISM.first_plan(asked, TERMS, "long", 200, random.Random(1))
+    held = people(1, 3)[0][:100]
+    for _ in range(9):
+        total = MECHANISM.encode_sum(plan, held, np.random.default_rng(plan.round))
+        answer = MECHANISM.decode(plan, total, 100, tally)
+        tally = answer.tally
+        plan = MECHANISM.next_plan(plan, answer, tally, random.Random(plan.round))
+    history = history_of(tally)
+    assert len(tally.arrays["devices"]) == MOST_BLOCKS
+    assert history.devices.tolist() == [400, 300, 200]
+    assert (history.exposed <= history.devices + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cells": 900}, "are more than 240 words"),
+        ({"groups": (Group(bits=3, items=("ab", "cd")), Group(bits=4, items=("ab",)))}, "twice"),
+        ({"groups": ({"bits": 0, "items": ("ab",)},)}, "greater than or equal to 1"),
+        ({"groups": ({"bits": 3, "items": ()},)}, "at least 1 item"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: str) -> None:
+    plan = MECHANISM.first_plan(question(), TERMS, "study", 5, random.Random(1))
+    smaller = plan.model_dump() | {"cells": 30}
+    TrackedPlan.model_validate(smaller)
+    with pytest.raises(ValidationError, match=why):
+        TrackedPlan.model_validate(smaller | changes)
+
+
+def test_too_few_words_say_how_many_are_needed() -> None:
+    with pytest.raises(ValueError, match="words are needed"):
+        MECHANISM.first_plan(question(words=20), TERMS, "study", 5, random.Random(1))
+
+
+def test_a_poisoned_counter_is_a_fault() -> None:
+    plan = play(question(), rounds=3)[-1].plan
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], np.random.default_rng(1))
+    assert MECHANISM.fault(plan, total, 1000) is None
+    total[0][0] ^= 1
+    assert "do not add up" in (MECHANISM.fault(plan, total, 1000) or "")
+
+
+def test_an_answer_of_nothing_leaves_nothing_to_conclude() -> None:
+    assert MECHANISM.conclude(question(), NOTHING) == []
+    plan = MECHANISM.first_plan(question(), TERMS, "study", 5, random.Random(1))
+    following = MECHANISM.next_plan(plan, Answer(True, 0.0), NOTHING, random.Random(1))
+    assert following.t == pytest.approx(max(1.0, plan.t / 3))

@@ -1,0 +1,113 @@
+"""Totals of counts that were seen in part are unbiased, and as uncertain as they say."""
+
+import numpy as np
+import pytest
+
+from protocol.local_level import (
+    STATIONARY,
+    Drift,
+    Floats,
+    History,
+    filter_levels,
+    measure_drift,
+)
+
+DEVICES = np.full(20, 10_000.0)
+
+
+def draw(seed: int, phi: float, tokens: int = 1, items: int = 3000) -> tuple[History, Floats]:
+    """Return a history of items that are found late and counted from then on, and their counts."""
+    rng = np.random.default_rng(seed)
+    rates = 10 ** rng.uniform(-4, -2, items)
+    steps = np.cumsum(rng.normal(0, phi, (items, len(DEVICES))), axis=1) * rates[:, np.newaxis]
+    paths = np.maximum(rates[:, np.newaxis] + steps, 0)
+    counts = tokens * rng.poisson(paths * DEVICES / tokens).astype(np.float64)
+    since = rng.integers(0, 15, (items, 1))
+    is_counted = np.arange(len(DEVICES)) >= since
+    share = np.where(is_counted, 1.0, 0.05)
+    seen = np.where(is_counted, counts, rng.binomial(counts.astype(np.int64), 0.05))
+    return History(seen, share * DEVICES, DEVICES), counts.sum(axis=1)
+
+
+def test_what_was_seen_whole_is_exact() -> None:
+    counts = np.array([[3.0, 0.0, 5.0], [0.0, 0.0, 0.0]])
+    devices = np.array([10.0, 20.0, 30.0])
+    history = History(counts, np.broadcast_to(devices, (2, 3)), devices)
+    for drift in (STATIONARY, Drift(0.3, 2.0)):
+        levels = filter_levels(history, drift)
+        assert levels.totals.tolist() == [8, 0]
+        assert levels.variances.tolist() == [0, 0]
+
+
+def test_without_drift_what_was_missed_follows_from_all_rounds_alike() -> None:
+    devices = np.full(4, 100.0)
+    exposed = np.array([[0.0, 100.0, 50.0, 100.0]])
+    levels = filter_levels(History(np.array([[0.0, 12.0, 5.0, 8.0]]), exposed, devices), STATIONARY)
+    # 25 tokens in 250 devices, and 150 devices are missing; the vague prior says a little more.
+    assert levels.totals[0] == pytest.approx(25 + 15, abs=0.1)
+    assert levels.variances[0] == pytest.approx(15 + 150**2 * 25 / 250**2, rel=0.02)
+
+
+@pytest.mark.parametrize("drift", [STATIONARY, Drift(0.2, 1.0), Drift(0.5, 2.5)])
+def test_the_filter_is_bayes_rule_with_the_whole_covariance(drift: Drift) -> None:
+    """The same posterior from one dense Gaussian: prior of all levels, rows of observations."""
+    rng = np.random.default_rng(1)
+    devices = rng.uniform(50, 150, 7)
+    exposed = np.array([[0, 0.1, 0, 1, 1, 0.3, 1]]) * devices
+    seen = np.array([[0.0, 2.0, 0.0, 14.0, 9.0, 6.0, 30.0]])
+    history = History(seen, exposed, devices)
+    mean = history.rates[0]
+    blocks = np.arange(7)
+    walk = np.minimum.outer(blocks, blocks) * (drift.phi * mean) ** 2
+    prior = (3 * mean) ** 2 + walk
+    rows = blocks[exposed[0] > 0]
+    design = np.diag(exposed[0])[rows]
+    noise = np.diag(drift.dispersion * mean * exposed[0][rows])
+    gain = prior @ design.T @ np.linalg.inv(design @ prior @ design.T + noise)
+    level = mean + gain @ (seen[0][rows] - design @ np.full(7, mean))
+    left = prior - gain @ design @ prior
+    hidden = devices - exposed[0]
+    levels = filter_levels(history, drift)
+    missed = hidden @ level
+    assert levels.totals[0] == pytest.approx(seen.sum() + missed)
+    scatter = drift.dispersion * min(missed, hidden.sum() * mean)
+    assert levels.variances[0] == pytest.approx(hidden @ left @ hidden + scatter)
+    assert levels.rates[0] == pytest.approx(level[-1])
+    assert levels.rate_variances[0] == pytest.approx(left[-1, -1])
+
+
+@pytest.mark.parametrize(("phi", "tokens"), [(0.0, 1), (0.05, 1), (0.1, 1), (0.0, 4), (0.1, 4)])
+def test_drift_and_dispersion_are_measured(phi: float, tokens: int) -> None:
+    """Over 4 seeds phi stayed within 10% (0.026 at 0), the dispersion within 7%."""
+    found = measure_drift(draw(5, phi, tokens)[0])
+    assert found.phi == pytest.approx(phi, rel=0.2, abs=0.04)
+    assert found.dispersion == pytest.approx(tokens, rel=0.12)
+
+
+def test_from_few_counts_nothing_is_concluded() -> None:
+    history, _ = draw(1, 0.2, items=1)
+    late = History(history.seen[:, -8:], history.exposed[:, -8:], DEVICES[-8:])
+    assert measure_drift(late) == STATIONARY
+
+
+@pytest.mark.parametrize(("phi", "tokens"), [(0.0, 1), (0.05, 1), (0.1, 1), (0.05, 4)])
+def test_intervals_cover_as_often_as_they_say(phi: float, tokens: int) -> None:
+    """Of 3,000 items' 95% intervals 90% to 96% covered in 4 seeds.
+
+    Rates stop at 0, which the model does not know: the more they drift, the fewer cover.
+    """
+    history, truth = draw(7, phi, tokens)
+    levels = filter_levels(history, measure_drift(history))
+    some = levels.variances > 0
+    error = (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
+    assert 0.88 <= (np.abs(error) <= 1.96).mean() <= 0.98
+    assert abs(error.mean()) < 0.5
+
+
+def test_a_drift_that_is_ignored_shows() -> None:
+    history, truth = draw(7, 0.15)
+    errors = [
+        np.abs(filter_levels(history, drift).totals - truth).mean()
+        for drift in (measure_drift(history), STATIONARY)
+    ]
+    assert errors[0] < 0.8 * errors[1]
