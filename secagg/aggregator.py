@@ -151,10 +151,10 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
     if held_back := inbox.keys() - answered:
         raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
+    dealt = {owner: parcel.commitment for owner, parcel in inbox.items()}
+    dealt[slot] = settled.own[slot]
     for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
-        parcel = inbox.get(owner)
-        dealt = settled.own[slot] if owner == slot else parcel and parcel.commitment
-        if dealt != commit_share(share) or not is_share(share):
+        if dealt.get(owner) != commit_share(share) or not is_share(share):
             raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
     said = statement("reveal", settled.view.label, slot, reveal.said())
     _check_signature(settled.view.cohort, slot, said, reveal.signature)

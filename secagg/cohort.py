@@ -122,9 +122,9 @@ class View:
     sharers: Mapping[int, Sharer]
 
     def __post_init__(self) -> None:
-        sized = isinstance(self.sharers, Sharers)
+        n, is_sized = self.cohort.n, isinstance(self.sharers, Sharers)
         for slot in self.sharers:
-            if not 0 <= slot < self.cohort.n or not (sized or self.sharers[slot].is_sized):
+            if not (0 <= slot < n and (is_sized or self.sharers[slot].is_sized)):
                 raise ValueError(f"participant {slot}: no such sharer, or of a wrong size")
 
     @cached_property

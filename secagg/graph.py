@@ -54,7 +54,7 @@ class Picking:
             return frozenset(others)
         m, scale = self._shape.partners, self._shape.n - 1
         prefix, size = self._prefix, _WORD.itemsize * self._partner_draws
-        said = [prefix + other.to_bytes(4, "big") + contributions[other] for other in others]
+        said = (prefix + other.to_bytes(4, "big") + contributions[other] for other in others)
         streams = b"".join([shake_128(one).digest(size) for one in said])
         words = np.frombuffer(streams, _WORD).reshape(len(others), -1)
         # Scaled words equal v from ceil(2^32 v / scale) on; whoever sits behind `slot` counts

@@ -19,7 +19,6 @@ Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869], signatures
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from operator import eq
 from random import Random
 from typing import Any
 
@@ -147,15 +146,21 @@ def check_identity(public: bytes) -> None:
         raise ValueError("an identity is of low order: its signatures prove nothing")
 
 
-def are_good(identities: list[bytes], masks: list[bytes], seals: list[bytes]) -> bool:
-    """Return whether these 32-byte keys all pass `check_identity` and those of `PublicKeys`."""
-    keys = masks + seals
-    return (
-        _WEAK_IDENTITIES.isdisjoint(identities)
-        and _LOW_ORDER.isdisjoint(keys)
-        and max((key[-1] for key in keys), default=0) < 2**7
-        and not any(map(eq, masks, seals))
-    )
+_SUSPECTS = np.array(
+    sorted({int.from_bytes(key[:8], "little") for key in _WEAK_IDENTITIES | _LOW_ORDER}), "<u8"
+)
+
+
+def are_plainly_good(keys: NDArray[np.uint8]) -> bool:
+    """Return whether it is plain that these are good keys, all different: people x 3 x 32 bytes.
+
+    In each row stand an identity, a key for masks and one for envelopes. It is plain if no
+    eight first bytes are those of a weak key, or those of another; of good keys chosen at
+    random a million are so, but for odds of 2^-22. If not, `check_identity` and `PublicKeys` tell.
+    """
+    firsts = np.sort(np.ascontiguousarray(keys[:, :, :8]).view("<u8"), axis=None)
+    has_twins = (firsts[1:] == firsts[:-1]).any()
+    return not (has_twins or np.isin(firsts, _SUSPECTS).any() or (keys[:, 1:, -1] >= 2**7).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +225,10 @@ class Purpose:
 
     def derive(self, secret: bytes, nbytes: int) -> bytes:
         """Return `nbytes` derived from `secret` for this purpose alone."""
-        return HKDF(_SHA256, nbytes, salt=self.label, info=self.info()).derive(secret)
+        return self._derive(secret, nbytes, self.info())
+
+    def _derive(self, secret: bytes, nbytes: int, info: bytes) -> bytes:
+        return HKDF(_SHA256, nbytes, salt=self.label, info=info).derive(secret)
 
     def stream(self, secret: bytes) -> "Stream":
         """Return the keystream that `secret` grows into for this purpose."""
@@ -228,14 +236,16 @@ class Purpose:
 
     def seal(self, secret: bytes, message: bytes) -> bytes:
         """Return `message` sealed: ciphertext and tag. Seal once for each purpose and secret."""
-        key = AESGCM(self.derive(secret, KEY_BYTES))
-        return key.encrypt(_NONCE, message, self.label + self.info())
+        info = self.info()
+        key = AESGCM(self._derive(secret, KEY_BYTES, info))
+        return key.encrypt(_NONCE, message, self.label + info)
 
     def open(self, secret: bytes, sealed: bytes) -> bytes | None:
         """Return the message in `sealed`, or None if it was not sealed for this purpose."""
-        key = AESGCM(self.derive(secret, KEY_BYTES))
+        info = self.info()
+        key = AESGCM(self._derive(secret, KEY_BYTES, info))
         try:
-            return key.decrypt(_NONCE, sealed, self.label + self.info())
+            return key.decrypt(_NONCE, sealed, self.label + info)
         except (InvalidTag, ValueError):  # ValueError: shorter than a tag
             return None
 

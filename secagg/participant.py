@@ -43,7 +43,7 @@ from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
 from secagg.ring import Ring, Vector
-from secagg.roster import identities, public_keys
+from secagg.roster import repeated
 from secagg.shamir import is_share, split
 
 
@@ -123,10 +123,8 @@ class Joined(_State):
 
 def _check_roster(roster: Sequence[Entry]) -> None:
     # One device in two slots would be two of the corrupt; a key twice, two masks in one.
-    if len(set(identities(roster))) < len(roster):
-        raise RefusedError("showed a roster with the same identity twice")
-    if len(set(public_keys(roster))) < 2 * len(roster):
-        raise RefusedError("showed a roster with the same key twice")
+    if what := repeated(roster):
+        raise RefusedError(f"showed a roster with the same {what} twice")
 
 
 @dataclass(slots=True)

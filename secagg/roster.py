@@ -12,8 +12,10 @@ import struct
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_good, check_identity
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_plainly_good, check_identity
 from secagg.packed import Packed
 
 DIGEST_BYTES = 32
@@ -55,19 +57,16 @@ class Entry:
 class Roster(Packed[Entry]):
     """The entries packed in `body`, `size` bytes each, by slot.
 
-    `identities` and `keys` (of both kinds) are those of all entries.
-
     Raises:
         ValueError: if the size of `body` is no multiple, or an entry is none.
     """
 
     def __init__(self, body: bytes, size: int) -> None:
         super().__init__(body, size, Entry.unpack, "entries")
-        self.identities = self.cut(0, KEY_BYTES)
-        masks, seals = self.cut(KEY_BYTES, KEY_BYTES), self.cut(2 * KEY_BYTES, KEY_BYTES)
-        self.keys = masks + seals
-        if not are_good(self.identities, masks, seals):
-            list(self)  # the bad one says what is wrong with it
+        rows = np.frombuffer(body, np.uint8).reshape(-1, size)[:, : 3 * KEY_BYTES]
+        self.is_plain = are_plainly_good(rows.reshape(-1, 3, KEY_BYTES))
+        if not self.is_plain:
+            list(self)  # a bad one says what is wrong with it
 
 
 def roster_bytes(roster: Iterable[Entry]) -> bytes:
@@ -75,16 +74,14 @@ def roster_bytes(roster: Iterable[Entry]) -> bytes:
     return roster.body if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
 
 
-def identities(roster: Sequence[Entry]) -> list[bytes]:
-    """Return the identities in `roster`, by slot."""
-    return roster.identities if isinstance(roster, Roster) else [e.identity for e in roster]
-
-
-def public_keys(roster: Sequence[Entry]) -> list[bytes]:
-    """Return all keys for masks and all keys for envelopes in `roster`."""
-    if isinstance(roster, Roster):
-        return roster.keys
-    return [key for entry in roster for key in (entry.keys.mask, entry.keys.seal)]
+def repeated(roster: Sequence[Entry]) -> str | None:
+    """Return what is in `roster` twice, an identity or a key, or None."""
+    if isinstance(roster, Roster) and roster.is_plain:
+        return None
+    if len({entry.identity for entry in roster}) < len(roster):
+        return "identity"
+    keys = {key for entry in roster for key in (entry.keys.mask, entry.keys.seal)}
+    return "key" if len(keys) < 2 * len(roster) else None
 
 
 @dataclass(frozen=True, slots=True)
