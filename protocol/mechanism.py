@@ -24,6 +24,7 @@ from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
+from protocol.confidence import reaches
 from protocol.domain import Domain
 from protocol.public import Public
 from protocol.tally import NOTHING, Tally
@@ -84,8 +85,9 @@ class Question(Public):
     """What an analyst asks: every item of `domain` that devices hold `threshold` times or more.
 
     `threshold` is the paper's tau, over all rounds; `contribution` its m, the most items
-    that one device adds; `words` its C, the most 16-bit words that a device sends a round. A
-    mechanism's own question adds its fields.
+    that one device adds; `words` its C, the most 16-bit words that a device sends a round.
+    Found is what reaches the threshold as surely as `confidence` (`confidence.py`); at 1/2 the
+    estimate decides. A mechanism's own question adds its fields.
     """
 
     mechanism: str
@@ -93,6 +95,7 @@ class Question(Public):
     contribution: int = Field(ge=1, le=10_000)
     domain: Domain
     words: int = Field(ge=1, le=2**26)
+    confidence: float = Field(default=0.5, gt=0, lt=1)
 
     @property
     def nbytes(self) -> int:
@@ -235,9 +238,9 @@ class Mechanism(ABC, Generic[Q, P]):
         rounds are over different devices with fresh chance, so both add up.
         """
         counts, variances = tally.column(COUNT), tally.column(VARIANCE)
-        heavy = np.flatnonzero(counts >= question.threshold).tolist()
-        found = [Estimate(tally.items[row], counts[row], variances[row]) for row in heavy]
-        return ranked(found)
+        found = reaches(counts, variances, question.threshold, question.confidence)
+        heavy = np.flatnonzero(found).tolist()
+        return ranked(Estimate(tally.items[row], counts[row], variances[row]) for row in heavy)
 
 
 COUNT, VARIANCE = "count", "variance"  # columns of a tally

@@ -158,11 +158,16 @@ class RoundView(Public):
 
 
 class HeavyHitter(Public):
-    """An item whose estimated count reaches the study's threshold."""
+    """An item whose estimated count reaches the study's threshold.
+
+    `low` and `high` are the ends of its 95% interval.
+    """
 
     item: str
     estimate: float
     standard_error: float
+    low: float
+    high: float
 
 
 class StudyPage(Public):

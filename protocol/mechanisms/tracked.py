@@ -31,6 +31,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.confidence import reaches
 from protocol.local_level import STATIONARY, filter_levels, measure_drift
 from protocol.mechanism import (
     Answer,
@@ -207,7 +208,8 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         history = history_of(tally)
         drift = measure_drift(history) if question.assume == "drift" else STATIONARY
         levels = filter_levels(history, drift)
-        heavy = np.flatnonzero(levels.totals >= question.threshold)
+        certain = question.threshold, question.confidence
+        heavy = np.flatnonzero(reaches(levels.totals, levels.variances, *certain))
         totals, variances = levels.totals[heavy].tolist(), levels.variances[heavy].tolist()
         items = [tally.items[row] for row in heavy.tolist()]
         return ranked(map(Estimate, items, totals, variances))

@@ -59,7 +59,7 @@ def _cursor(last: HeavyHitter) -> str:
 def _parse(cursor: str) -> HeavyHitter:
     try:
         estimate, item = json.loads(urlsafe_b64decode(cursor.encode("ascii")))
-        return HeavyHitter(item=item, estimate=estimate, standard_error=0)
+        return HeavyHitter(item=item, estimate=estimate, standard_error=0, low=0, high=0)
     except (ValueError, TypeError, RecursionError):
         raise malformed("not the `next` of a page", at="query.after") from None
 
@@ -67,9 +67,9 @@ def _parse(cursor: str) -> HeavyHitter:
 def _table(rows: Iterable[HeavyHitter]) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(("item", "estimate", "standard_error"))
+    writer.writerow(("item", "estimate", "standard_error", "low", "high"))
     for row in rows:
-        writer.writerow((_cell(row.item), row.estimate, row.standard_error))
+        writer.writerow((_cell(row.item), row.estimate, row.standard_error, row.low, row.high))
     return out.getvalue()
 
 

@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 from sqlalchemy import and_, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
+from protocol.confidence import interval
 from protocol.mechanism import Estimate
 from protocol.messages import HeavyHitter as Heavy
 from protocol.tally import NOTHING, Tally
@@ -46,10 +48,19 @@ class Answers:
         if after is not None:
             equal = and_(estimate == after.estimate, item > after.item)
             query = query.where(or_(estimate < after.estimate, equal))
-        rows = session.scalars(query.order_by(estimate.desc(), item).limit(limit))
+        rows = session.scalars(query.order_by(estimate.desc(), item).limit(limit)).all()
+        counts = np.array([row.estimate for row in rows], np.float64)
+        variances = np.array([row.variance for row in rows], np.float64)
+        ends = zip(*(end.tolist() for end in interval(counts, variances)), strict=True)
         return tuple(
-            Heavy(item=row.item, estimate=row.estimate, standard_error=math.sqrt(row.variance))
-            for row in rows
+            Heavy(
+                item=row.item,
+                estimate=row.estimate,
+                standard_error=math.sqrt(row.variance),
+                low=low,
+                high=high,
+            )
+            for row, (low, high) in zip(rows, ends, strict=True)
         )
 
 

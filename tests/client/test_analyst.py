@@ -77,7 +77,10 @@ def test_a_study_is_created_and_started_in_one_call() -> None:
 
 
 def test_the_answer_is_collected_over_all_pages() -> None:
-    rows = [{"item": item, "estimate": 9.0, "standard_error": 1.5} for item in ("a", "b", "c")]
+    rows = [
+        {"item": item, "estimate": 9.0, "standard_error": 1.5, "low": 6.3, "high": 12.4}
+        for item in ("a", "b", "c")
+    ]
 
     def answer(request: httpx.Request) -> httpx.Response:
         if "after" not in request.url.params:

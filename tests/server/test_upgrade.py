@@ -133,7 +133,13 @@ async def test_what_was_over_stays_what_ran_fails_and_the_study_goes_on(
         assert (await served.until_closed("old", 3)).state == "decoded"
         assert await served.read_sum("old", 3) == sum_of(devices)
         answer = (await served.client.get("/v1/studies/old/heavy-hitters")).json()
-        assert answer["heavy_hitters"][0] == {"item": "ab", "estimate": 11, "standard_error": 0}
+        assert answer["heavy_hitters"][0] == {
+            "item": "ab",
+            "estimate": 11,
+            "standard_error": 0,
+            "low": 11,
+            "high": 11,
+        }
 
 
 async def test_devices_of_before_are_told_that_their_cohort_failed(

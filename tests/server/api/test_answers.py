@@ -8,7 +8,7 @@ import pytest
 
 from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms import MECHANISMS
-from protocol.messages import HeavyHitter, HeavyHitterPage
+from protocol.messages import HeavyHitterPage
 from server.store.rounds import Outcome
 from tests.server.conftest import Serve
 from tests.server.harness import Served
@@ -48,11 +48,12 @@ async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshol
             [("a", 1, 5), ("d", 4, 0)],
         )
         page = await ask(served, study)
-        assert page.heavy_hitters == (
-            HeavyHitter(item="c", estimate=9, standard_error=3),
-            HeavyHitter(item="a", estimate=4, standard_error=3),
-            HeavyHitter(item="d", estimate=4, standard_error=0),
-        )
+        shown = [(one.item, one.estimate, one.standard_error) for one in page.heavy_hitters]
+        assert shown == [("c", 9, 3), ("a", 4, 3), ("d", 4, 0)]
+        ends = [(one.low, one.high) for one in page.heavy_hitters]
+        assert ends[0] == (pytest.approx(4.1, abs=0.1), pytest.approx(17.1, abs=0.1))
+        assert ends[1][0] < 4 < ends[1][1]
+        assert ends[2] == (4, 4)
         assert page.next is None
 
 
@@ -92,10 +93,10 @@ async def test_the_table_has_every_row_and_no_formula(
         response = await served.client.get(f"/v1/studies/{study}/heavy-hitters", **how)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         head, *rows = csv.reader(io.StringIO(response.text, newline=""))
-        assert head == ["item", "estimate", "standard_error"]
+        assert head == ["item", "estimate", "standard_error", "low", "high"]
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
-        assert {tuple(row[1:]) for row in rows} == {("5.0", "2.0")}
+        assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}
 
 
 async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:

@@ -1,0 +1,51 @@
+"""How sure an estimate is: intervals, and whether a count reaches a threshold.
+
+A count that is estimated from samples is a weighted sum of Poisson counts, skew where it rests on
+few of them, so its interval is the one of a gamma distribution with the same mean and variance,
+its upper end moved by one more sample of weight w = variance / count:
+
+    low   =  quantile(a / 2)      of Gamma(mean y, variance v)
+    high  =  quantile(1 - a / 2)  of Gamma(mean y + w, variance v + w^2)
+
+Where the variance is small beside the count, as of an item that was counted exactly for most of
+a study, it is the normal one. It holds for an item that is named beforehand: of the items that
+are found *because* their estimates are high, more are estimated too high than too low.
+
+Source: [FayFeuer97], for weighted sums of Poisson counts.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import gamma, norm
+
+from protocol.local_level import Floats
+
+LEVEL = 0.95
+
+
+def interval(counts: Floats, variances: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
+    """Return the ends of intervals that hold the true counts with odds of `level` each.
+
+    Both ends are the count where the variance is 0 or the count not positive.
+    """
+    low, high = counts.astype(np.float64), counts.astype(np.float64)
+    some = (variances > 0) & (counts > 0)
+    y, v = low[some], variances[some]
+    w, tail = v / y, (1 - level) / 2
+    low[some] = gamma.ppf(tail, y**2 / v, scale=v / y)
+    high[some] = gamma.isf(tail, (y + w) ** 2 / (v + w**2), scale=(v + w**2) / (y + w))
+    return low, high
+
+
+def reaches(
+    counts: Floats, variances: Floats, threshold: float, confidence: float
+) -> NDArray[np.bool_]:
+    """Return which counts are `threshold` or more, where that is as sure as `confidence`.
+
+    An item of exactly that count is taken for heavy with odds of about 1 - `confidence`: 1/2
+    where the estimate decides; more confidence takes fewer that are not heavy, and misses more
+    that are.
+    """
+    margin = float(norm.ppf(confidence)) * np.sqrt(np.maximum(variances, 0))
+    heavy: NDArray[np.bool_] = counts >= threshold + margin
+    return heavy
