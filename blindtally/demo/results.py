@@ -13,7 +13,8 @@ from typing import Any
 
 from blindtally.measures import Found, Score, compare
 from client.fleet import Played
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms.oracles import OraclePlan
 from protocol.messages import CohortView, HeavyHitter, StudyView
 from protocol.round import Phase
 from protocol.sketches.capacity import capacity
@@ -162,6 +163,11 @@ def measure(
     )
 
 
+def _room(plan: AnyPlan) -> int:
+    """Return how many distinct items a table of `plan` holds; 0 if there is none."""
+    return 0 if isinstance(plan, OraclePlan) else capacity(plan.cells)
+
+
 def round_result(played: Played, exact: bool) -> RoundResult:
     """Return what became of one round; `exact` says whether its sums were verified."""
     view = played.view
@@ -169,7 +175,7 @@ def round_result(played: Played, exact: bool) -> RoundResult:
         number=view.number,
         state=view.state,
         t=view.plan.t,
-        capacity=capacity(view.plan.cells),
+        capacity=_room(view.plan),
         distinct=view.distinct,
         enrolled=sum(cohort.enrolled for cohort in view.cohorts),
         participants=view.participants or 0,

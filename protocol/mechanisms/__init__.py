@@ -11,6 +11,19 @@ from protocol.mechanisms.adaptive_iblt import (
     AdaptiveIbltPlan,
     AdaptiveIbltQuestion,
 )
+from protocol.mechanisms.approximate_histogram import (
+    ApproximateHistogram,
+    ApproximateHistogramPlan,
+    ApproximateHistogramQuestion,
+)
+from protocol.mechanisms.oracles import (
+    COUNT_MEDIAN,
+    COUNT_SKETCH,
+    CountMedianPlan,
+    CountMedianQuestion,
+    CountSketchPlan,
+    CountSketchQuestion,
+)
 from protocol.mechanisms.subsampled_iblt import (
     SubsampledIblt,
     SubsampledIbltPlan,
@@ -19,16 +32,34 @@ from protocol.mechanisms.subsampled_iblt import (
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
 
 AnyQuestion: TypeAlias = Annotated[
-    AdaptiveIbltQuestion | SubsampledIbltQuestion | TrackedQuestion,
+    AdaptiveIbltQuestion
+    | ApproximateHistogramQuestion
+    | CountMedianQuestion
+    | CountSketchQuestion
+    | SubsampledIbltQuestion
+    | TrackedQuestion,
     Field(discriminator="mechanism"),
 ]
 AnyPlan: TypeAlias = Annotated[
-    AdaptiveIbltPlan | SubsampledIbltPlan | TrackedPlan,
+    AdaptiveIbltPlan
+    | ApproximateHistogramPlan
+    | CountMedianPlan
+    | CountSketchPlan
+    | SubsampledIbltPlan
+    | TrackedPlan,
     Field(discriminator="mechanism"),
 ]
 
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {
-    mechanism.name: mechanism for mechanism in (AdaptiveIblt(), SubsampledIblt(), Tracked())
+    mechanism.name: mechanism
+    for mechanism in (
+        AdaptiveIblt(),
+        SubsampledIblt(),
+        ApproximateHistogram(),
+        COUNT_MEDIAN,
+        COUNT_SKETCH,
+        Tracked(),
+    )
 }
 
 _QUESTION: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)

@@ -32,13 +32,11 @@ two values of b and two of L0; ours are those that its proof uses:
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Iterable
 from random import Random
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.mechanism import (
@@ -51,13 +49,12 @@ from protocol.mechanism import (
     Plan,
     Question,
     Terms,
-    add_estimates,
     ranked,
 )
 from protocol.mechanisms.holdings import gather
+from protocol.mechanisms.repetitions import Repetitions, elected
 from protocol.mechanisms.tables import (
     MOST_CELLS,
-    Table,
     check_words,
     most_cells,
     table,
@@ -65,12 +62,10 @@ from protocol.mechanisms.tables import (
     worst_threshold,
 )
 from protocol.sketches.capacity import cells_for
-from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
 MOST_TABLES = 10_000
-_LISTS = "lists"  # of a tally: a bit for each item and repetition
 
 
 class SubsampledIbltQuestion(Question):
@@ -112,6 +107,12 @@ class SubsampledIbltPlan(Plan):
         table(self.question, self.terms, self.t, self.cells, bytes(32))
         return self
 
+    @property
+    def repetitions(self) -> Repetitions:
+        """Return the round's tables."""
+        seed = bytes.fromhex(self.seed)
+        return Repetitions(self.question, self.terms, self.t, self.tables, self.cells, seed)
+
 
 class Theorem(NamedTuple):
     """The theorem's parameters: threshold, number of tables, cells of each and keys they hold."""
@@ -122,18 +123,21 @@ class Theorem(NamedTuple):
     capacity: int
 
 
-def theorem(question: SubsampledIbltQuestion, devices: int, rounds: int) -> Theorem:
-    """Return the parameters for `devices` a round; the module's docstring derives them."""
-    tau, tokens = question.threshold, float(devices * question.contribution)
+def theorem(tau: float, beta: float, tokens: int, rounds: int) -> Theorem:
+    """Return the parameters for `tokens` = m n a round; the module's docstring derives them."""
     mean = 2 * max(tokens, 4 * tau) / tau
-    room = math.ceil(mean * math.log(max(rounds, 33)))
-    no_twins = 3 * (16 * max(rounds, 33) * mean * mean) ** (1 / 3)
-    capacity = room
-    while cells_for(capacity) < no_twins:
-        capacity = math.ceil(capacity * 1.02)
-    odds = 20 * math.log(40 * max(tokens * rounds / (tau * question.beta), 1))
-    tables = question.repetitions or max(260, math.ceil(odds))
-    return Theorem(max(1.0, tau / 2), tables, cells_for(capacity), room)
+    capacity = math.ceil(mean * math.log(max(rounds, 33)))
+    odds = 20 * math.log(40 * max(tokens * rounds / (tau * beta), 1))
+    cells = cells_without_twins(capacity, mean, 1 / (32 * max(rounds, 33)))
+    return Theorem(max(1.0, tau / 2), max(260, math.ceil(odds)), cells, capacity)
+
+
+def cells_without_twins(capacity: int, keys: float, odds: float) -> int:
+    """Return cells for `capacity` keys in which no two of `keys` meet, but for `odds`."""
+    least, room = 3 * (keys * keys / (2 * odds)) ** (1 / 3), capacity
+    while cells_for(room) < least:
+        room = math.ceil(room * 1.02)
+    return cells_for(room)
 
 
 class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
@@ -152,7 +156,9 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
                 may add up to 2^31 or more.
         """
         if question.rule == "theorem":
-            t, tables, cells, _ = theorem(question, terms.devices, rounds)
+            tokens = terms.devices * question.contribution
+            t, tables, cells, _ = theorem(question.threshold, question.beta, tokens, rounds)
+            tables = question.repetitions or tables
             needed = words(question, terms, t, cells, tables)
             if needed > question.words:
                 raise ValueError(
@@ -178,7 +184,7 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
 
     def ring(self, plan: SubsampledIbltPlan) -> Ring:
         """Return the ring of the round's tables, one after the other."""
-        return Ring(_table(plan, 0).iblt.ring.lanes * plan.tables)
+        return Ring(plan.repetitions.lanes)
 
     def encode(
         self, plan: SubsampledIbltPlan, histogram: Histogram, rng: np.random.Generator
@@ -190,10 +196,7 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
         """Return the sum of the devices' tables, bit for bit, inserting each item once a table."""
-        held = gather(plan.question, histograms)
-        uniform = rng.random((len(held.counts), plan.tables))
-        parts = (_table(plan, j).insert(held, uniform[:, j]) for j in range(plan.tables))
-        return tuple(lane for part in parts for lane in part)
+        return plan.repetitions.insert(gather(plan.question, histograms), rng)
 
     def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
         """Return which law a table of `total` breaks; `Iblt.fault` has them and the odds.
@@ -201,26 +204,18 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         The tables have no law in common: each has a sample of its own. What is not seen is what
         is not seen of one table, in each of them.
         """
-        for number, one, part in _each(plan, total):
-            fault = one.iblt.fault(part, participants * one.threshold.total)
-            if fault is not None:
-                return fault if plan.tables == 1 else f"table {number}: {fault}"
-        return None
+        return plan.repetitions.fault(total, participants)
 
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, tally: Tally
     ) -> Answer:
         """Return the means of the tables that were read; it is decoded if they are half or more."""
         del participants  # the plan's bound stands for any number of them
-        listings = [(one, one.iblt.list_entries(part)) for _, one, part in _each(plan, total)]
-        distinct = sum(listing.distinct for _, listing in listings) / plan.tables
-        lists = [_estimates(plan, one, listing) for one, listing in listings]
-        read = sum(listing.complete for _, listing in listings)
-        if read == 0:
-            return Answer(False, distinct, tally=tally)
-        found = _mean(lists, read)
-        tally = _vote(add_estimates(tally, found), lists)
-        return Answer(2 * read >= plan.tables, distinct, tuple(found), tally)
+        reading = plan.repetitions.read(total)
+        if reading.read == 0:
+            return Answer(False, reading.distinct, tally=tally)
+        found = tuple(reading.mean())
+        return Answer(reading.is_enough, reading.distinct, found, reading.record(tally))
 
     def next_plan(
         self, plan: SubsampledIbltPlan, answer: Answer | None, tally: Tally, rng: Random
@@ -233,46 +228,7 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         """Return the items with half of the votes, or by the practical rule, enough counts."""
         if question.rule == "practical":
             return super().conclude(question, tally)
-        votes = tally.arrays.get(_LISTS, np.zeros((0, 1), np.bool_))
         counts, variances = tally.column(COUNT), tally.column(VARIANCE)
-        heavy = np.flatnonzero(2 * votes.sum(axis=1) >= votes.shape[1]).tolist()
-        return ranked(Estimate(tally.items[row], counts[row], variances[row]) for row in heavy)
-
-
-def _table(plan: SubsampledIbltPlan, number: int) -> Table:
-    seed = sha256(bytes.fromhex(plan.seed) + number.to_bytes(4, "big")).digest()
-    return table(plan.question, plan.terms, plan.t, plan.cells, seed)
-
-
-def _each(plan: SubsampledIbltPlan, total: Vector) -> Iterator[tuple[int, Table, Vector]]:
-    """Yield each table's number, the table, and its part of `total`."""
-    lanes = len(total) // plan.tables
-    for number in range(plan.tables):
-        yield number, _table(plan, number), total[number * lanes : (number + 1) * lanes]
-
-
-def _estimates(plan: SubsampledIbltPlan, one: Table, listing: Listing) -> list[Estimate]:
-    return one.estimates(plan.question.domain, listing) if listing.complete else []
-
-
-def _mean(lists: list[list[Estimate]], read: int) -> list[Estimate]:
-    """Return the means over `read` lists, in which what does not stand counts 0."""
-    if len(lists) == 1:
-        return lists[0]
-    counts: dict[str, float] = {}
-    variances: dict[str, float] = {}
-    for estimates in lists:
-        for one in estimates:
-            counts[one.item] = counts.get(one.item, 0) + one.count / read
-            variances[one.item] = variances.get(one.item, 0) + one.variance / read**2
-    return ranked(Estimate(item, counts[item], variances[item]) for item in counts)
-
-
-def _vote(tally: Tally, lists: list[list[Estimate]]) -> Tally:
-    """Return `tally`, which has all items of `lists`, with the repetitions that list them."""
-    before: NDArray[np.bool_] = tally.arrays.get(_LISTS, np.zeros((0, len(lists)), np.bool_))
-    votes = np.zeros((len(tally.items), len(lists)), np.bool_)
-    votes[: len(before)] = before
-    for repetition, estimates in enumerate(lists):
-        votes[[tally.rows[one.item] for one in estimates], repetition] = True
-    return tally.keep(_LISTS, votes)
+        return ranked(
+            Estimate(tally.items[row], counts[row], variances[row]) for row in elected(tally)
+        )

@@ -93,7 +93,7 @@ def tracked(contribution: int, t: float, *items: str) -> Example:
     tally = remember(first, NOTHING, 40, [], seen)
     groups = (Group(bits=9, items=items),) if items else ()
     update = {"t": t, "cells": 201, "groups": groups, "most": 1000}
-    return Example(question, TERMS, update, lambda plan: max(plan.t + 1, contribution), tally)
+    return Example(question, TERMS, update, lambda plan: max(plan.t + 1, contribution), tally=tally)
 
 
 def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
@@ -124,13 +124,10 @@ EXAMPLES = {
     "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
     "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
     "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
-    "subsampled-iblt, all of it": subsampled(6, 5, t=1),
     "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
-    "subsampled-iblt, three tables": subsampled(6, 7, rule="theorem", repetitions=3),
-    "subsampled-iblt, one item each": subsampled(1, 5, rule="theorem", repetitions=2),
+    "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, practical": histogram(6, 5),
-    "approximate-histogram, all of it": histogram(6, 5, rule="theorem"),
     "count-median": oracle(CountMedianQuestion, 6, 3),
     "count-sketch": oracle(CountSketchQuestion, 6, 3),
     "count-sketch, one item each": oracle(CountSketchQuestion, 1, 4),
@@ -359,13 +356,13 @@ def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None
         assert answer.decoded
         for estimate in answer.estimates:
             if estimate.item not in truth:
-                assert (estimate.count, estimate.variance) == (0, 0)
+                assert example.is_sketch or (estimate.count, estimate.variance) == (0, 0)
                 continue
             counts[estimate.item][run] = estimate.count
             told[estimate.item][run] = estimate.variance
     for item, count in truth.items():
         error = counts[item].std() / runs**0.5
-        bias = counts[item].std() if example.is_biased else 0
+        bias = told[item].mean() ** 0.5 if example.is_biased else 0
         assert abs(counts[item].mean() - count) <= bias + 4.5 * error + 1e-9
         # The sample variance of 600 has a relative error of some 6%.
         assert counts[item].var() <= 1.3 * told[item].mean() + 1e-9

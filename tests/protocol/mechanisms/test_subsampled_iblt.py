@@ -37,14 +37,13 @@ def first_plan(terms: Terms = TERMS, rounds: int = 30, **changes: Any) -> Subsam
 
 
 def test_the_theorems_parameters_are_those_of_its_proof() -> None:
-    asked = question(rule="theorem", threshold=100, contribution=2, beta=0.1)
-    found = theorem(asked, devices=5000, rounds=64)
+    found = theorem(100, beta=0.1, tokens=2 * 5000, rounds=64)
     assert found.t == 50
     assert found.tables == math.ceil(20 * math.log(40 * 2 * 5000 * 64 / (100 * 0.1)))
     assert found.capacity == math.ceil(2 * 2 * 5000 / 100 * math.log(64))
     assert capacity(found.cells) >= found.capacity
-    assert theorem(question(rule="theorem", threshold=1), 3, 1).t == 1  # nothing to sample away
-    assert theorem(asked, devices=50, rounds=1).tables == 260  # the least that the proof takes
+    assert theorem(1, 0.1, 3, 1).t == 1  # nothing to sample away
+    assert theorem(100, 0.1, 50, 1).tables == 260  # the least that the proof takes
 
 
 def test_the_theorems_tables_are_refused_where_they_do_not_fit() -> None:
@@ -101,8 +100,7 @@ def test_theorem_1() -> None:
     Sampling and peeling only: keys and hashes are in the next test.
     """
     rounds, devices, tau = 33, 100, 20
-    asked = question(rule="theorem", threshold=tau, beta=0.1)
-    found, rng = theorem(asked, devices, rounds), np.random.default_rng(1)
+    found, rng = theorem(tau, 0.1, devices, rounds), np.random.default_rng(1)
     assert found.tables > 200
     for _ in range(44):
         counts = heavy_and_light(rounds, devices, tau, rng)
