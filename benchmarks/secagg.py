@@ -59,7 +59,8 @@ from secagg.shamir import SHARE_BYTES, split
 MODES: tuple[Mode, ...] = ("semi-honest", "active")
 LOST = (0.0, 0.1, 0.2)
 SAMPLED = 10_000  # from so many clients on, the server's work is sampled
-SAMPLE = 40
+SAMPLE = 40  # of the lost; of survivors, with one mask each to take off, more
+MANY = 500
 OFTEN = 25  # participants between two bursts of floors
 BURSTS = 10  # before and after what is done at one stroke
 LONG = 1.0  # seconds to repeat that for
@@ -270,7 +271,7 @@ class Bench:
         sharers = {slot: Sharer(rng.randbytes(32), bytes(32)) for slot in range(n)}
         view, lost = View(cohort, sharers), range(round(share * n))
         seeds = {slot: rng.randbytes(32) for slot in range(len(lost), n)}
-        chosen = [*lost][:SAMPLE], [*seeds][:SAMPLE]
+        chosen = [*lost][:SAMPLE], [*seeds][:MANY]
         secrets = {slot: seeds.get(slot) or pairs[slot].secret for slot in (*chosen[0], *chosen[1])}
         reveals = self._sampled_reveals(view, secrets, lost)
         committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
@@ -278,7 +279,8 @@ class Bench:
         vars(view).pop("graph", None)
         floors.measure(BURSTS)
         start = time.process_time()
-        assert view.graph  # once for all, as are the secrets; the rest is once for each
+        if lost:
+            assert view.graph  # once for all, as are the secrets; the rest is once for each
         unmasking = Unmasking(settled, self.ring, reveals, self.ring.zero())
         once = time.process_time()
         for slot in chosen[0]:
@@ -288,7 +290,7 @@ class Bench:
             unmasking.take_off_own(slot)
         end = time.process_time()
         floors.measure(BURSTS)
-        scale = (len(lost) / max(len(chosen[0]), 1), len(seeds) / SAMPLE)
+        scale = (len(lost) / max(len(chosen[0]), 1), len(seeds) / MANY)
         seconds = once - start + (middle - once) * scale[0] + (end - middle) * scale[1]
         counted = sum(len(settled.survivors & view.graph[slot]) for slot in chosen[0])
         self.progress()
