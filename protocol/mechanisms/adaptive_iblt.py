@@ -7,20 +7,20 @@ summed value, an unbiased estimate of its count. A table holds L0 keys
 sampled, and no larger, since an item of count N is estimated with variance up to
 N (E[T] - 1). So t adapts to the data:
 
-    t_1      =  max(1, n m / L0)           at most L0 items expected, whatever devices hold
-    t_(r+1)  =  max(1, t_r / 2 + t_r / 2 * s_r / L0)
+    t_1  =  max(1, n m / L0)        at most L0 items expected, whatever devices hold
 
-where s_r is the number of distinct items in the sum, exact if it decoded, else estimated
-from the stuck core. After a round without a sum t stays.
+and then as `rule` says, with the number of distinct items in the sum, exact if it decoded, else
+estimated from the stuck core: `pace.py` has the paper's rule and a better one. After a round
+without a sum t stays.
 
-Source: Algorithm 4 and section 7 of [Gascon23]. Where we differ: the paper divides s_r by
-its budget C in words; since it has 8 words a key, that would aim at 8 times what the table
-holds, so we divide by L0. The paper's fixed rule caps t at threshold / 2, to keep heavy
-hitters in at least one round with odds of 1 - e^-2. We do not: a table that is over-full at
-that t gives no estimate at all, where a larger t gives an unbiased one with a variance that is
-told. Our cap is 2 t_1: honest devices never need more, garbage in the sum could ask for it.
+Source: Algorithm 4 and section 7 of [Gascon23]. The paper's fixed rule caps t at threshold / 2, to
+keep heavy hitters in at least one round with odds of 1 - e^-2. We do not: a table that is
+over-full at that t gives no estimate at all, where a larger t gives an unbiased one with a
+variance that is told. Our cap is 2 t_1: honest devices never need more, garbage in the sum could
+ask for it.
 """
 
+import math
 from collections.abc import Iterable
 from random import Random
 from typing import Literal, Self
@@ -30,6 +30,7 @@ from pydantic import Field, model_validator
 
 from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, Terms, add_estimates
 from protocol.mechanisms.holdings import gather
+from protocol.mechanisms.pace import Pace, Rule, Seen, first, halfway
 from protocol.mechanisms.tables import (
     MOST_CELLS,
     Table,
@@ -40,14 +41,21 @@ from protocol.mechanisms.tables import (
 )
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import SUBTABLES, capacity
+from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
+_PACE = "pace"  # of a tally: what is foretold of the next round
+
 
 class AdaptiveIbltQuestion(Question):
-    """Which items of `domain` are heavy, told in at most `words` 16-bit words a device."""
+    """Which items of `domain` are heavy, told in at most `words` words a device.
+
+    The sampling threshold follows the data by `rule`.
+    """
 
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
+    rule: Rule = "steady"
 
 
 class AdaptiveIbltPlan(Plan):
@@ -130,9 +138,9 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         self, plan: AdaptiveIbltPlan, total: Vector, participants: int, tally: Tally
     ) -> Answer:
         """Return the estimates in `total`, highest first, or how full the table was."""
-        del participants  # the plan's bound stands for any number of them
         full = _table(plan)
         listing = full.iblt.list_entries(total)
+        tally = _remember(plan, listing, participants, tally)
         if not listing.complete:
             return Answer(False, listing.distinct, tally=tally)
         found = full.estimates(plan.question.domain, listing)
@@ -141,12 +149,13 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, tally: Tally, rng: Random
     ) -> AdaptiveIbltPlan:
-        """Return the plan of the next round: another seed, and t moved half way to its aim."""
-        del tally
-        t = plan.t
-        if answer is not None:
-            t = t / 2 + t / 2 * answer.distinct / capacity(plan.cells)
-            t = min(max(1.0, t), 2 * worst_threshold(plan.question, plan.terms))
+        """Return the plan of the next round: another seed, and t as the rule says."""
+        t, room = plan.t, capacity(plan.cells)
+        if answer is not None and plan.question.rule == "paper":
+            t = halfway(t, answer.distinct, room)
+        elif answer is not None and _PACE in tally.arrays:
+            t = Pace.unpack(tally.arrays[_PACE]).threshold(room)
+        t = min(max(1.0, t), 2 * worst_threshold(plan.question, plan.terms))
         return plan.model_copy(
             update={
                 "round": plan.round + 1,
@@ -155,6 +164,18 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
                 "cells": most_cells(plan.question, plan.terms, t),
             }
         )
+
+
+def _remember(plan: AdaptiveIbltPlan, listing: Listing, devices: int, tally: Tally) -> Tally:
+    """Return `tally` with what the round foretells of the next."""
+    if plan.question.rule == "paper":
+        return tally
+    once = 1 if plan.threshold.unit > 1 else math.ceil(plan.t)  # what one sampled token counts
+    single = int((listing.values <= once).sum()) if listing.complete else None
+    seen = Seen(plan.t, devices, listing.distinct, single)
+    before = tally.arrays.get(_PACE)
+    pace = first(seen) if before is None else Pace.unpack(before).after(seen)
+    return tally.keep(_PACE, pace.pack())
 
 
 def _table(plan: AdaptiveIbltPlan) -> Table:

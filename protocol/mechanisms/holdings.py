@@ -48,6 +48,7 @@ def gather(question: Question, histograms: Iterable[Histogram]) -> Holdings:
 
 
 def check_contribution(histogram: Histogram, most: int) -> None:
+    """Raise ValueError unless the counts are positive and add up to at most `most`."""
     total = 0
     for item, count in histogram.items():
         if count < 1:

@@ -28,6 +28,7 @@ R times over after R rounds. [Wu23] for locations that stay while signs change f
 """
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from secagg.ring import Lane, Ring, Vector
 
 MOST_ROWS = 63  # one hash word has a sign for each
 
+F = TypeVar("F", np.float32, np.float64)
 Counts = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
@@ -150,20 +152,21 @@ def cell_bits(most: int, signed: bool) -> int:
     return (2 * most if signed else most).bit_length()
 
 
-def median(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def median(rows: NDArray[F]) -> NDArray[F]:
     """Return the medians of the columns of `rows`.
 
     By exchanges of whole rows, which for a dozen of them beats sorting each column.
     """
     count = len(rows)
-    if count > 15:
-        return np.asarray(np.median(rows, axis=0), np.float64)
-    ordered = rows.copy()
-    for end in range(count - 1, (count - 1) // 2 - 1, -1):  # the largest left goes to the end
-        for at in range(end):
-            low, high = ordered[at].copy(), ordered[at + 1]
-            np.minimum(low, high, out=ordered[at])
-            np.maximum(low, high, out=ordered[at + 1])
-    ordered[count // 2] += ordered[(count - 1) // 2]
-    ordered[count // 2] /= 2
-    return np.asarray(ordered[count // 2], np.float64)
+    ordered = np.sort(rows, axis=0) if count > 15 else rows.copy()
+    if count <= 15:
+        for end in range(count - 1, (count - 1) // 2 - 1, -1):  # the largest left goes to the end
+            for at in range(end):
+                low, high = ordered[at].copy(), ordered[at + 1]
+                np.minimum(low, high, out=ordered[at])
+                np.maximum(low, high, out=ordered[at + 1])
+    if count % 2 == 0:
+        ordered[count // 2] += ordered[count // 2 - 1]
+        ordered[count // 2] /= 2
+    middle: NDArray[F] = ordered[count // 2]
+    return middle

@@ -68,7 +68,7 @@ def test_the_lanes_are_as_narrow_as_the_bounds_allow() -> None:
 
 
 def test_below_m_the_counts_take_more_bits() -> None:
-    plan = first_plan(contribution=20)
+    plan = first_plan(contribution=20, rule="paper")
     assert plan.t > 20
     assert MECHANISM.ring(plan).lanes[0].bits == 14
     lower = MECHANISM.next_plan(plan, Answer(True, 0.0), NOTHING, random.Random(1))
@@ -105,10 +105,10 @@ def test_a_million_devices_a_round_have_a_plan() -> None:
         (2.0, 1.5),
     ],
 )
-def test_the_threshold_moves_half_way_to_where_the_table_is_full(
+def test_the_papers_threshold_moves_half_way_to_where_the_table_is_full(
     distinct: float, factor: float
 ) -> None:
-    plan = first_plan()
+    plan = first_plan(rule="paper")
     answer = Answer(decoded=distinct <= 1, distinct=distinct * capacity(plan.cells))
     assert MECHANISM.next_plan(plan, answer, NOTHING, random.Random(2)).t == pytest.approx(
         factor * plan.t
@@ -121,7 +121,7 @@ def test_a_round_without_a_sum_leaves_the_threshold() -> None:
 
 
 def test_the_threshold_stays_within_one_and_twice_the_first() -> None:
-    plan = start = first_plan()
+    plan = start = first_plan(rule="paper")
     for _ in range(10):
         plan = MECHANISM.next_plan(plan, Answer(False, 1e9), NOTHING, random.Random(2))
     assert plan.t == 2 * start.t
@@ -130,18 +130,45 @@ def test_the_threshold_stays_within_one_and_twice_the_first() -> None:
     assert plan.t == 1
 
 
-def test_the_threshold_settles_where_the_items_just_fit() -> None:
-    rng = np.random.default_rng(4)
+def study(rule: str, rounds: int, flat_from: int = 99) -> tuple[list[Answer], list[float]]:
+    """Return answers and loads; items are geometric, and ten times flatter from a round on."""
+    rng, tally = np.random.default_rng(4), NOTHING
     items = [a + b + c for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
-    plan, answers = first_plan(words=1000), []
-    for _ in range(30):
-        devices = [{items[number]: 1} for number in rng.geometric(0.005, 10_000) % 1000]
+    plan, answers, loads = first_plan(words=1000, rule=rule), [], []
+    for number in range(rounds):
+        odds = 0.005 if number < flat_from else 0.0005
+        devices = [{items[x]: 1} for x in rng.geometric(odds, 10_000) % 1000]
         total = MECHANISM.encode_sum(plan, devices, rng)
-        answers.append(MECHANISM.decode(plan, total, 10_000, NOTHING))
-        plan = MECHANISM.next_plan(plan, answers[-1], NOTHING, random.Random(5))
-    load = np.mean([answer.distinct for answer in answers[10:]]) / capacity(plan.cells)
-    assert load == pytest.approx(1, abs=0.05)
+        answers.append(MECHANISM.decode(plan, total, 10_000, tally))
+        loads.append(answers[-1].distinct / capacity(plan.cells))
+        tally = answers[-1].tally
+        plan = MECHANISM.next_plan(plan, answers[-1], tally, random.Random(5))
+    return answers, loads
+
+
+def test_the_papers_threshold_settles_where_the_items_just_fit() -> None:
+    answers, loads = study("paper", 30)
+    assert np.mean(loads[10:]) == pytest.approx(1, abs=0.05)
     assert sum(answer.decoded for answer in answers) >= 24
+
+
+def test_the_steady_threshold_settles_in_three_rounds_and_loses_almost_nothing() -> None:
+    answers, loads = study("steady", 30)
+    assert loads[3:] == pytest.approx([0.92] * 27, abs=0.2)
+    assert sum(answer.decoded for answer in answers) >= 29
+
+
+def test_the_steady_threshold_follows_a_population_that_changes_at_once() -> None:
+    answers, loads = study("steady", 24, flat_from=12)
+    assert loads[14:] == pytest.approx([0.9] * 10, abs=0.18)
+    assert sum(answer.decoded for answer in answers[14:]) >= 9
+
+
+def test_the_steady_threshold_stays_where_nothing_was_seen() -> None:
+    plan = first_plan()
+    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, NOTHING)
+    later = MECHANISM.next_plan(plan, answer, answer.tally, random.Random(2))
+    assert 1 <= later.t < plan.t
 
 
 def test_an_over_full_table_says_how_full_and_nothing_else() -> None:
