@@ -35,7 +35,8 @@ format: $(VENV)/dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev ## measure time and bytes of a secure sum
+bench: $(VENV)/dev ## measure time and bytes of tables and of a secure sum
+	$(BIN)/python -m benchmarks.sketches
 	$(BIN)/python -m benchmarks.secagg $(ARGS)
 
 clean: ## remove .venv and everything made; databases and demo results stay

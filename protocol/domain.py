@@ -6,9 +6,12 @@ read off the sum itself, whole, in one round, with no dictionary and no second r
 what a hash stood for. The price is linear in the length of the longest item. (Hashed keys,
 whose items are retrieved later, cost the same for any length; they are not built yet.)
 
-    alphabet   strings over a few known characters, up to `length` of them: groups of g
-               characters are numbers to the base |A|, as many as stay below 2^30
-    utf8       any text of up to `max_bytes` bytes: 3 bytes are one number below 2^24
+    alphabet   strings over a few known characters, up to `length` of them: groups of
+               characters are numbers to the base |A|
+    utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
+
+Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
+a length.
 
 An item outside the domain has no number. A device leaves such items out before it counts
 (`item in domain`), so that they take no room under its contribution bound.
@@ -28,8 +31,7 @@ from protocol.public import Public
 
 Keys: TypeAlias = NDArray[np.uint64]  # shape (items, chunks)
 
-_GROUP = 2**30  # a group's number stays below: products of two fit in 64 bits
-_BYTES = 3  # of a utf8 chunk
+_GROUP = 2**24  # the numbers of a group's characters stay below
 
 
 class ItemSpace(Public, ABC):
@@ -186,12 +188,12 @@ class Utf8(ItemSpace):
     @property
     def chunks(self) -> int:
         """Return how many integers an item becomes."""
-        return -(-self.max_bytes // _BYTES)
+        return -(-self.max_bytes // 3)
 
     @property
     def bound(self) -> int:
         """Return the number that every chunk stays below."""
-        return 2**24
+        return int(self._base**self._digits_per_chunk)
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -207,10 +209,10 @@ class Utf8(ItemSpace):
 
     @property
     def _digits_per_chunk(self) -> int:
-        return _BYTES
+        return -(-self.max_bytes // self.chunks)
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        width = self.chunks * _BYTES
+        width = self.chunks * self._digits_per_chunk
         raw = b"".join(item.encode().ljust(width, b"\0") for item in items)
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint64)
 

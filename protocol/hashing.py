@@ -37,29 +37,30 @@ class Family:
     purpose: str
     chunks: int
     words: int
-    _coefficients: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
-    _keys: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
+    coefficients: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
+    keys: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         drawn = _derive(self.seed, self.purpose, 1 + self.chunks + 2 * self.words)
-        object.__setattr__(self, "_coefficients", drawn[: 1 + self.chunks] & _PRIME)
-        object.__setattr__(self, "_keys", drawn[1 + self.chunks :].reshape(2, self.words))
+        object.__setattr__(self, "coefficients", drawn[: 1 + self.chunks] & _PRIME)
+        object.__setattr__(self, "keys", drawn[1 + self.chunks :].reshape(2, self.words))
 
     def fingerprint(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the 61-bit fingerprints of `keys`, shape `(n, chunks)`."""
-        factors = self._coefficients[1:]
-        high = (factors >> _U32) * keys  # below 2^61: 29 bits by 32
-        low = (factors & _LOW32) * keys
-        terms = _fold(_times_2_32(high) + (low & _PRIME) + (low >> _U61))
-        # Summed by halves, since more than 8 terms would overflow 64 bits.
-        upper = (terms >> _U32).sum(axis=1, dtype=np.uint64)
-        lower = (terms & _LOW32).sum(axis=1, dtype=np.uint64)
-        total = _fold(_times_2_32(upper) + lower + self._coefficients[0])
+        upper = lower = np.zeros(len(keys), np.uint64)
+        for factor, chunk in zip(self.coefficients[1:], keys.T, strict=True):
+            high = (factor >> _U32) * chunk  # below 2^61: 29 bits by 32
+            low = (factor & _LOW32) * chunk
+            term = _fold(_times_2_32(high) + (low & _PRIME) + (low >> _U61))
+            # Summed by halves, since more than 8 terms would overflow 64 bits.
+            upper = upper + (term >> _U32)
+            lower = lower + (term & _LOW32)
+        total = _fold(_times_2_32(upper) + lower + self.coefficients[0])
         return np.where(total >= _PRIME, total - _PRIME, total)
 
-    def hash(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return `words` 64-bit hashes of each key, shape `(n, words)`."""
-        first, second = self._keys
+    def hash(self, keys: NDArray[np.uint64], words: slice = slice(None)) -> NDArray[np.uint64]:
+        """Return the 64-bit hashes of each key, or some `words` of them, shape `(n, words)`."""
+        first, second = self.keys[:, words]
         return _mix(_mix(self.fingerprint(keys)[:, np.newaxis] ^ first) + second)
 
 

@@ -11,7 +11,7 @@ N (E[T] - 1). So t adapts to the data:
 
 and then as `rule` says, with the number of distinct items in the sum, exact if it decoded, else
 estimated from the stuck core: `pace.py` has the paper's rule and a better one. After a round
-without a sum t stays.
+without a sum t stays. Items that earlier rounds listed help to decode (`sketches/memory.py`).
 
 Source: Algorithm 4 and section 7 of [Gascon23]. The paper's fixed rule caps t at threshold / 2, to
 keep heavy hitters in at least one round with odds of 1 - e^-2. We do not: a table that is
@@ -40,7 +40,7 @@ from protocol.mechanisms.tables import (
     worst_threshold,
 )
 from protocol.sampling import Threshold
-from protocol.sketches.capacity import SUBTABLES, capacity
+from protocol.sketches.capacity import capacity
 from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
@@ -63,7 +63,7 @@ class AdaptiveIbltPlan(Plan):
 
     mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
     question: AdaptiveIbltQuestion
-    cells: int = Field(ge=SUBTABLES, le=MOST_CELLS, multiple_of=SUBTABLES)
+    cells: int = Field(ge=1, le=MOST_CELLS)
 
     @model_validator(mode="after")
     def _keeps_to_the_words(self) -> Self:
@@ -72,6 +72,7 @@ class AdaptiveIbltPlan(Plan):
             raise ValueError(
                 f"{self.cells} cells do not fit in {self.question.words} words; {most} do"
             )
+        _table(self)
         return self
 
     @property
@@ -139,7 +140,8 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     ) -> Answer:
         """Return the estimates in `total`, highest first, or how full the table was."""
         full = _table(plan)
-        listing = full.iblt.list_entries(total)
+        known = plan.question.domain.encode(tally.items)
+        listing = full.iblt.list_entries(total, known)
         tally = _remember(plan, listing, participants, tally)
         if not listing.complete:
             return Answer(False, listing.distinct, tally=tally)

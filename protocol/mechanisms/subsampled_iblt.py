@@ -26,9 +26,9 @@ two values of b and two of L0; ours are those that its proof uses:
           2 / tau; the bound stands: mu = 2 m n / tau >= 8 tokens are expected, and mu ln R exceeded
           with odds of e^-mu(ln R ln ln R - ln R + 1) < 1 / (32 R). Elsewhere we take R = 33 and
           m n = 4 tau
-    k     the box has gamma = ln R hash functions, so that a table fails with odds 1 / (32 R). We
-          keep three cells a key and make the table so large that no two of mu keys share all
-          three of theirs with those odds: mu^2 / 2 (3 / cells)^3 <= 1 / (32 R)
+    k     the box has gamma = ln R hash functions, so that a table fails with odds 1 / (32 R). Most
+          of our keys have three cells, and we make the table so large that no two of mu keys share
+          all of theirs with those odds: mu^2 / 2 (3 / cells)^3 <= 1 / (32 R)
 """
 
 import math

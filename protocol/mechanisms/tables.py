@@ -17,12 +17,12 @@ from protocol.domain import Domain
 from protocol.mechanism import WORD_BITS, Estimate, Question, Terms, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.sampling import Threshold
-from protocol.sketches.capacity import SUBTABLES, capacity, cells_for
+from protocol.sketches.capacity import capacity, cells_for
 from protocol.sketches.iblt import Cell, Iblt, Listing
 from secagg.ring import Vector
 
-LEAST_CAPACITY = 10  # keys, at 3.6 cells each; fewer take more still
-MOST_CELLS = SUBTABLES * 2**22
+LEAST_CAPACITY = 10  # keys, at 2.8 cells each; fewer take more still
+MOST_CELLS = 3 * 2**22
 _MOST_VALUE = 2**31
 
 
@@ -105,10 +105,12 @@ def _cell(question: Question, terms: Terms, t: float) -> Cell:
     Raises:
         ValueError: if that is 2^31 or more.
     """
-    most = terms.devices * Threshold(t, question.contribution).bound
+    threshold = Threshold(t, question.contribution)
+    most = terms.devices * threshold.bound
     if most >= _MOST_VALUE:
         raise ValueError(
             f"{terms.devices:,} devices with {question.contribution} items each may hold one "
             f"item {most:,} times; a cell counts to less than {_MOST_VALUE:,}"
         )
-    return Cell(question.domain.chunks, question.domain.bound, most)
+    total = terms.devices * threshold.total
+    return Cell(question.domain.chunks, question.domain.bound, most, total)

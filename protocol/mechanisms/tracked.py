@@ -98,7 +98,7 @@ class TrackedPlan(Plan):
     def table(self) -> Table:
         """Return the table of what is not."""
         domain = self.question.domain
-        cell = Cell(domain.chunks, domain.bound, self.most)
+        cell = Cell(domain.chunks, domain.bound, self.most, self.most)
         return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
 
 
@@ -240,7 +240,7 @@ def _likely(question: Question, terms: Terms, t: float) -> int:
 
 def _cells(question: Question, nbytes: int, most: int) -> int:
     """Return the cells that fit in `nbytes`, and at least those of one key."""
-    cell = Cell(question.domain.chunks, question.domain.bound, most)
+    cell = Cell(question.domain.chunks, question.domain.bound, most, most)
     return max(cells_for(1), min(MOST_CELLS, cell.most(nbytes)))
 
 

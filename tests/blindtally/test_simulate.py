@@ -198,7 +198,7 @@ def outcome(answer: Answer | None, truth: dict[str, int], tally: Tally = NOTHING
                 "domain": {"kind": "utf8", "max_bytes": 3},
             },
             "t": 2,
-            "cells": 9,
+            "cells": 12,
         }
     )
     return Outcome(plan, (0, 1), answer, tally, Counter(truth))

@@ -60,8 +60,17 @@ def test_blanks_are_characters_as_any_other() -> None:
     assert ROOT.decode(ROOT.encode(["a  ", " a ", "   "])) == ["a  ", " a ", "   "]
 
 
-def test_three_bytes_are_one_integer() -> None:
-    assert Utf8(max_bytes=4).encode(["abcd"]).tolist() == [[0x616263, 0x640000]]
+def test_up_to_three_bytes_are_one_integer() -> None:
+    assert Utf8(max_bytes=3).encode(["abc"]).tolist() == [[0x616263]]
+    assert Utf8(max_bytes=4).encode(["abc"]).tolist() == [[0x6162, 0x6300]]
+    assert Utf8(max_bytes=7).encode(["abcdefg"]).tolist() == [[0x616263, 0x646566, 0x670000]]
+
+
+def test_chunks_are_as_long_as_one_another_and_leave_7_of_31_bits() -> None:
+    for size in range(1, 50):
+        domain = Alphabet(characters="0123456789", length=size)
+        assert domain.chunks == -(-size // 7)
+        assert domain.bound <= 2**24
 
 
 @pytest.mark.parametrize(

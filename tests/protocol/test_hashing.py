@@ -14,14 +14,14 @@ P = 2**61 - 1
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=5, max_size=5), min_size=1))
 def test_a_fingerprint_is_the_linear_form_it_is_said_to_be(keys: list[list[int]]) -> None:
     family = Family(SEED, "test", 5, 1)
-    a, *factors = family._coefficients.tolist()
+    a, *factors = family.coefficients.tolist()
     meant = [(a + sum(f * x for f, x in zip(factors, key, strict=True))) % P for key in keys]
     assert family.fingerprint(np.array(keys, dtype=np.uint64)).tolist() == meant
 
 
 def test_long_keys_do_not_overflow() -> None:
     family = Family(SEED, "test", 342, 1)  # 1,024 bytes of text
-    a, *factors = family._coefficients.tolist()
+    a, *factors = family.coefficients.tolist()
     most = 2**31 - 1
     keys = np.full((1, 342), most, dtype=np.uint64)
     assert family.fingerprint(keys).tolist() == [(a + sum(f * most for f in factors)) % P]

@@ -75,7 +75,7 @@ def iblt(contribution: int, t: float, domain: Alphabet | Utf8) -> Example:
         threshold=5, contribution=contribution, domain=domain, words=3000
     )
     return Example(
-        question, TERMS, {"t": t, "cells": 201}, lambda plan: max(plan.t + 1, contribution)
+        question, TERMS, {"t": t, "cells": 204}, lambda plan: max(plan.t + 1, contribution)
     )
 
 
@@ -92,7 +92,7 @@ def tracked(contribution: int, t: float, *items: str) -> Example:
     seen = [Estimate(item, 60.0, 0.0) for item in items]
     tally = remember(first, NOTHING, 40, [], seen)
     groups = (Group(bits=9, items=items),) if items else ()
-    update = {"t": t, "cells": 201, "groups": groups, "most": 1000}
+    update = {"t": t, "cells": 204, "groups": groups, "most": 1000}
     return Example(question, TERMS, update, lambda plan: max(plan.t + 1, contribution), tally=tally)
 
 
@@ -301,7 +301,7 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     ring.add(total, without)
     vectors = (without, total)
     before, after = (mechanism.decode(plan, vector, 2, example.tally) for vector in vectors)
-    # Two of these few keys share all 3 cells for one pair in 300,763; search finds some.
+    # Two of these few keys share all 4 cells for one pair in 6,765,201; search finds some.
     assume(before.decoded and after.decoded)
     old, new = read(before), read(after)
     bound = example.influence(plan)

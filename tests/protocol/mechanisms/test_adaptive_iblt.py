@@ -17,6 +17,7 @@ from protocol.mechanisms.adaptive_iblt import (
 from protocol.mechanisms.tables import LEAST_CAPACITY
 from protocol.sketches.capacity import capacity
 from protocol.sketches.iblt import Cell, Iblt
+from protocol.sketches.layout import LARGE
 from protocol.tally import NOTHING
 from secagg.ring import Vector
 
@@ -41,7 +42,7 @@ def test_the_table_is_the_largest_that_the_words_hold(
     words: int, contribution: int, domain: Alphabet | Utf8
 ) -> None:
     plan = first_plan(words=words, contribution=contribution, domain=domain)
-    wider = plan.model_copy(update={"cells": plan.cells + 3})
+    wider = plan.model_copy(update={"cells": plan.cells + (3 if plan.cells >= LARGE else 4)})
     assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
 
@@ -64,26 +65,26 @@ def test_the_first_threshold_is_for_the_most_that_devices_could_hold() -> None:
 
 def test_the_lanes_are_as_narrow_as_the_bounds_allow() -> None:
     lanes = MECHANISM.ring(first_plan()).lanes
-    assert [lane.bits for lane in lanes] == [14, 24, 17]  # 10,000 devices, 97,336 keys
+    assert [lane.bits for lane in lanes] == [14, 24]  # 10,000 devices, 97,336 keys with 7 hash bits
 
 
 def test_below_m_the_counts_take_more_bits() -> None:
     plan = first_plan(contribution=20, rule="paper")
     assert plan.t > 20
-    assert MECHANISM.ring(plan).lanes[0].bits == 14
+    assert MECHANISM.ring(plan).lanes[0].bits == 18  # all items of all devices, 1 each
     lower = MECHANISM.next_plan(plan, Answer(True, 0.0), NOTHING, random.Random(1))
     while lower.t > 19:
         lower = MECHANISM.next_plan(lower, Answer(True, 0.0), NOTHING, random.Random(1))
-    assert MECHANISM.ring(lower).lanes[0].bits == 18
+    assert MECHANISM.ring(lower).lanes[0].bits == 21  # and t each
     assert lower.cells < plan.cells
 
 
 def test_too_few_words_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(ValueError, match="124 words are needed"):
+    with pytest.raises(ValueError, match="67 words are needed"):
         first_plan(words=20)
-    assert capacity(first_plan(words=124).cells) >= LEAST_CAPACITY
+    assert capacity(first_plan(words=67).cells) >= LEAST_CAPACITY
     with pytest.raises(ValueError, match="are needed"):
-        first_plan(words=123)
+        first_plan(words=66)
 
 
 def test_counts_beyond_31_bits_are_refused() -> None:
@@ -183,7 +184,7 @@ def test_an_over_full_table_says_how_full_and_nothing_else() -> None:
 
 def test_a_key_that_no_item_has_is_left_out() -> None:
     text = first_plan(domain=Utf8(max_bytes=3)).model_copy(update={"t": 1.0})
-    cell = Cell(1, 2**24, TERMS.devices)
+    cell = Cell(1, 2**24, TERMS.devices, TERMS.devices)
     table = Iblt(cell, text.cells, bytes.fromhex(text.seed))
     made_up = np.array([[0xFFFFFF], [0x616263]], dtype=np.uint64)
     total = table.insert(made_up, np.array([3, 5]))
@@ -193,8 +194,8 @@ def test_a_key_that_no_item_has_is_left_out() -> None:
 
 
 def inserted(plan: AdaptiveIbltPlan, values: list[int]) -> Vector:
-    bound = TERMS.devices * plan.threshold.bound
-    table = Iblt(Cell(1, ROOT.bound, bound), plan.cells, bytes.fromhex(plan.seed))
+    bound, total = (TERMS.devices * most for most in (plan.threshold.bound, plan.threshold.total))
+    table = Iblt(Cell(1, ROOT.bound, bound, total), plan.cells, bytes.fromhex(plan.seed))
     return table.insert(np.arange(len(values), dtype=np.uint64).reshape(-1, 1), np.array(values))
 
 
@@ -214,7 +215,7 @@ def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
     t: float, most: list[int]
 ) -> None:
     plan = first_plan(contribution=3, words=3000)
-    plan = plan.model_copy(update={"t": t, "cells": 999})
+    plan = plan.model_copy(update={"t": t, "cells": 60})
     assert MECHANISM.fault(plan, inserted(plan, most), 1) is None
     fault = MECHANISM.fault(plan, inserted(plan, [*most, 1]), 1)
     assert fault == f"the counts add up to {sum(most) + 1}, which is more than {sum(most)}"
