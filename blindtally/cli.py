@@ -15,6 +15,7 @@ COMMANDS = {
     "registrar": "blindtally.registrar:registrar",
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
+    "figures": "blindtally.figures.command:app",
 }
 
 
@@ -26,14 +27,17 @@ class Commands(TyperGroup):
         del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | None:
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """Return the command named so, or None."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
         module, function = COMMANDS[cmd_name].split(":")
+        found = getattr(import_module(module), function)
+        if isinstance(found, typer.Typer):  # a command of commands
+            return cast("TyperGroup", typer.main.get_command(found))
         one = typer.Typer(add_completion=False)
-        one.command(cmd_name)(getattr(import_module(module), function))
+        one.command(cmd_name)(found)
         return cast("TyperCommand", typer.main.get_command(one))
 
 

@@ -1,0 +1,229 @@
+"""Curves: F1 by method over a grid, several runs a point, each run over rounds of its own.
+
+A method may have *options* (numbers of hashes, thresholds): its curve takes, at each point, the
+option whose mean F1 over the runs is highest, as the paper does for its baselines and for "best
+fixed". Heavy is what was drawn `tau` times or more, found what is estimated so.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.figures import oracles, ours, paper
+from blindtally.figures.populations import Population, Round
+from protocol.domain import Keys
+from protocol.mechanisms.oracles import MOST_CANDIDATES, candidates
+
+COUNT_SKETCH: Final = "count-sketch"
+COUNT_MEDIAN: Final = "count-median"
+NO_SUBSAMPLING: Final = "IBLT, no subsampling"
+SUBSAMPLED: Final = "subsampled IBLT"
+BEST_FIXED: Final = "subsampled IBLT, best fixed t"
+ADAPTIVE: Final = "adaptive IBLT"
+OURS: Final = "adaptive-iblt, ours"
+FIGURE_1: Final = (COUNT_SKETCH, COUNT_MEDIAN, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS)
+FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a point fixes: the paper's R, tau, M and C."""
+
+    rounds: int
+    tau: float
+    tokens: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """F1 of each run with the best option, and which that is."""
+
+    x: int
+    runs: tuple[float, ...]
+    option: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean over runs."""
+        return float(np.mean(self.runs))
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation over runs."""
+        return float(np.std(self.runs, ddof=1)) if len(self.runs) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A method's points."""
+
+    name: str
+    points: tuple[Point, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        return {
+            "name": self.name,
+            "points": [
+                {
+                    "x": point.x,
+                    "mean": point.mean,
+                    "deviation": point.deviation,
+                    "runs": list(point.runs),
+                    "option": point.option,
+                }
+                for point in self.points
+            ],
+        }
+
+
+Scored = dict[tuple[str, int, str], list[float]]  # by name, x and option: F1 of each run
+
+
+def over_words(
+    population: Population,
+    setting: Setting,
+    words: Sequence[int],
+    names: Sequence[str],
+    chances: Iterable[np.random.Generator],
+) -> list[Curve]:
+    """Return curves over C; one run for each of `chances`."""
+    scored: Scored = {}
+    for rng in chances:
+        rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
+        points = {
+            size: Setting(setting.rounds, setting.tau, setting.tokens, size) for size in words
+        }
+        _run(population, rounds, points, names, rng, scored)
+    return _curves(scored, names, words)
+
+
+def over_rounds(
+    population: Population,
+    setting: Setting,
+    counts: Sequence[int],
+    names: Sequence[str],
+    chances: Iterable[np.random.Generator],
+) -> list[Curve]:
+    """Return curves over R; one run for each of `chances`, and in it rounds anew for each R."""
+    scored: Scored = {}
+    for rng in chances:
+        for count in counts:
+            point = Setting(count, setting.tau, setting.tokens, setting.words)
+            rounds = list(population.rounds(count, setting.tokens, rng))
+            _run(population, rounds, {count: point}, names, rng, scored)
+    return _curves(scored, names, counts)
+
+
+def _run(
+    population: Population,
+    rounds: Sequence[Round],
+    points: dict[int, Setting],
+    names: Sequence[str],
+    rng: np.random.Generator,
+    scored: Scored,
+) -> None:
+    """Add one run's F1 of each method at each of `points`, which share tau and `rounds`."""
+    keys = population.domain.encode(population.items)
+    heavy = np.sum(rounds, axis=0) >= next(iter(points.values())).tau
+    for name in names:
+        if name in (COUNT_SKETCH, COUNT_MEDIAN):
+            results = _score(population, keys, rounds, points, name == COUNT_SKETCH, heavy, rng)
+        else:
+            results = (
+                (x, option, f1(estimates >= point.tau, heavy))
+                for x, point in points.items()
+                for option, estimates in _SAMPLED[name](population, rounds, point, rng)
+            )
+        for x, option, result in results:
+            scored.setdefault((name, x, option), []).append(result)
+
+
+def _score(
+    population: Population,
+    keys: Keys,
+    rounds: Sequence[Round],
+    points: dict[int, Setting],
+    signed: bool,
+    heavy: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> Iterator[tuple[int, str, float]]:
+    """Yield a baseline's F1 at each point and number of hashes; nothing if it cannot score."""
+    count = candidates(population.domain)
+    if count > MOST_CANDIDATES:
+        return
+    where = keys[:, 0].astype(np.int64)
+    truth = np.zeros(count, np.bool_)
+    truth[where] = heavy
+    sizes = sorted({point.words for point in points.values()})
+    scores = oracles.score(rounds, where, count, sizes, oracles.HASHES, signed, rng)
+    for x, point in points.items():
+        for hashes in oracles.HASHES:
+            estimates = scores.get((point.words, hashes))
+            if estimates is not None:
+                yield x, f"H = {hashes}", f1(estimates >= point.tau, truth)
+
+
+Rounds = Sequence[Round]
+Results = Iterator[tuple[str, NDArray[np.float64]]]
+Method = Callable[[Population, Rounds, Setting, np.random.Generator], Results]
+
+
+def _no_subsampling(
+    _: Population, rounds: Rounds, point: Setting, rng: np.random.Generator
+) -> Results:
+    yield "t = 1", paper.fixed(rounds, point.words, 1.0, rng)
+
+
+def _subsampled(_: Population, rounds: Rounds, point: Setting, rng: np.random.Generator) -> Results:
+    t = paper.practical_threshold(point.words, point.tokens, point.tau)
+    yield f"t = {t:.3g}", paper.fixed(rounds, point.words, t, rng)
+
+
+def _best_fixed(_: Population, rounds: Rounds, point: Setting, rng: np.random.Generator) -> Results:
+    for t in paper.FIXED:
+        yield f"t = {t:g}", paper.fixed(rounds, point.words, t, rng)
+
+
+def _adaptive(_: Population, rounds: Rounds, point: Setting, rng: np.random.Generator) -> Results:
+    yield "", paper.adaptive(rounds, point.words, point.tokens, rng)
+
+
+def _ours(people: Population, rounds: Rounds, point: Setting, rng: np.random.Generator) -> Results:
+    try:
+        question = ours.ask(people, point.tau, point.words, "steady")
+        yield "", ours.adaptive(people, rounds, question, point.tokens, rng)[0]
+    except ValueError:  # too few words for a table: no point
+        return
+
+
+_SAMPLED: dict[str, Method] = {
+    NO_SUBSAMPLING: _no_subsampling,
+    SUBSAMPLED: _subsampled,
+    BEST_FIXED: _best_fixed,
+    ADAPTIVE: _adaptive,
+    OURS: _ours,
+}
+
+
+def f1(found: NDArray[np.bool_], heavy: NDArray[np.bool_]) -> float:
+    """Return F1 of two masks; 1 if there is nothing to find and nothing found."""
+    both = int(found.sum()) + int(heavy.sum())
+    return 2 * int((found & heavy).sum()) / both if both else 1.0
+
+
+def _curves(scored: Scored, names: Sequence[str], grid: Sequence[int]) -> list[Curve]:
+    curves = []
+    for name in names:
+        points = []
+        for x in grid:
+            options = [Point(x, tuple(v), k[2]) for k, v in scored.items() if k[:2] == (name, x)]
+            if options:
+                points.append(max(options, key=lambda point: point.mean))
+        if points:
+            curves.append(Curve(name, tuple(points)))
+    return curves

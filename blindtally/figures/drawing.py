@@ -1,0 +1,111 @@
+"""The pictures: curves with error bars of three standard deviations, as the paper draws them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from blindtally.figures.curves import (
+    ADAPTIVE,
+    BEST_FIXED,
+    COUNT_MEDIAN,
+    COUNT_SKETCH,
+    NO_SUBSAMPLING,
+    OURS,
+    SUBSAMPLED,
+    Curve,
+)
+from blindtally.figures.growth import Growth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS: Final = (".svg", ".png")
+_GREY, _GREEN = "#7f7f7f", "#2ca02c"
+_COLOURS: Final = {
+    COUNT_SKETCH: _GREY,
+    COUNT_MEDIAN: "#bcbd22",
+    NO_SUBSAMPLING: "#ff7f0e",
+    SUBSAMPLED: "#1f77b4",
+    BEST_FIXED: "#1f77b4",
+    ADAPTIVE: _GREEN,
+    OURS: "#d62728",
+}
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "svg.fonttype": "none",  # text as text: a third of the bytes
+    "svg.hashsalt": "blindtally",  # the same results give the same bytes
+}
+
+
+def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bool) -> None:
+    """Write F1 over `x`, one line a method.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    with _Drawing(path, (6.4, 4)) as figure:
+        axes = figure.subplots()
+        for curve in curves:
+            axes.errorbar(
+                [point.x for point in curve.points],
+                [point.mean for point in curve.points],
+                yerr=[3 * point.deviation for point in curve.points],
+                label=curve.name,
+                color=_COLOURS[curve.name],
+                marker="o",
+                markersize=3,
+                linewidth=1.4,
+                capsize=2,
+            )
+        axes.set(xlabel=x, ylabel="F1", title=title, ylim=(-0.02, 1.03))
+        axes.set_xscale("log" if log else "linear")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+
+def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:
+    """Write errors and words over R; raises as `draw_curves`."""
+    rounds = [row.rounds for row in rows]
+    with _Drawing(path, (8, 3.6)) as figure:
+        left, right = figure.subplots(1, 2)
+        root = [rows[0].oracle_error * (count / rounds[0]) ** 0.5 for count in rounds]
+        left.plot(rounds, root, ":", color="#333333", label="the root of R")
+        _line(left, rounds, [row.oracle_error for row in rows], _GREY, COUNT_SKETCH)
+        _line(left, rounds, [row.table_error for row in rows], _GREEN, ADAPTIVE)
+        left.set(ylabel="error of items held about tau times")
+        _line(right, rounds, [row.oracle_words for row in rows], _GREY, COUNT_SKETCH)
+        _line(right, rounds, [row.table_words for row in rows], _GREEN, "IBLT, all rounds read")
+        right.set(ylabel="words for an error of tau / 4")
+        for axes in (left, right):
+            axes.set(xscale="log", yscale="log", xlabel="rounds R")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=8)
+        figure.suptitle(title, fontsize=10)
+
+
+def _line(
+    axes: "Axes", rounds: Sequence[int], values: Sequence[float], colour: str, label: str
+) -> None:
+    axes.plot(rounds, values, "o-", color=colour, label=label, markersize=3)
+
+
+class _Drawing:
+    """A figure that is written to `path` if nothing goes wrong meanwhile."""
+
+    def __init__(self, path: Path, size: tuple[float, float]) -> None:
+        import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only the demo has it
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        self._path, self._style = path, mpl.rc_context(_STYLE)
+        with mpl.rc_context(_STYLE):
+            self._figure = Figure(figsize=size, layout="constrained")
+
+    def __enter__(self) -> Any:  # noqa: ANN401 - matplotlib's own types are only there with it
+        self._style.__enter__()
+        return self._figure
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            metadata: dict[str, Any] = {"Date": None} if self._path.suffix == ".svg" else {}
+            self._figure.savefig(self._path, dpi=110, metadata=metadata)
+        self._style.__exit__(None, None, None)

@@ -1,0 +1,62 @@
+"""Count-median and count-sketch at the paper's price: a word a cell, every candidate scored.
+
+As `protocol/sketches/count_sketch.py` has them, with true chance in the place of hash functions:
+each round, each candidate of the domain gets its cell and sign in each row at random. One draw
+serves all widths and numbers of rows, so that curves over words are smoother than runs are.
+
+Source: the baseline of section 7 of [Gascon23].
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.figures.populations import Round
+from protocol.sketches.count_sketch import median
+
+HASHES = (5, 7, 9, 11)
+Scores = dict[tuple[int, int], NDArray[np.float32]]  # by words and hashes, by candidate
+
+
+def score(
+    rounds: Sequence[Round],
+    where: NDArray[np.int64],
+    candidates: int,
+    words: Sequence[int],
+    hashes: Sequence[int],
+    signed: bool,
+    rng: np.random.Generator,
+) -> Scores:
+    """Return the sums over rounds of every candidate's estimates; item i is `where[i]` of them."""
+    shapes = [(size, rows) for size in words for rows in hashes if size >= 2 * rows]
+    scores: Scores = {shape: np.zeros(candidates, np.float32) for shape in shapes}
+    for counts in rounds:
+        held = np.flatnonzero(counts)
+        chance = rng.random((max(hashes), candidates), np.float32)
+        signs = 2 * rng.integers(0, 2, chance.shape, np.int8) - 1 if signed else None
+        for size, count in shapes:
+            width = size // count
+            rows = np.empty((count, candidates), np.float32)
+            for row in range(count):
+                cells = (chance[row] * width).astype(np.int32)
+                sign = None if signs is None else signs[row]
+                rows[row] = _row(cells, sign, width, where[held], counts[held])
+            scores[size, count] += median(rows)
+    return scores
+
+
+def _row(
+    cells: NDArray[np.int32],
+    sign: NDArray[np.int8] | None,
+    width: int,
+    where: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """Return one row's estimate for every candidate."""
+    # The chance of 1 - 2^-25 is rounded to 1.
+    amounts = counts if sign is None else counts * sign[where]
+    sums = np.bincount(cells[where], weights=amounts, minlength=width + 1).astype(np.float32)
+    if sign is not None:
+        return np.asarray(sums[cells] * sign, np.float32)
+    return np.asarray(((sums * width - sums.sum()) / (width - 1))[cells], np.float32)

@@ -1,0 +1,69 @@
+"""Who holds what: each round, so many tokens drawn from a distribution that may drift.
+
+Every token is a device (m = 1). A round has M_r tokens, M_r normal with mean M and deviation
+M / 10, as in section 7 of [Gascon23]. Drifts are ours; the *other* distribution is flatter (shares
+to the power 0.6) and ranks items at random:
+
+    none       every round from the same distribution
+    gradual    from it to the other, in equal steps
+    sudden     from it to the other, half way
+    crowds     from it, but a third of the devices come in every second week of rounds
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.data import DataError, Devices, read
+from protocol.domain import Alphabet, Domain, cheapest_domain
+
+Drift = Literal["none", "gradual", "sudden", "crowds"]
+DRIFTS: tuple[Drift, ...] = ("none", "gradual", "sudden", "crowds")
+Round: TypeAlias = NDArray[np.int64]  # counts by item
+
+ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
+_WEEK = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Items with the shares they are drawn by, and the domain that holds them."""
+
+    items: tuple[str, ...]
+    shares: NDArray[np.float64]
+    domain: Domain
+
+    def rounds(
+        self, rounds: int, tokens: int, rng: np.random.Generator, drift: Drift = "none"
+    ) -> Iterator[Round]:
+        """Yield the counts of each of `rounds`, of `tokens` each on average."""
+        flatter = self.shares**0.6
+        other = rng.permutation(flatter / flatter.sum())
+        for number in range(rounds):
+            drawn = max(1, round(rng.normal(tokens, tokens / 10)))
+            if drift == "crowds" and number // _WEEK % 2:
+                drawn = max(1, drawn // 3)
+            away = 0.0
+            if drift == "gradual":
+                away = number / max(1, rounds - 1)
+            elif drift == "sudden":
+                away = float(2 * number >= rounds)
+            yield rng.multinomial(drawn, (1 - away) * self.shares + away * other)
+
+
+def load(path: Path) -> Population:
+    """Return the population of a file of counts, over the paper's alphabet where it fits.
+
+    Raises:
+        DataError: if the file cannot be used; says why.
+    """
+    data = read(path)
+    if isinstance(data, Devices):
+        raise DataError(path, "holds devices; figures draw from a file of items and counts")
+    fits = all(item in ROOT for item in data.items)
+    domain: Domain = ROOT if fits else cheapest_domain(data.items)
+    return Population(data.items, data.counts / data.counts.sum(), domain)

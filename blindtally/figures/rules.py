@@ -1,0 +1,71 @@
+"""The paper's update rule for t beside ours, on several data sets and drifts.
+
+Both drive the same mechanism, adaptive-iblt, with the same tables; only t differs. A rule has
+*settled* in the first round from which on three tables in a row are filled to between 0.7 and
+1.1 of their room.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from blindtally.figures import ours
+from blindtally.figures.curves import Setting, f1
+from blindtally.figures.populations import Drift, Population
+from protocol.mechanisms.pace import Rule
+
+RULES: Final[tuple[Rule, ...]] = ("paper", "steady")
+_SETTLED: Final = (0.7, 1.1)
+_IN_A_ROW: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Means over runs of a rule on one population: F1, rounds read, when it settled, mean load."""
+
+    rule: Rule
+    f1: float
+    rounds_read: float
+    settled: float
+    load: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        return asdict(self)
+
+
+def compare(
+    population: Population, drift: Drift, setting: Setting, seeds: Iterable[Sequence[int]]
+) -> Iterator[Outcome]:
+    """Yield each rule's outcome; one run for each of `seeds`, the same rounds for all rules."""
+    runs = list(seeds)
+    for rule in RULES:
+        rows = [_run(population, drift, setting, rule, seed) for seed in runs]
+        yield Outcome(rule, *np.mean(rows, axis=0).tolist())
+
+
+def _run(
+    population: Population, drift: Drift, setting: Setting, rule: Rule, seed: Sequence[int]
+) -> tuple[float, float, float, float]:
+    chance = np.random.default_rng([*seed, 0])
+    rounds = list(population.rounds(setting.rounds, setting.tokens, chance, drift))
+    question = ours.ask(population, setting.tau, setting.words, rule)
+    estimates, loads = ours.adaptive(
+        population, rounds, question, setting.tokens, np.random.default_rng([*seed, 1])
+    )
+    found, heavy = estimates >= setting.tau, np.sum(rounds, axis=0) >= setting.tau
+    read = float(np.mean([one.is_read for one in loads])) * len(rounds)
+    settled = _settled([one.load for one in loads])
+    return f1(found, heavy), read, settled, float(np.mean([one.load for one in loads]))
+
+
+def _settled(loads: Sequence[float]) -> float:
+    """Return the round in which the loads have settled, one more than there are if never."""
+    low, high = _SETTLED
+    fine = [low <= load <= high for load in loads]
+    for number in range(len(fine) - _IN_A_ROW + 1):
+        if all(fine[number : number + _IN_A_ROW]):
+            return number + 1.0
+    return len(fine) + 1.0

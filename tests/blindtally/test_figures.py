@@ -1,0 +1,233 @@
+"""Figures: tables that fail as the theory says, curves that are drawn, commands that tell."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.data import DataError
+from blindtally.figures import curves, growth, oracles, ours, paper
+from blindtally.figures.curves import Point, Setting
+from blindtally.figures.populations import DRIFTS, ROOT, Drift, Population, load
+from blindtally.figures.rules import compare
+from protocol.domain import Alphabet, Utf8
+
+LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Return a file of 300 items of the paper's alphabet, counts falling as 1 / rank."""
+    path = tmp_path / "words.csv"
+    rows = (f"w{rank // 10:02},{20_000 // rank}\n" for rank in range(10, 310, 1) if rank % 10 == 0)
+    more = (f"x{rank:02},{9000 // rank}\n" for rank in range(10, 100))
+    path.write_text("word,count\n" + "".join(rows) + "".join(more))
+    return path
+
+
+def population(items: int = 300) -> Population:
+    names = LETTERS.decode(np.arange(items, dtype=np.uint64).reshape(-1, 1))
+    shares = 1 / np.arange(1, items + 1)
+    return Population(tuple(str(name) for name in names), shares / shares.sum(), LETTERS)
+
+
+def figures(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["figures", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("room", "least", "most"),
+    [
+        (100, 0.35, 0.55),  # published measurements of 1.3 cells a key: 45%, and 12%
+        (300, 0.07, 0.17),
+        (1000, 0.0, 0.03),
+    ],
+)
+def test_the_papers_table_fails_as_often_as_it_was_measured_to(
+    room: int, least: float, most: float
+) -> None:
+    """The deviation of 300 tables is 3% at most; the limits are three of them away."""
+    table, rng = paper.PaperTable(8 * room), np.random.default_rng(1)
+    assert table.cells == 3 * math.floor(1.3 * room / 3)
+    failed = sum(not table.distinct(room, rng)[0] for _ in range(300))
+    assert least <= failed / 300 <= most
+
+
+@pytest.mark.parametrize("over", [1.1, 1.5, 2.0])
+def test_equations_3_and_4_see_how_many_keys_there_are(over: float) -> None:
+    table, rng = paper.PaperTable(8 * 1000), np.random.default_rng(2)
+    keys = round(over * 0.8185 * table.cells)
+    seen = [table.distinct(keys, rng)[1] for _ in range(20)]
+    assert np.mean(seen) == pytest.approx(keys, rel=0.03)
+    assert math.isfinite(paper.seeming(table.cells, table.cells))
+
+
+def test_without_sampling_everything_or_nothing_is_read() -> None:
+    rng = np.random.default_rng(3)
+    rounds = list(population().rounds(3, 500, rng))
+    assert (paper.fixed(rounds, 8000, 1.0, rng) == np.sum(rounds, axis=0)).all()
+    assert (paper.fixed(rounds, 80, 1.0, rng) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "tau", "t"), [(8000, 50, 10), (800, 50, 25), (80_000, 50, 1), (800, 1, 1)]
+)
+def test_the_practical_threshold(words: int, tau: float, t: float) -> None:
+    assert paper.practical_threshold(words, 10_000, tau) == t
+
+
+def test_sampled_estimates_are_unbiased() -> None:
+    """Of 60 studies of 4 rounds; each item's mean is within 5 standard errors: odds of 2e-4."""
+    rng, people = np.random.default_rng(4), population(300)
+    rounds = list(people.rounds(4, 2000, rng))
+    truth = np.sum(rounds, axis=0)
+    runs = np.array([paper.fixed(rounds, 8000, 5.0, rng) for _ in range(60)])
+    error = np.sqrt(np.maximum(truth, 1) * 4 / 60)
+    assert (np.abs(runs.mean(axis=0) - truth) < 5 * error).all()
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_oracles_estimate_every_candidate(signed: bool) -> None:
+    rng, people = np.random.default_rng(5), population()
+    rounds = list(people.rounds(4, 2000, rng))
+    truth = np.zeros(16**3)
+    truth[:300] = np.sum(rounds, axis=0)
+    scores = oracles.score(rounds, np.arange(300), 16**3, [8, 30_000], (5, 7), signed, rng)
+    assert set(scores) == {(30_000, 5), (30_000, 7)}  # 8 words are no two cells a row
+    assert np.abs(scores[30_000, 7] - truth).max() < 12
+
+
+def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
+    people, rng = population(100), np.random.default_rng(6)
+    rounds = list(people.rounds(5, 3000, rng))
+    question = ours.ask(people, 50, 4000, "steady")
+    estimates, loads = ours.adaptive(people, rounds, question, 3000, rng)
+    assert all(one.is_read for one in loads)
+    assert loads[-1].t == 1
+    later = np.sum(rounds[2:], axis=0)
+    assert (estimates >= later).all()  # nothing is sampled away from the third round on
+
+
+def test_a_curve_takes_the_best_option_by_its_mean() -> None:
+    setting = Setting(3, 20, 1000, 0)
+    chances = [np.random.default_rng(seed) for seed in range(3)]
+    names = (curves.BEST_FIXED, curves.COUNT_SKETCH)
+    fixed, sketch = curves.over_words(population(), setting, [40, 4000], names, chances)
+    assert [point.x for point in fixed.points] == [40, 4000]
+    assert fixed.points[1].option == "t = 1"
+    assert fixed.points[1].runs == (1, 1, 1)
+    assert sketch.points[1].option.startswith("H = ")
+    assert Point(1, (0.5, 0.7)).mean == pytest.approx(0.6)
+    assert Point(1, (0.5,)).deviation == 0
+
+
+def test_a_domain_that_cannot_be_enumerated_has_no_oracle() -> None:
+    people = Population(("ab", "cd"), np.array([0.5, 0.5]), Utf8(max_bytes=9))
+    found = curves.over_words(
+        people, Setting(2, 5, 100, 0), [400], curves.FIGURE_1, [np.random.default_rng(1)]
+    )
+    names = [curve.name for curve in found]
+    assert names == [curves.NO_SUBSAMPLING, curves.SUBSAMPLED, curves.ADAPTIVE, curves.OURS]
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_rounds_drift_as_their_name_says(drift: Drift) -> None:
+    rounds = list(population().rounds(28, 5000, np.random.default_rng(7), drift))
+    sizes = np.array([counts.sum() for counts in rounds])
+    if drift == "crowds":
+        assert sizes[7:14].mean() < 0.5 * sizes[:7].mean()
+    else:
+        assert sizes.std() == pytest.approx(500, rel=0.5)
+    share = [counts[0] / counts.sum() for counts in rounds]
+    moved = abs(share[0] - share[-1]) > 0.08
+    assert moved == (drift in ("gradual", "sudden"))
+
+
+def test_both_rules_are_compared_on_the_same_rounds() -> None:
+    setting = Setting(8, 20, 1000, 300)
+    paper_rule, steady = compare(population(), "none", setting, [(1, 0), (1, 1)])
+    assert (paper_rule.rule, steady.rule) == ("paper", "steady")
+    assert steady.settled <= paper_rule.settled
+    assert 0 < steady.f1 <= 1
+
+
+def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
+    rng, people = np.random.default_rng(8), population()
+    one, other = (growth.grow(people, rounds, 600, 20, 1000, rng) for rounds in (2, 18))
+    assert 2 < other.oracle_error / one.oracle_error < 4.5  # three, but items are others
+    assert other.table_error < 1.3 * one.table_error
+    assert other.table_words < 1.5 * one.table_words
+    assert other.oracle_words > 1.5 * one.oracle_words
+
+
+def test_files_of_the_papers_alphabet_have_its_domain(words: Path, tmp_path: Path) -> None:
+    assert load(words).domain == ROOT
+    assert ROOT.bound == 97_336
+    other = tmp_path / "other.csv"
+    other.write_text("word,count\nÄ,3\nlonger,4\n")
+    assert load(other).domain != ROOT
+    baskets = tmp_path / "baskets.txt"
+    baskets.write_text("a b\n")
+    with pytest.raises(DataError, match="holds devices"):
+        load(baskets)
+
+
+SMALL = ("--tokens", 200, "--runs", 2, "--threshold", 10)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "curves_of"),
+    [
+        ("fig1", ("--rounds", 2, "--words", 200, "--words", 2000), curves.FIGURE_1),
+        ("fig2", ("--rounds", 1, "--rounds", 3, "--words", 500), curves.FIGURE_1),
+        ("fig3", ("--rounds", 1, "--rounds", 3, "--words", 500), curves.FIGURE_3),
+    ],
+)
+def test_a_figure_is_told_written_and_drawn(
+    words: Path, tmp_path: Path, command: str, options: Any, curves_of: Any
+) -> None:
+    out, document = tmp_path / "figure.svg", tmp_path / "figure.json"
+    asked = ("--data", words, *SMALL, *options, "--json", document)
+    told = figures(command, *asked, "--out", out)
+    assert told.exit_code == 0, told.output
+    found = json.loads(document.read_text())
+    assert [curve["name"] for curve in found["curves"]] == list(curves_of)
+    assert all(len(point["runs"]) == 2 for curve in found["curves"] for point in curve["points"])
+    assert 5_000 < out.stat().st_size < 150_000
+    again = tmp_path / "again.json"
+    figures(command, *asked[:-1], again)
+    assert again.read_text() == document.read_text()
+
+
+def test_growth_and_rules_are_told_and_written(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "growth.png"
+    small = ("--data", words, "--tokens", 200, "--threshold", 10, "--words", 200)
+    told = figures("growth", *small, "--rounds", 1, "--rounds", 2, "--out", out, "--json", "-")
+    assert told.exit_code == 0, told.output
+    assert [row["rounds"] for row in json.loads(told.stdout)["rows"]] == [1, 2]
+    assert out.stat().st_size < 150_000
+    told = figures("rules", *small, "--rounds", 4, "--runs", 1, "--json", "-")
+    assert told.exit_code == 0, told.output
+    assert len(json.loads(told.stdout)["rows"]) == 2 * len(DRIFTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["fig1", "--data", "none.csv"], "none.csv: no such file"),
+        (["fig1", "--data", "{words}", "--out", "x.gif"], "its name ends in .svg or .png"),
+        (["fig1", "--data", "{words}", "--words", 3], "--words"),
+        (["fig1", "--data", "{words}", *SMALL, "--rounds", 1, "--out", "/nowhere/x.svg"], "cannot"),
+        (["rules", "--data", "{words}", "--words", 8, "--rounds", 2], "words are needed"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(words: Path, options: list[object], fault: str) -> None:
+    told = figures(*(str(option).format(words=words) for option in options))
+    assert told.exit_code == 2
+    assert fault in told.stderr
+    assert "Traceback" not in told.output
