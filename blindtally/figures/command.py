@@ -230,10 +230,14 @@ def _finish(
     if json_path != "-":
         grid = sorted({point.x for curve in found for point in curve.points})
         table = Table("method", *(f"{value:,}" for value in grid), title=f"F1 by {x}")
+        reached = Table("method", *map(str, curves.GOALS), title=f"{x} for an F1 of")
         for curve in found:
             means = {point.x: f"{point.mean:.3f}" for point in curve.points}
             table.add_row(curve.name, *(means.get(value, "") for value in grid))
-        Console(width=None if Console().is_terminal else 140).print(title, table)
+            sizes = [curve.reaches(goal) for goal in curves.GOALS]
+            reached.add_row(curve.name, *("" if size is None else f"{size:,.0f}" for size in sizes))
+        screen = Console(width=None if Console().is_terminal else 150)
+        screen.print(title, table, *([reached] if log else []))
     if out is not None:
         _write(out, lambda: drawing.draw_curves(out, found, x, title, log))
     if json_path is not None:

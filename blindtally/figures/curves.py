@@ -18,13 +18,20 @@ from protocol.domain import Keys
 from protocol.mechanisms.oracles import MOST_CANDIDATES, candidates
 
 COUNT_SKETCH: Final = "count-sketch"
+SAME_HASHES: Final = "count-sketch, same hashes every round"
 COUNT_MEDIAN: Final = "count-median"
 NO_SUBSAMPLING: Final = "IBLT, no subsampling"
 SUBSAMPLED: Final = "subsampled IBLT"
 BEST_FIXED: Final = "subsampled IBLT, best fixed t"
 ADAPTIVE: Final = "adaptive IBLT"
 OURS: Final = "adaptive-iblt, ours"
-FIGURE_1: Final = (COUNT_SKETCH, COUNT_MEDIAN, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS)
+GOALS: Final = (0.8, 0.9, 0.95)
+BASELINES: Final = {
+    SAME_HASHES: oracles.Kind(signed=True, fresh=False),
+    COUNT_SKETCH: oracles.Kind(signed=True),
+    COUNT_MEDIAN: oracles.Kind(signed=False),
+}
+FIGURE_1: Final = (*BASELINES, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS)
 FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, OURS)
 
 
@@ -64,10 +71,23 @@ class Curve:
     name: str
     points: tuple[Point, ...]
 
+    def reaches(self, goal: float) -> float | None:
+        """Return the x from which on the mean is `goal`, between points by log x; None if never."""
+        below = [number for number, point in enumerate(self.points) if point.mean < goal]
+        last = below[-1] if below else -1
+        if last == len(self.points) - 1:
+            return None
+        if last == -1:
+            return float(self.points[0].x)
+        low, high = self.points[last], self.points[last + 1]
+        share = (goal - low.mean) / (high.mean - low.mean)
+        return float(low.x * (high.x / low.x) ** share)
+
     def as_json(self) -> dict[str, Any]:
         """Return what scripts read."""
         return {
             "name": self.name,
+            "reaches": {str(goal): self.reaches(goal) for goal in GOALS},
             "points": [
                 {
                     "x": point.x,
@@ -131,8 +151,8 @@ def _run(
     keys = population.domain.encode(population.items)
     heavy = np.sum(rounds, axis=0) >= next(iter(points.values())).tau
     for name in names:
-        if name in (COUNT_SKETCH, COUNT_MEDIAN):
-            results = _score(population, keys, rounds, points, name == COUNT_SKETCH, heavy, rng)
+        if name in BASELINES:
+            results = _score(population, keys, rounds, points, BASELINES[name], heavy, rng)
         else:
             results = (
                 (x, option, f1(estimates >= point.tau, heavy))
@@ -148,7 +168,7 @@ def _score(
     keys: Keys,
     rounds: Sequence[Round],
     points: dict[int, Setting],
-    signed: bool,
+    kind: oracles.Kind,
     heavy: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Iterator[tuple[int, str, float]]:
@@ -160,7 +180,7 @@ def _score(
     truth = np.zeros(count, np.bool_)
     truth[where] = heavy
     sizes = sorted({point.words for point in points.values()})
-    scores = oracles.score(rounds, where, count, sizes, oracles.HASHES, signed, rng)
+    scores = oracles.score(rounds, where, count, sizes, oracles.HASHES, kind, rng)
     for x, point in points.items():
         for hashes in oracles.HASHES:
             estimates = scores.get((point.words, hashes))

@@ -11,6 +11,7 @@ from blindtally.figures.curves import (
     COUNT_SKETCH,
     NO_SUBSAMPLING,
     OURS,
+    SAME_HASHES,
     SUBSAMPLED,
     Curve,
 )
@@ -23,6 +24,7 @@ KINDS: Final = (".svg", ".png")
 _GREY, _GREEN = "#7f7f7f", "#2ca02c"
 _COLOURS: Final = {
     COUNT_SKETCH: _GREY,
+    SAME_HASHES: "#111111",
     COUNT_MEDIAN: "#bcbd22",
     NO_SUBSAMPLING: "#ff7f0e",
     SUBSAMPLED: "#1f77b4",

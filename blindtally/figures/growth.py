@@ -111,9 +111,8 @@ def _oracle_errors(
     """Return the sketch's error by words."""
     where = population.domain.encode(population.items)[:, 0].astype(np.int64)
     kept, errors = where[near], {}
-    scores = oracles.score(
-        drawn, where, population.domain.bound, sorted({*_WORDS, words}), (HASHES,), True, rng
-    )
+    sizes, kind = sorted({*_WORDS, words}), oracles.Kind(signed=True)
+    scores = oracles.score(drawn, where, population.domain.bound, sizes, (HASHES,), kind, rng)
     for (size, _), estimates in scores.items():
         errors[size] = _rms(estimates[kept] - truth[near])
     return errors

@@ -1,13 +1,16 @@
 """Count-median and count-sketch at the paper's price: a word a cell, every candidate scored.
 
 As `protocol/sketches/count_sketch.py` has them, with true chance in the place of hash functions:
-each round, each candidate of the domain gets its cell and sign in each row at random. One draw
-serves all widths and numbers of rows, so that curves over words are smoother than runs are.
+each candidate of the domain gets its cell and sign in each row at random, and does so again in
+each round, or keeps them for the study. One draw serves all widths and numbers of rows, so that
+curves over words are smoother than runs are.
 
-Source: the baseline of section 7 of [Gascon23].
+Source: the baseline of section 7 of [Gascon23], which does not say whether its hash functions are
+fresh each round, nor whether there are signs.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +22,38 @@ HASHES = (5, 7, 9, 11)
 Scores = dict[tuple[int, int], NDArray[np.float32]]  # by words and hashes, by candidate
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A sketch: with signs or without, with hash functions fresh each round or the same."""
+
+    signed: bool
+    fresh: bool = True
+
+
 def score(
     rounds: Sequence[Round],
     where: NDArray[np.int64],
     candidates: int,
     words: Sequence[int],
     hashes: Sequence[int],
-    signed: bool,
+    kind: Kind,
     rng: np.random.Generator,
 ) -> Scores:
     """Return the sums over rounds of every candidate's estimates; item i is `where[i]` of them."""
     shapes = [(size, rows) for size in words for rows in hashes if size >= 2 * rows]
-    scores: Scores = {shape: np.zeros(candidates, np.float32) for shape in shapes}
-    for counts in rounds:
+    scores: Scores = {one: np.zeros(candidates, np.float32) for one in shapes}
+    shape = (max(hashes), candidates)
+    for number, counts in enumerate(rounds):
+        if kind.fresh or number == 0:
+            chance = rng.random(shape, np.float32)
+            signs = 2 * rng.integers(0, 2, shape, np.int8) - 1
         held = np.flatnonzero(counts)
-        chance = rng.random((max(hashes), candidates), np.float32)
-        signs = 2 * rng.integers(0, 2, chance.shape, np.int8) - 1 if signed else None
         for size, count in shapes:
             width = size // count
             rows = np.empty((count, candidates), np.float32)
             for row in range(count):
                 cells = (chance[row] * width).astype(np.int32)
-                sign = None if signs is None else signs[row]
+                sign = signs[row] if kind.signed else None
                 rows[row] = _row(cells, sign, width, where[held], counts[held])
             scores[size, count] += median(rows)
     return scores
