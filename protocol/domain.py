@@ -3,8 +3,8 @@
 A sketch adds keys in a prime field, so an item becomes `chunks` integers, each below
 `bound`, and a sketch has one field element for each. The map is one-to-one: an item is
 read off the sum itself, whole, in one round, with no dictionary and no second round to ask
-what a hash stood for. The price is linear in the length of the longest item. (Hashed keys,
-whose items are retrieved later, cost the same for any length; they are not built yet.)
+what a hash stood for. The price is linear in the length of the longest item. Hashed keys
+(`hashed.py`), whose items are fetched later, cost the same for any length.
 
     alphabet   strings over a few known characters, up to `length` of them: groups of
                characters are numbers to the base |A|
@@ -19,7 +19,6 @@ An item outside the domain has no number. A device leaves such items out before 
 Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -27,89 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.public import Public
-
-Keys: TypeAlias = NDArray[np.uint64]  # shape (items, chunks)
+from protocol.hashed import Hashed
+from protocol.item_space import ItemSpace
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
-
-
-class ItemSpace(Public, ABC):
-    """What the domains share: `item in domain`, and the shape of a key."""
-
-    kind: str
-
-    @property
-    @abstractmethod
-    def chunks(self) -> int:
-        """Return how many integers an item becomes."""
-
-    @property
-    @abstractmethod
-    def bound(self) -> int:
-        """Return the number that every chunk stays below."""
-
-    @abstractmethod
-    def __contains__(self, item: str) -> bool:
-        """Return whether `item` has a key."""
-
-    @abstractmethod
-    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        """Return each item's digits, first to last, filled up to whole chunks."""
-
-    @abstractmethod
-    def _item(self, digits: NDArray[Any]) -> str:
-        """Return the item of a row of digits; ValueError if none has it."""
-
-    @property
-    @abstractmethod
-    def _base(self) -> int:
-        """Return what every digit stays below."""
-
-    @property
-    def bits(self) -> int:
-        """Return the bits of a key as fields of the fewest bits would hold it."""
-        return self.chunks * self.bound.bit_length()
-
-    def encode(self, items: Sequence[str]) -> Keys:
-        """Return the keys of `items`, shape `(len(items), chunks)`.
-
-        Raises:
-            ValueError: if an item is outside the domain; names it.
-        """
-        for item in items:
-            if item not in self:
-                raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
-        if not items:
-            return np.zeros((0, self.chunks), dtype=np.uint64)
-        digits = self._digits(items).reshape(len(items), self.chunks, -1)
-        keys = np.zeros(digits.shape[:2], dtype=np.uint64)
-        for column in range(digits.shape[2]):
-            keys = keys * np.uint64(self._base) + digits[:, :, column]
-        return keys
-
-    def decode(self, keys: Keys) -> list[str | None]:
-        """Return the item of each key; None for a key that no item has."""
-        group = self._digits_per_chunk
-        digits = np.zeros((*keys.shape, group), dtype=np.uint64)
-        rest = keys.copy()
-        for column in reversed(range(group)):
-            rest, digits[:, :, column] = np.divmod(rest, np.uint64(self._base))
-        fits = (rest == 0).all(axis=1).tolist()
-        rows = digits.reshape(len(keys), self.chunks * group)
-        return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
-
-    @property
-    @abstractmethod
-    def _digits_per_chunk(self) -> int:
-        """Return how many digits make a chunk."""
-
-    def _checked(self, digits: NDArray[Any]) -> str | None:
-        try:
-            item = self._item(digits)
-        except ValueError:
-            return None
-        return item if item in self else None
 
 
 class Alphabet(ItemSpace):
@@ -220,7 +140,7 @@ class Utf8(ItemSpace):
         return digits.astype(np.uint8).tobytes().rstrip(b"\0").decode()
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8, Field(discriminator="kind")]
+Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed, Field(discriminator="kind")]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

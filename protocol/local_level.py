@@ -128,10 +128,12 @@ def _fit(squares: Floats, slopes: Floats) -> Drift:
     phi_squared, dispersion = 0.0, 1.0
     for _ in range(3):  # weights are those of a chi-square of one degree about the line
         weights = (dispersion + phi_squared * slopes) ** -2
-        total, first = weights.sum(), weights @ slopes
-        second = weights @ slopes**2
-        top = total * (weights @ (slopes * squares)) - first * (weights @ squares)
+        # Sums, not products of vectors: BLAS would set all cores to work on these few.
+        total, first = weights.sum(), (weights * slopes).sum()
+        second = (weights * slopes**2).sum()
+        top = total * (weights * slopes * squares).sum() - first * (weights * squares).sum()
         bottom = total * second - first**2
         phi_squared = min(1.0, max(0.0, top / bottom)) if bottom > 0 else 0.0
-        dispersion = max(1.0, float(weights @ (squares - phi_squared * slopes) / total))
+        left = squares - phi_squared * slopes
+        dispersion = max(1.0, float((weights * left).sum() / total))
     return Drift(float(np.sqrt(phi_squared)), dispersion)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from blindtally.figures import oracles, ours, paper
 from blindtally.figures.populations import Population, Round
-from protocol.domain import Keys
+from protocol.item_space import Keys
 from protocol.mechanisms.oracles import MOST_CANDIDATES, candidates
 
 COUNT_SKETCH: Final = "count-sketch"

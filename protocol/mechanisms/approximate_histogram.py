@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.domain import Keys
+from protocol.item_space import Keys
 from protocol.mechanism import (
     COUNT,
     VARIANCE,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.domain import Keys
+from protocol.item_space import Keys
 from protocol.mechanism import Histogram, Question
 
 

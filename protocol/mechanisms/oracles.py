@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.domain import Domain, Keys
+from protocol.domain import Domain
+from protocol.item_space import Keys
 from protocol.mechanism import (
     WORD_BITS,
     Answer,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.local_level import Floats, History, filter_levels, measure_drift
+from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
 from protocol.mechanisms.counters import Group, bits_for
 from protocol.sampling import Threshold
@@ -19,8 +19,10 @@ from protocol.tally import Tally
 
 MOST_BLOCKS = 64  # a longer study has several rounds in a block
 _HOPE = 2.0  # standard errors below the threshold at which an item is given up
+_DOUBT = 1.0  # standard errors above it at which an item is taken for heavy before the end
+_LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
-_DEVICES, _OFFERED = "devices", "offered"  # arrays of the tally
+_DEVICES, _OFFERED, _DRIFT = "devices", "offered", "drift"  # arrays of the tally
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
 
 
@@ -46,7 +48,9 @@ def remember(
         items = [one.item for one in sampled]
         tokens = np.array([one.count for one in sampled]) / threshold.mean
         tally = tally.add(items, {_SEEN.format(block): tokens})
-    return add_estimates(tally, [*counted, *(sampled or [])])
+    tally = add_estimates(tally, [*counted, *(sampled or [])])
+    drift = measure_drift(history_of(tally))
+    return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion]))
 
 
 def history_of(tally: Tally) -> History:
@@ -57,6 +61,12 @@ def history_of(tally: Tally) -> History:
     exposed = np.stack([tally.column(_EXPOSED.format(block)) for block in blocks], axis=1)
     last = int(np.flatnonzero(devices)[-1]) + 1 if devices.any() else 0
     return History(seen[:, :last], (exposed + offered)[:, :last], devices[:last])
+
+
+def drift_of(tally: Tally) -> Drift:
+    """Return how much rates were seen to move, in a study that has had a round."""
+    phi, dispersion = tally.arrays[_DRIFT].tolist()
+    return Drift(phi, dispersion)
 
 
 def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Floats]:
@@ -71,7 +81,7 @@ def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Fl
     rows = np.array([tally.rows[item] for item in items], np.int64)
     whole = history_of(tally)
     history = History(whole.seen[rows], whole.exposed[rows], whole.devices)
-    drift = measure_drift(whole)
+    drift = drift_of(tally)
     levels = filter_levels(history, drift)
     rates, variances = levels.rates, levels.rate_variances + (drift.phi * history.rates) ** 2
     seen, exposed = history.seen[:, -1], np.maximum(history.exposed[:, -1], 1e-9)
@@ -89,15 +99,7 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
     """
     if not tally.items:
         return ()
-    history = history_of(tally)
-    drift = measure_drift(history)
-    levels = filter_levels(history, drift)
-    to_come = (plan.rounds - plan.round) * plan.terms.devices
-    outlook = levels.totals + levels.rates * to_come
-    spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
-    may_be = np.flatnonzero(outlook + _HOPE * np.sqrt(spread) >= plan.question.threshold)
-    ordered = may_be[np.argsort(-outlook[may_be], kind="stable")]
-    items = [tally.items[row] for row in ordered.tolist()]
+    items = _reaching(plan, tally, _HOPE)
     bits = bits_for(*expect(tally, plan.terms.devices, items)) if items else np.zeros(0)
     total = (plan.terms.devices * plan.question.contribution).bit_length()
     bits = np.minimum(bits, total).astype(np.int64)
@@ -114,6 +116,28 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
         )
         for width in np.unique(bits[kept]).tolist()
     )
+
+
+def likely_heavy(plan: Plan, tally: Tally) -> list[str]:
+    """Return the items that will be heavy in the end, the most frequent first.
+
+    That is sure to a deviation while there is time to become surer, in the last quarter of a
+    study it is what is expected.
+    """
+    doubt = _DOUBT if plan.round < (1 - _LAST) * plan.rounds else 0.0
+    return _reaching(plan, tally, -doubt) if tally.items else []
+
+
+def _reaching(plan: Plan, tally: Tally, hope: float) -> list[str]:
+    """Return the items whose totals, with `hope` deviations, will reach the threshold."""
+    history = history_of(tally)
+    levels = filter_levels(history, drift_of(tally))
+    to_come = (plan.rounds - plan.round) * plan.terms.devices
+    outlook = levels.totals + levels.rates * to_come
+    spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
+    found = np.flatnonzero(outlook + hope * np.sqrt(spread) >= plan.question.threshold)
+    ordered = found[np.argsort(-outlook[found], kind="stable")]
+    return [tally.items[row] for row in ordered.tolist()]
 
 
 def _block(plan: Plan) -> int:

@@ -14,8 +14,11 @@ and their totals are estimated with the rounds before that in mind (`local_level
                             unbiased whatever happens, since a round is planned before it is seen,
                             and rough
 
-The next t is the one at which the table would be `_FILL` full. What it would hold at the same t is
+The next t is the one at which the table would be nearly full. What it would hold at the same t is
 told by Good and Turing: of keys not seen before as many tokens as this time had one token each.
+
+Items of a `hashed` domain are tracked by the names of their keys, and the strings of those that
+are about to be heavy are fetched in pieces beside the counters (`strings.py`).
 
 What devices learn: the list of tracked items, which is what the study knows so far, and, by the
 width of an item's counter, about how frequent it is.
@@ -25,6 +28,7 @@ Source: subsampling and tables are [Gascon23]'s, missing mass [Good53]; tracking
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import Literal, Self
 
@@ -32,7 +36,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.confidence import reaches
-from protocol.local_level import STATIONARY, filter_levels, measure_drift
+from protocol.hashed import Hashed
+from protocol.local_level import STATIONARY, filter_levels
 from protocol.mechanism import (
     Answer,
     Estimate,
@@ -45,7 +50,15 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.holdings import check_contribution, gather
-from protocol.mechanisms.outlook import expect, history_of, remember, worth_tracking
+from protocol.mechanisms.outlook import (
+    drift_of,
+    expect,
+    history_of,
+    likely_heavy,
+    remember,
+    worth_tracking,
+)
+from protocol.mechanisms.strings import Fetch, Fetches, Strings, numbers_for
 from protocol.mechanisms.tables import MOST_CELLS, Table, check_words, worst_threshold
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
@@ -53,8 +66,9 @@ from protocol.sketches.iblt import Cell, Iblt
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
-_FILL = 0.8  # of what the table has room for
+_SPARE = 1.0  # deviations of the number of keys that a table keeps free
 _SHARE = 0.75  # of the bytes that counters may take
+_FETCHED = 0.3  # of the bytes beside the counters that strings may take
 _FACTOR = 3.0  # that t changes by at most
 _ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
@@ -67,11 +81,15 @@ class TrackedQuestion(Question):
 
 
 class TrackedPlan(Plan):
-    """Count the items of `groups`; sample the others at t into `cells`, of values to `most`."""
+    """Count the items of `groups`; sample the others at t into `cells`, of values to `most`.
+
+    Items are named as their domain names them; `fetches` are pieces of strings to fetch.
+    """
 
     mechanism: Literal["tracked"] = "tracked"
     question: TrackedQuestion
     groups: tuple[Group, ...] = Field(default=(), max_length=64)
+    fetches: tuple[Fetch, ...] = Field(default=(), max_length=2**16)
     cells: int = Field(ge=1, le=MOST_CELLS)
     most: int = Field(ge=1, le=2**31 - 1)
 
@@ -82,6 +100,9 @@ class TrackedPlan(Plan):
             raise ValueError(f"{nbytes} bytes are more than {self.question.words} words")
         if len(set(self.counters.items)) < len(self.counters.items):
             raise ValueError("an item is tracked twice")
+        names = [fetch.name for fetch in self.fetches]
+        if len(set(names)) < len(names) or not set(names) <= self.counters.rows.keys():
+            raise ValueError("strings are fetched once each, of items that are tracked")
         return self
 
     @property
@@ -93,6 +114,11 @@ class TrackedPlan(Plan):
     def counters(self) -> Counters:
         """Return the counters of what is tracked."""
         return Counters(self.groups, self.terms.devices * self.question.contribution)
+
+    @property
+    def strings(self) -> Fetches:
+        """Return the pieces of strings that are fetched."""
+        return Fetches(self.fetches, self.counters.most, _numbers(self))
 
     @property
     def table(self) -> Table:
@@ -142,42 +168,56 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         self, plan: TrackedPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
         """Return the sum of the devices' vectors, bit for bit."""
-        counters = plan.counters
-        counts, rest = np.zeros(len(counters.items), dtype=np.int64), []
+        counters, name = plan.counters, plan.question.domain.name
+        rows = counters.rows
+        counts, rest = np.zeros(len(rows), dtype=np.int64), []
+        fetched: list[tuple[str, str, int]] = []
         for histogram in histograms:
             check_contribution(histogram, plan.question.contribution)
-            rest.append({i: held for i, held in histogram.items() if i not in counters.rows})
-            for item in histogram.keys() & counters.rows.keys():
-                counts[counters.rows[item]] += histogram[item]
+            named = {item: name(item) for item in histogram}
+            rest.append({i: held for i, held in histogram.items() if named[i] not in rows})
+            for item, of in named.items():
+                if of in rows:
+                    counts[rows[of]] += histogram[item]
+                    fetched.append((of, item, histogram[item]))
         held = gather(plan.question, rest)
         table = plan.table.insert(held, rng.random(len(held.counts)))
-        return (*counters.encode(counts), *table)
+        strings = (plan.strings.encode(fetched),) if plan.fetches else ()
+        return (*counters.encode(counts), *strings, *table)
 
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
         """Return which law `total` breaks: the counters' totals, or one of the table's.
 
         Noise in a counter of b bits breaks its group's law but for odds of 2^-b; the table's
         odds are in `Iblt.fault`. Not seen is a device that adds to a counter and its total, up
-        to what all devices may hold.
+        to what all devices may hold; or to a string, which then does not hash to its key.
         """
-        counters, table = _split(plan, total)
+        counters, _, table = _split(plan, total)
         found = plan.counters.fault(counters, participants * plan.question.contribution)
         return found or plan.table.iblt.fault(table, participants * plan.threshold.total)
 
     def decode(self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what was counted and what was sampled; the former also of an unread table."""
-        in_counters, in_table = _split(plan, total)
-        items, counted = plan.counters.items, list[Estimate]()
-        if items:
-            expected, deviations = expect(tally, participants, items)
-            counts = plan.counters.decode(in_counters, expected, deviations).tolist()
-            counted = [Estimate(item, n, 0.0) for item, n in zip(items, counts, strict=True)]
-        listing = plan.table.iblt.list_entries(in_table)
+        in_counters, in_strings, in_table = _split(plan, total)
+        counters, counted = plan.counters, list[Estimate]()
+        if counters.items:
+            expected, deviations = expect(tally, participants, counters.items)
+            counts = counters.decode(in_counters, expected, deviations).tolist()
+            pairs = zip(counters.items, counts, strict=True)
+            counted = [Estimate(item, count, 0.0) for item, count in pairs]
+        untracked = [item for item in tally.items if item not in counters.rows]
+        known = plan.question.domain.keys_of(untracked)
+        listing = plan.table.iblt.list_entries(in_table, known)
         sampled = None
         if listing.complete:
             found = plan.table.estimates(plan.question.domain, listing)
-            sampled = [one for one in found if one.item not in plan.counters.rows]
+            sampled = [one for one in found if one.item not in counters.rows]
         after = remember(plan, tally, participants, counted, sampled)
+        domain = plan.question.domain
+        if plan.fetches and isinstance(domain, Hashed):
+            holders = {one.item: int(one.count) for one in counted}
+            pieces = plan.strings.decode(in_strings[0], holders)
+            after = Strings.of(domain, tally).add(pieces).keep(after)
         estimates = tuple(ranked([*counted, *(sampled or [])]))
         return Answer(listing.complete, listing.distinct, estimates, after)
 
@@ -189,24 +229,38 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         groups = worth_tracking(plan, tally, int(_SHARE * question.nbytes))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
+        fetches = _to_fetch(plan, counters, tally, int(_FETCHED * left))
+        strings = Fetches(fetches, counters.most, _numbers(plan))
+        left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, _likely(question, terms, plan.t)
         if answer is not None:
             keys, values = _outside(plan, counters, answer)
             room = capacity(_cells(question, left, plan.most))
-            t *= float(np.clip(keys / (_FILL * room), 1 / _FACTOR, _FACTOR))
+            t *= float(np.clip(keys / _aim(room), 1 / _FACTOR, _FACTOR))
             t = min(max(1.0, t), 2 * worst_threshold(question, terms))
             room_for = _ROOM * values * plan.t / t + 16 * plan.threshold.bound
             most = int(min(_likely(question, terms, t), room_for))
-        fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex(), "groups": groups}
+        fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex()}
+        known = {"groups": groups, "fetches": fetches}
         table = {"t": t, "cells": _cells(question, left, most), "most": most}
-        return plan.model_copy(update=fresh | table)
+        return plan.model_copy(update=fresh | known | table)
 
     def conclude(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
-        """Return the items whose totals reach the threshold, by the assumption asked for."""
+        """Return the items whose totals reach the threshold, by the assumption asked for.
+
+        An item whose string was not fetched goes by the name of its key.
+        """
+        found = self._heavy(question, tally)
+        if not isinstance(question.domain, Hashed):
+            return found
+        whole = Strings.of(question.domain, tally).whole
+        return [replace(one, item=whole.get(one.item, one.item)) for one in found]
+
+    def _heavy(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
         if question.assume == "nothing" or not tally.items:
             return super().conclude(question, tally)
         history = history_of(tally)
-        drift = measure_drift(history) if question.assume == "drift" else STATIONARY
+        drift = drift_of(tally) if question.assume == "drift" else STATIONARY
         levels = filter_levels(history, drift)
         certain = question.threshold, question.confidence
         heavy = np.flatnonzero(reaches(levels.totals, levels.variances, *certain))
@@ -216,13 +270,38 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
 
 
 def _ring(plan: TrackedPlan) -> Ring:
-    return Ring((*plan.counters.lanes, *plan.table.iblt.ring.lanes))
+    strings = (plan.strings.lane,) if plan.fetches else ()
+    return Ring((*plan.counters.lanes, *strings, *plan.table.iblt.ring.lanes))
 
 
-def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector]:
-    """Return the lanes of the counters, and those of the table."""
-    of_counters = 2 * len(plan.groups)
-    return total[:of_counters], total[of_counters:]
+def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return the lanes of the counters, that of the strings if any, and those of the table."""
+    counters = 2 * len(plan.groups)
+    strings = counters + (1 if plan.fetches else 0)
+    return total[:counters], total[counters:strings], total[strings:]
+
+
+def _to_fetch(
+    plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int
+) -> tuple[Fetch, ...]:
+    """Return the next pieces of the strings of items that will be heavy, the heaviest first."""
+    domain = plan.question.domain
+    if not isinstance(domain, Hashed) or not counters.items:
+        return ()
+    strings = Strings.of(domain, tally)
+    missing = [name for name in likely_heavy(plan, tally) if name in counters.rows]
+    missing = [name for name in missing if name not in strings.whole]
+    numbers = _numbers(plan)
+    fetches = tuple(strings.next_piece(name, numbers) for name in missing)
+    fitting = Fetches(fetches, counters.most, numbers).fitting(nbytes)
+    to_come = len(fetches) * strings.pieces(numbers)
+    pace = math.ceil(2 * to_come / max(1, plan.rounds - plan.round))
+    return fetches[: min(fitting, pace)]
+
+
+def _numbers(plan: TrackedPlan) -> int:
+    domain = plan.question.domain
+    return numbers_for(domain, plan.rounds) if isinstance(domain, Hashed) else 1
 
 
 def _likely(question: Question, terms: Terms, t: float) -> int:
@@ -244,6 +323,11 @@ def _cells(question: Question, nbytes: int, most: int) -> int:
     return max(cells_for(1), min(MOST_CELLS, cell.most(nbytes)))
 
 
+def _aim(room: int) -> float:
+    """Return how many keys to expect in a table that has room for so many."""
+    return max(1.0, room - _SPARE * math.sqrt(room))
+
+
 def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[float, float]:
     """Return the keys, and their values, that the next table would hold at the same t.
 
@@ -252,11 +336,11 @@ def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[flo
     """
     if not answer.decoded:
         return answer.distinct, math.inf
-    keys = values = 0.0
+    keys, values, threshold, counted = 0, 0.0, plan.threshold, plan.counters.rows
     for one in answer.estimates:
-        if one.item not in plan.counters.rows:
-            tokens = one.count / plan.threshold.mean
-            if tokens < 1.5 or one.item not in counters.rows:
+        if one.item not in counted:
+            is_single = one.count / threshold.mean < 1.5
+            if is_single or one.item not in counters.rows:
                 keys += 1
-                values += one.count / plan.threshold.unit
-    return max(keys, 1.0), values
+                values += one.count / threshold.unit
+    return max(keys, 1), values

@@ -1,0 +1,92 @@
+"""Domains of hashed items: keys of one size, whatever the length of an item.
+
+A key is 48 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 72 in 3. Any two
+of N items share a key with odds of at most N^2 / 2^49: 0.2% for a million (1e-10 of 72 bits). What
+is found is at first a key only, which nobody can turn into an item; a mechanism that knows how
+fetches the items of the keys that are heavy (`mechanisms/strings.py`). Whoever guesses an item
+can hash it and look for its key: hashing hides what cannot be guessed, no more.
+
+The *name* of a key stands for its item until that is known: `#` and the key in hexadecimal.
+
+Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are ours.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from protocol.item_space import ItemSpace, Keys
+
+_CHUNK_BITS = 24
+MARK = "#"
+
+
+class Hashed(ItemSpace):
+    """Any text of at most `max_bytes` bytes of UTF-8, without NUL; `salt` tells studies apart."""
+
+    kind: Literal["hashed"] = "hashed"
+    max_bytes: int = Field(ge=1, le=4096)
+    key_bits: Literal[48, 72] = 48
+    salt: str = Field(default="", max_length=16, pattern=r"^[ -~]*$")
+
+    @property
+    def chunks(self) -> int:
+        """Return how many integers an item becomes."""
+        return self.key_bits // _CHUNK_BITS
+
+    @property
+    def bound(self) -> int:
+        """Return the number that every chunk stays below."""
+        return 1 << _CHUNK_BITS
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` has a key."""
+        try:
+            size = len(item.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return False
+        return size <= self.max_bytes and "\0" not in item
+
+    def name(self, item: str) -> str:
+        """Return the name of the key of `item`."""
+        return self._name(self._number(item))
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        """Return the keys of these names."""
+        return self._chunks([int(name.removeprefix(MARK), 16) for name in names])
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the name of each key."""
+        rows = keys.tolist()
+        return [self._name(sum(c << _CHUNK_BITS * i for i, c in enumerate(row))) for row in rows]
+
+    def _number(self, item: str) -> int:
+        salt = self.salt.encode()
+        digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
+        return int.from_bytes(digest.digest(), "big")
+
+    def _name(self, number: int) -> str:
+        return f"{MARK}{number:0{self.key_bits // 4}x}"
+
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        return self._chunks([self._number(item) for item in items])
+
+    def _chunks(self, numbers: Sequence[int]) -> Keys:
+        low = 2**_CHUNK_BITS - 1
+        rows = [[n >> _CHUNK_BITS * chunk & low for chunk in range(self.chunks)] for n in numbers]
+        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
+
+    def _item(self, digits: NDArray[Any]) -> str:
+        raise NotImplementedError  # names are made from whole keys
+
+    @property
+    def _base(self) -> int:
+        return 1 << _CHUNK_BITS
+
+    @property
+    def _digits_per_chunk(self) -> int:
+        return 1

@@ -1,0 +1,44 @@
+"""Keys of hashed items are of one size, differ by salt, and have names."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.hashed import Hashed
+
+DOMAIN = Hashed(max_bytes=40, salt="study 1")
+items = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=10))
+
+
+@given(items)
+def test_a_key_has_the_name_of_its_item(held: list[str]) -> None:
+    keys = DOMAIN.encode(held)
+    assert keys.shape == (len(held), DOMAIN.chunks)
+    assert (keys < DOMAIN.bound).all()
+    names = [DOMAIN.name(item) for item in held]
+    assert DOMAIN.decode(keys) == names
+    assert (DOMAIN.keys_of(names) == keys).all()
+
+
+def test_a_name_is_that_of_every_device_and_no_other_study() -> None:
+    assert DOMAIN.name("https://example.org/a") == "#4cadc99332d9"
+    assert DOMAIN.name("a") != Hashed(max_bytes=40, salt="study 2").name("a")
+    assert Hashed(max_bytes=40).name("a") != DOMAIN.name("a")
+
+
+def test_ten_thousand_items_have_as_many_keys_that_fill_all_their_bits() -> None:
+    keys = DOMAIN.encode([f"item {number}" for number in range(10_000)])
+    assert len(np.unique(keys, axis=0)) == 10_000
+    for chunk in range(DOMAIN.chunks):
+        for bit in range(24):
+            share = (keys[:, chunk] >> np.uint64(bit) & np.uint64(1)).mean()
+            assert abs(share - 0.5) < 0.025  # five standard errors
+
+
+def test_what_is_too_long_or_no_text_is_outside() -> None:
+    assert "x" * 40 in DOMAIN
+    for item in ("x" * 41, "é" * 21, "nul\0", "\ud800"):
+        assert item not in DOMAIN
+        with pytest.raises(ValueError, match="outside the domain of kind hashed"):
+            DOMAIN.encode([item])
