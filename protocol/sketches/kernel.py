@@ -2,8 +2,9 @@
 
 A cell is a row of integers: V, the latest entry that was taken from it, and K in chunks. A
 cell is inspected once, and again whenever a key was taken out of it or put back into it. An
-*entry* is a key that was taken out, with its value. A cell that holds a negative multiple of
-a key shows that the key was false: if an entry says the same, it is withdrawn.
+*entry* is a key that was taken out, with its value, of a cell that it was the whole of. A cell
+that holds a negative multiple of a key shows that it was false: if an entry says the same, and
+the cell that it was the whole of is empty no longer, it is withdrawn.
 
 An entry is never made twice from the same cell, nor more than twice for one key, and there are
 at most `2 cells` of them. Each is withdrawn once at most, and touches 18 cells at most. So a
@@ -123,12 +124,12 @@ def peel(
                 ledger.values[entry] = 0
                 _move(table, ledger, one, count, value, rules.p)
         elif not strict or _holds(table, one, count, value):
+            if totals[ENTRIES] == len(ledger.values):
+                return
             if not _may_enter(table, ledger, one, count, print_, cell):
                 continue
             enter(table, ledger, one.key, cell, value, print_)
             _move(table, ledger, one, count, value, rules.p)
-            if totals[ENTRIES] == len(ledger.values):
-                return
 
 
 @inlined

@@ -1,7 +1,7 @@
 """One table being peeled: what is left of it, and what was taken out so far."""
 
 from copy import copy
-from functools import cache
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -60,7 +60,12 @@ class Peeling:
         return other
 
     def take(self, key: Keys, value: int, cell: int) -> None:
-        """Take `value` of `key`, of shape `(chunks,)`, out of its cells, on account of `cell`."""
+        """Take `value` of `key`, of shape `(chunks,)`, out of its cells, on account of `cell`.
+
+        Nothing is taken once there are as many entries as there may be.
+        """
+        if self.ledger.totals[ENTRIES] == len(self.ledger.values):
+            return
         sketch, p = self.sketch, self.sketch.cell.p
         _, cells = sketch.edges(key[np.newaxis])
         self.rows[cells, V] -= value
@@ -124,7 +129,7 @@ def rules_of(sketch: Iblt) -> Rules:
     )
 
 
-@cache
+@lru_cache(64)
 def inverses(count: int, p: int) -> Keys:
     """Return 1/i modulo the prime p for i = 1 .. `count` - 1, or p - 1 if that is less."""
     found = np.zeros(min(count, p), np.uint64)

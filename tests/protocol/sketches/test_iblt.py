@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.sketches.capacity import capacity, cells_for
 from protocol.sketches.iblt import EVIDENCE, Cell, Iblt, Keys, Listing, Values
+from protocol.sketches.kernel import ENTRIES, K, V
 from protocol.sketches.layout import fitting
+from protocol.sketches.peeling import Peeling
 from secagg.ring import Vector
 
 SEED = bytes(range(32))
@@ -242,6 +244,21 @@ def test_a_ring_of_keys_that_refill_one_another_ends() -> None:
     found = table.list_entries(total)
     assert not found.complete
     assert len(found.keys) <= 2 * table.cells
+
+
+def test_no_more_keys_are_taken_out_than_there_is_room_for() -> None:
+    table = Iblt(Cell(1, 97_336, 7, 1_000, evidence=1), 4, SEED)
+    peeling = Peeling(table, table.ring.zero())
+    key = np.array([5], np.uint64)
+    for _ in range(20):
+        peeling.take(key, 1, 0)
+    assert len(peeling.ledger.values) == peeling.ledger.totals[ENTRIES] == 8
+    peeling.rows[:] = 0
+    peeling.rows[:, V] = 1
+    peeling.rows[:, K] = table.elements(np.array([[6]], np.uint64))[0, 0]
+    peeling.run()
+    assert peeling.ledger.totals[ENTRIES] == 8
+    assert peeling.stuck == 4
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))

@@ -95,3 +95,10 @@ def test_garbage_ends_whatever_is_known() -> None:
             rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in table.ring.lanes
         )
         assert not table.list_entries(total, known).complete
+
+
+def test_cells_of_too_many_splits_are_left() -> None:
+    table = Iblt(Cell(1, 97_336, 50_000, 10**6), 4, bytes(32))
+    total = table.insert(np.array([[5], [77]], np.uint64), np.array([20_000, 30_000]))
+    known = np.arange(10_000, dtype=np.uint64).reshape(-1, 1)  # 2 * 10^8 splits in each cell
+    assert not table.list_entries(total, known).complete
