@@ -45,7 +45,7 @@ def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bo
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    with _Drawing(path, (6.4, 4)) as figure:
+    with _Drawing(path, (6.4, 4.8)) as figure:
         axes = figure.subplots()
         for curve in curves:
             axes.errorbar(
@@ -62,7 +62,7 @@ def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bo
         axes.set(xlabel=x, ylabel="F1", title=title, ylim=(-0.02, 1.03))
         axes.set_xscale("log" if log else "linear")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
 
 
 def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:

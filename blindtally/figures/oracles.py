@@ -52,24 +52,29 @@ def score(
             width = size // count
             rows = np.empty((count, candidates), np.float32)
             for row in range(count):
-                cells = (chance[row] * width).astype(np.int32)
+                cells = (chance[row] * width).astype(np.intp)
                 sign = signs[row] if kind.signed else None
-                rows[row] = _row(cells, sign, width, where[held], counts[held])
+                np.take(
+                    _sums(cells, sign, width, where[held], counts[held]),
+                    cells,
+                    out=rows[row],
+                    mode="clip",
+                )
+                if sign is not None:
+                    rows[row] *= sign
             scores[size, count] += median(rows)
     return scores
 
 
-def _row(
-    cells: NDArray[np.int32],
+def _sums(
+    cells: NDArray[np.intp],
     sign: NDArray[np.int8] | None,
     width: int,
     where: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Return one row's estimate for every candidate."""
+    """Return what each cell of a row says of whoever is in it, but for that one's sign."""
     # The chance of 1 - 2^-25 is rounded to 1.
     amounts = counts if sign is None else counts * sign[where]
     sums = np.bincount(cells[where], weights=amounts, minlength=width + 1).astype(np.float32)
-    if sign is not None:
-        return np.asarray(sums[cells] * sign, np.float32)
-    return np.asarray(((sums * width - sums.sum()) / (width - 1))[cells], np.float32)
+    return sums if sign is not None else (sums * width - sums.sum()) / (width - 1)

@@ -158,13 +158,16 @@ def median(rows: NDArray[F]) -> NDArray[F]:
     By exchanges of whole rows, which for a dozen of them beats sorting each column.
     """
     count = len(rows)
-    ordered = np.sort(rows, axis=0) if count > 15 else rows.copy()
-    if count <= 15:
+    if count > 15:
+        ordered = list(np.sort(rows, axis=0))
+    else:
+        ordered, spare = list(rows.copy()), np.empty_like(rows[0])
         for end in range(count - 1, (count - 1) // 2 - 1, -1):  # the largest left goes to the end
             for at in range(end):
-                low, high = ordered[at].copy(), ordered[at + 1]
-                np.minimum(low, high, out=ordered[at])
-                np.maximum(low, high, out=ordered[at + 1])
+                low, high = ordered[at], ordered[at + 1]
+                np.minimum(low, high, out=spare)
+                np.maximum(low, high, out=high)
+                ordered[at], spare = spare, low
     if count % 2 == 0:
         ordered[count // 2] += ordered[count // 2 - 1]
         ordered[count // 2] /= 2
