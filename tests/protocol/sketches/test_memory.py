@@ -50,6 +50,16 @@ def test_forty_percent_more_are_read_if_half_is_known() -> None:
     assert wrong == 0
 
 
+def test_a_small_domain_may_be_known_whole() -> None:
+    rng = np.random.default_rng(7)
+    every = np.arange(97_336, dtype=np.uint64).reshape(-1, 1)
+    table = Iblt(LETTERS, 1_191, rng.bytes(32))
+    keys, values = contents(LETTERS, 1_190, rng)
+    found = table.list_entries(table.insert(keys, values), every)
+    assert found.complete
+    assert (found.values[np.argsort(found.keys[:, 0])] == values[np.argsort(keys[:, 0])]).all()
+
+
 def test_keys_that_are_not_there_do_no_harm() -> None:
     rng = np.random.default_rng(3)
     table = Iblt(LETTERS, 1_191, rng.bytes(32))
