@@ -15,6 +15,7 @@ COMMANDS = {
     "registrar": "blindtally.registrar:registrar",
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
+    "plan": "blindtally.plan:plan",
     "figures": "blindtally.figures.command:app",
 }
 

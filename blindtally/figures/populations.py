@@ -7,6 +7,7 @@ to the power 0.6) and ranks items at random:
     none       every round from the same distribution
     gradual    from it to the other, in equal steps
     sudden     from it to the other, half way
+    late       from it, but a sixth of the items come up in a random round only, and stay
     crowds     from it, but a third of the devices come in every second week of rounds
 """
 
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from blindtally.data import DataError, Devices, read
 from protocol.domain import Alphabet, Domain, cheapest_domain
 
-Drift = Literal["none", "gradual", "sudden", "crowds"]
-DRIFTS: tuple[Drift, ...] = ("none", "gradual", "sudden", "crowds")
+Drift = Literal["none", "gradual", "sudden", "late", "crowds"]
+DRIFTS: tuple[Drift, ...] = ("none", "gradual", "sudden", "late", "crowds")
 Round: TypeAlias = NDArray[np.int64]  # counts by item
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
@@ -43,6 +44,8 @@ class Population:
         """Yield the counts of each of `rounds`, of `tokens` each on average."""
         flatter = self.shares**0.6
         other = rng.permutation(flatter / flatter.sum())
+        comes = rng.integers(1, rounds, len(self.items)) if drift == "late" and rounds > 1 else 0
+        comes = np.where(rng.random(len(self.items)) < 1 / 6, comes, 0)
         for number in range(rounds):
             drawn = max(1, round(rng.normal(tokens, tokens / 10)))
             if drift == "crowds" and number // _WEEK % 2:
@@ -52,7 +55,8 @@ class Population:
                 away = number / max(1, rounds - 1)
             elif drift == "sudden":
                 away = float(2 * number >= rounds)
-            yield rng.multinomial(drawn, (1 - away) * self.shares + away * other)
+            shares = ((1 - away) * self.shares + away * other) * (comes <= number)
+            yield rng.multinomial(drawn, shares / shares.sum())
 
 
 def load(path: Path) -> Population:

@@ -1,0 +1,101 @@
+"""How many words it takes: `tracked` beside the paper's adaptive tables, over populations.
+
+For each goal, the least words from which on the mean F1 over the runs reaches it, on a grid whose
+steps are a fifth, between two steps by the logarithm. And a grid of settings, on which each
+method has the same words, to see where either is better.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from blindtally.figures.curves import GOALS, Curve, Point, Setting, f1
+from blindtally.figures.devices import Held, Known, Mask, deal, paper_adaptive, tracked
+from blindtally.figures.populations import Drift, Population
+
+PAPER: Final = "adaptive IBLT"  # algorithm 4 at the paper's price
+TRACKED: Final = "tracked"
+_STEP: Final = 1.2
+_LEAST: Final = {PAPER: 300, TRACKED: 60}
+_MOST: Final = 200_000
+_STILL: Final = 2  # steps beyond the last goal that must reach it as well
+
+Method: TypeAlias = Callable[[Sequence[Held], Known, int, float, np.random.Generator], Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One population: how it drifts, and how many items a device holds."""
+
+    population: Population
+    drift: Drift
+    contribution: int
+
+
+def needed(case: Case, method: str, setting: Setting, seeds: Sequence[Sequence[int]]) -> Curve:
+    """Return F1 over words, from few words to where the last goal is reached and stays so.
+
+    `setting.words` is not looked at. One run for each of `seeds`, the same rounds for all.
+    """
+    known = Known.of(case.population)
+    studies = [_study(case, setting, seed) for seed in seeds]
+    points, words, still = list[Point](), float(_LEAST[method]), 0
+    while words < _MOST and still <= _STILL:
+        scores = [
+            _score(method, held, known, heavy, round(words), setting, np.random.default_rng(seed))
+            for (held, heavy), seed in zip(studies, seeds, strict=True)
+        ]
+        points.append(Point(round(words), tuple(scores)))
+        still = still + 1 if points[-1].mean >= GOALS[-1] else 0
+        words *= _STEP
+    return Curve(method, tuple(points))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """F1 of the paper's method and of `tracked`, with as many words."""
+
+    setting: Setting
+    paper: float
+    tracked: float
+
+
+def beside(
+    population: Population, settings: Sequence[Setting], seed: Sequence[int]
+) -> Iterator[Pair]:
+    """Yield both methods' F1 in each of `settings`, one run each."""
+    known, case = Known.of(population), Case(population, "none", 1)
+    for setting in settings:
+        held, heavy = _study(case, setting, seed)
+        scores = [
+            _score(method, held, known, heavy, setting.words, setting, np.random.default_rng(seed))
+            for method in (PAPER, TRACKED)
+        ]
+        yield Pair(setting, *scores)
+
+
+def _study(case: Case, setting: Setting, seed: Sequence[int]) -> tuple[list[Held], Mask]:
+    rng = np.random.default_rng([*seed, 0])
+    rounds = list(case.population.rounds(setting.rounds, setting.tokens, rng, case.drift))
+    heavy: Mask = np.sum(rounds, axis=0) >= setting.tau
+    return [deal(counts, case.contribution, rng) for counts in rounds], heavy
+
+
+def _score(
+    method: str,
+    held: Sequence[Held],
+    known: Known,
+    heavy: Mask,
+    words: int,
+    setting: Setting,
+    rng: np.random.Generator,
+) -> float:
+    if method == PAPER:
+        return f1(paper_adaptive(held, len(heavy), words, setting.tau, rng), heavy)
+    try:
+        found = tracked(held, known, words, setting.tau, rng).mask
+    except ValueError:  # too few words for a table: nothing is found
+        return 0.0
+    return f1(found, np.concatenate([heavy, np.zeros(len(found) - len(heavy), np.bool_)]))

@@ -1,0 +1,160 @@
+"""Rounds of devices that hold up to m items each, and methods that see no more than they send.
+
+The tokens of a round are dealt to devices at random, m to each. A device that samples decides
+item by item (`protocol/sampling.py`), so what a round sends is one sample of each *holding*: a
+device's count of an item. The sum of the tables is made of the sampled totals, each key inserted
+once; counters add up as counts do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.figures import paper
+from blindtally.figures.ours import terms_for
+from blindtally.figures.populations import Population, Round
+from protocol.domain import Domain
+from protocol.hashed import Hashed
+from protocol.item_space import Keys
+from protocol.mechanisms.pace import halfway
+from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
+from protocol.sampling import Threshold
+from protocol.tally import NOTHING
+from secagg.ring import Vector
+
+_LONG = 64  # bits of a key from which on items are hashed
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holdings of a round's devices: of which item, and how often."""
+
+    items: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    devices: int
+    contribution: int
+
+    def sample(self, t: float, kinds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the total of each of `kinds` items after sampling, in units."""
+        threshold = Threshold(t, self.contribution)
+        kept = threshold.sample(self.counts, rng.random(len(self.counts)))
+        return np.bincount(self.items, kept, kinds).astype(np.int64)
+
+
+def deal(counts: Round, contribution: int, rng: np.random.Generator) -> Held:
+    """Return the devices that `counts` tokens are dealt to."""
+    tokens = np.repeat(np.arange(len(counts)), counts)
+    rng.shuffle(tokens)
+    device = np.arange(len(tokens)) // contribution
+    holdings, held = np.unique(device * len(counts) + tokens, return_counts=True)
+    return Held(holdings % len(counts), held, int(device[-1]) + 1, contribution)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A population's items as a domain has them: names, keys, rows by name."""
+
+    population: Population
+    domain: Domain
+
+    @classmethod
+    def of(cls, population: Population) -> "Known":
+        """Return the population with its own domain, or hashed where keys would be long."""
+        if population.domain.bits <= _LONG:
+            return cls(population, population.domain)
+        return cls(population, Hashed(max_bytes=max(len(i.encode()) for i in population.items)))
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Return the key of each item."""
+        return self.domain.encode(self.population.items)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Return the row of each item, by its name."""
+        names = map(self.domain.name, self.population.items)
+        return {name: row for row, name in enumerate(names)}
+
+
+def paper_adaptive(
+    rounds: Sequence[Held], kinds: int, words: int, tau: float, rng: np.random.Generator
+) -> Mask:
+    """Return what algorithm 4 finds at the paper's price."""
+    table, estimates = paper.PaperTable(words), np.zeros(kinds)
+    t = max(1.0, rounds[0].devices * rounds[0].contribution / table.room)
+    for held in rounds:
+        threshold = Threshold(t, held.contribution)
+        sampled = held.sample(t, kinds, rng)
+        is_read, distinct = table.distinct(int((sampled > 0).sum()), rng)
+        if is_read:
+            estimates += sampled * threshold.unit
+        t = max(1.0, halfway(t, distinct, table.room))
+    return estimates >= tau
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a study found, by item, and as many more as it has no item for; rounds read; sizes.
+
+    `vector` and `plan` are the bytes that a device sends and hears in the last round.
+    """
+
+    mask: Mask
+    read: int
+    vector: int
+    plan: int
+
+
+def tracked(
+    rounds: Sequence[Held], known: Known, words: int, tau: float, rng: np.random.Generator
+) -> Found:
+    """Return what `tracked` finds, by the names that it knows in the end.
+
+    Raises:
+        ValueError: if there are too few words for a table.
+    """
+    mechanism, seeds = Tracked(), Random(int(rng.integers(2**62)))
+    question = TrackedQuestion(
+        threshold=tau, contribution=rounds[0].contribution, domain=known.domain, words=words
+    )
+    most = max(held.devices for held in rounds)
+    plan = mechanism.first_plan(question, terms_for(most), "figures", len(rounds), seeds)
+    tally, read, last = NOTHING, 0, plan
+    for held in rounds:
+        total = _send(plan, held, known, rng)
+        answer = mechanism.decode(plan, total, held.devices, tally)
+        tally, last = answer.tally, plan
+        read += answer.decoded
+        plan = mechanism.next_plan(plan, answer, tally, seeds)
+    found = np.zeros(len(known.population.items), np.bool_)
+    numbers = {item: row for row, item in enumerate(known.population.items)}
+    wrong = 0
+    for one in mechanism.conclude(question, tally):
+        if one.item in numbers:
+            found[numbers[one.item]] = True
+        else:
+            wrong += 1
+    mask = np.concatenate([found, np.ones(wrong, np.bool_)])
+    return Found(mask, read, mechanism.ring(last).nbytes, len(last.model_dump_json()))
+
+
+def _send(plan: TrackedPlan, held: Held, known: Known, rng: np.random.Generator) -> Vector:
+    """Return the sum of what the devices send."""
+    counters, kinds = plan.counters, len(known.population.items)
+    counts = np.bincount(held.items, held.counts, kinds).astype(np.int64)
+    rows = np.array([known.rows.get(name, -1) for name in counters.items], np.int64)
+    sampled = held.sample(plan.t, kinds, rng)
+    sampled[rows[rows >= 0]] = 0
+    some = np.flatnonzero(sampled)
+    table = plan.table.iblt.insert(known.keys[some], sampled[some])
+    items = known.population.items
+    of = [(fetch.name, known.rows.get(fetch.name, -1)) for fetch in plan.fetches]
+    holders = [(name, items[row], int(counts[row])) for name, row in of if row >= 0]
+    strings = (plan.strings.encode(holders),) if plan.fetches else ()
+    return (*counters.encode(np.where(rows >= 0, counts[rows], 0)), *strings, *table)

@@ -1,0 +1,208 @@
+"""`blindtally plan`: which mechanism and parameters suit a study, and what it will find.
+
+The prediction is a simulation of the study on a population that is assumed: shares that fall as
+rank^-s (Zipf), or those of a file. It says what a few such studies found, not a formula; real
+devices may hold something else, which `--zipf` 0.7 and 1.3 bracket for most texts.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from blindtally.figures.budgets import TRACKED, Case, needed
+from blindtally.figures.curves import GOALS, Setting, f1
+from blindtally.figures.devices import Known, Mask, deal, tracked
+from blindtally.figures.ours import adaptive, ask, terms_for
+from blindtally.figures.populations import Population, load
+from blindtally.output import failed, write_json
+from protocol.domain import Alphabet, Domain
+from protocol.hashed import Hashed
+from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
+
+_ADAPTIVE = "adaptive-iblt"
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Means over runs: F1 with its standard deviation, rounds read; bytes up and down a round."""
+
+    mechanism: str
+    f1: float
+    deviation: float
+    rounds_read: float
+    upload: int
+    download: int
+
+
+def plan(
+    devices: Annotated[int, typer.Option(min=10, max=10**6, help="Devices in a round (n).")],
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds (R).")],
+    threshold: Annotated[
+        float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
+    ],
+    words: Annotated[int, typer.Option(min=1, help="16-bit words that a device may send a round.")],
+    domain: Annotated[
+        Literal["strings", "alphabet"], typer.Option(help="Strings of any length, or short ones.")
+    ] = "strings",
+    max_bytes: Annotated[int, typer.Option(min=1, max=4096, help="Of a string, at most.")] = 64,
+    alphabet: Annotated[
+        str, typer.Option(help="The characters of the short strings.")
+    ] = "abcdefghijklmnopqrstuvwxyz",
+    length: Annotated[int, typer.Option(min=1, max=16, help="Of the short strings.")] = 3,
+    contribution: Annotated[
+        int, typer.Option(min=1, max=1000, help="Items a device adds (m).")
+    ] = 1,
+    zipf: Annotated[float, typer.Option(min=0.1, max=3, help="How steep shares fall (s).")] = 1.0,
+    items: Annotated[int, typer.Option(min=10, max=10**6, help="Items that exist.")] = 100_000,
+    data: Annotated[
+        Path | None, typer.Option(help="Take items and shares from this CSV file instead.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, max=100, help="Studies that are simulated.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 1,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Recommend a mechanism and its parameters, and predict what a study will find.
+
+    Example: blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
+    """
+    try:
+        if data is not None:
+            people = load(data)
+        else:
+            kind: Domain = Hashed(max_bytes=max_bytes)
+            if domain == "alphabet":
+                kind = Alphabet(characters=alphabet, length=length)
+            people = assumed(kind, items, zipf)
+    except ValueError as error:
+        raise failed(str(error)) from None
+    case = Case(people, "none", contribution)
+    setting = Setting(rounds, threshold, devices * contribution, words)
+    seeds = [(seed, run) for run in range(runs)]
+    found = predict(case, setting, seeds)
+    if not found:
+        raise failed(f"{words} words are too few for any mechanism: ask for more")
+    best = max(found, key=lambda one: one.f1)
+    enough = needed(case, TRACKED, setting, seeds)
+    goals = {goal: enough.reaches(goal) for goal in GOALS}
+    question = parse_question(
+        {
+            "mechanism": best.mechanism,
+            "threshold": threshold,
+            "contribution": contribution,
+            "words": words,
+            "domain": Known.of(people).domain.model_dump(),
+        }
+    )
+    if json_path != "-":
+        _show(found, question, goals)
+    if json_path is not None:
+        document: dict[str, Any] = {"question": question.model_dump(mode="json")}
+        document["words"] = {str(goal): size for goal, size in goals.items()}
+        write_json(json_path, document | {"predictions": [asdict(one) for one in found]})
+
+
+def assumed(domain: Domain, items: int, zipf: float) -> Population:
+    """Return a population whose shares fall as rank^-zipf, its items made up.
+
+    Raises:
+        ValueError: if the domain does not have so many.
+    """
+    shares = np.arange(1, items + 1) ** -zipf
+    if not isinstance(domain, Alphabet):
+        names = tuple(f"item {number}" for number in range(items))
+        if names[-1] not in domain:
+            raise ValueError(f"no {items:,} items of {domain}: allow longer ones")
+        return Population(names, shares / shares.sum(), domain)
+    characters, length = domain.characters, domain.length
+    if len(characters) ** length < items:
+        raise ValueError(
+            f"{len(characters)} characters make {len(characters) ** length:,} strings of "
+            f"{length}: assume no more --items"
+        )
+    grid = np.stack([np.arange(items) // len(characters) ** place for place in range(length)])
+    codes = (grid % len(characters)).T.tolist()
+    names = tuple("".join(characters[code] for code in row) for row in codes)
+    return Population(names, shares / shares.sum(), domain)
+
+
+def predict(case: Case, setting: Setting, seeds: list[tuple[int, int]]) -> list[Prediction]:
+    """Return what each mechanism finds, the mechanisms that `setting.words` are enough for."""
+    known = Known.of(case.population)
+    screen = Console(stderr=True)
+    scored: dict[str, list[tuple[float, int, int, int]]] = {}
+    for seed in track(seeds, "studies", console=screen, disable=not screen.is_terminal):
+        rng = np.random.default_rng([*seed, 0])
+        rounds = list(case.population.rounds(setting.rounds, setting.tokens, rng))
+        heavy: Mask = np.sum(rounds, axis=0) >= setting.tau
+        held = [deal(counts, case.contribution, rng) for counts in rounds]
+        try:
+            found = tracked(held, known, setting.words, setting.tau, rng)
+            wrong = np.zeros(len(found.mask) - len(heavy), np.bool_)
+            score = f1(found.mask, np.concatenate([heavy, wrong]))
+            scored.setdefault(TRACKED, []).append((score, found.read, found.vector, found.plan))
+        except ValueError:  # too few words
+            pass
+        if case.contribution == 1 and not isinstance(known.domain, Hashed):
+            row = _adaptive(case.population, rounds, setting, heavy, rng)
+            if row is not None:
+                scored.setdefault(_ADAPTIVE, []).append(row)
+    return [
+        Prediction(
+            name,
+            float(np.mean([row[0] for row in rows])),
+            float(np.std([row[0] for row in rows])),
+            float(np.mean([row[1] for row in rows])),
+            max(row[2] for row in rows),
+            max(row[3] for row in rows),
+        )
+        for name, rows in scored.items()
+    ]
+
+
+def _adaptive(
+    people: Population,
+    rounds: list[Any],
+    setting: Setting,
+    heavy: Mask,
+    rng: np.random.Generator,
+) -> tuple[float, int, int, int] | None:
+    question = ask(people, setting.tau, setting.words, "steady")
+    try:
+        estimates, loads = adaptive(people, rounds, question, setting.tokens, rng)
+    except ValueError:  # too few words
+        return None
+    read = sum(load.is_read for load in loads)
+    terms, chance = terms_for(setting.tokens), Random(0)
+    first = MECHANISMS[_ADAPTIVE].first_plan(question, terms, "plan", setting.rounds, chance)
+    score = f1(estimates >= setting.tau, heavy)
+    return score, read, question.nbytes, len(first.model_dump_json())
+
+
+def _show(found: list[Prediction], question: AnyQuestion, goals: dict[float, float | None]) -> None:
+    table = Table("mechanism", "F1", "rounds read", "a device sends", "and hears, at most")
+    for one in found:
+        table.add_row(
+            one.mechanism,
+            f"{one.f1:.3f} \u00b1 {one.deviation:.3f}",
+            f"{one.rounds_read:.1f}",
+            f"{one.upload:,} B",
+            f"{one.download:,} B",
+        )
+    screen = Console(width=None if Console().is_terminal else _WIDTH)
+    screen.print(table)
+    for goal, size in goals.items():
+        what = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
+        screen.print(f"An F1 of {goal:g} takes {what} by {TRACKED}.")
+    screen.print("Bytes are those of vector and plan; `blindtally params` adds the secure sum's.")
+    screen.print("To ask it, create a study with this question:")
+    screen.print_json(question.model_dump_json())

@@ -1,0 +1,96 @@
+"""What figures simulate is what devices send, and budgets are found where they are."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindtally.figures import budgets
+from blindtally.figures.budgets import PAPER, TRACKED, Case, beside, needed
+from blindtally.figures.curves import Setting
+from blindtally.figures.devices import Held, Known, _send, deal, paper_adaptive
+from blindtally.figures.populations import Population
+from protocol.domain import Alphabet, Domain, Utf8
+from protocol.hashed import Hashed
+from protocol.mechanism import Terms
+from protocol.mechanisms.tracked import Tracked, TrackedQuestion
+from protocol.tally import NOTHING
+
+ITEMS = tuple(a + b for a in "abcdefghijklmnop" for b in "abcdefghijklmnop")
+SHARES = 1 / np.arange(1, len(ITEMS) + 1)
+LETTERS = Alphabet(characters="abcdefghijklmnop", length=2)
+
+
+def population(domain: Domain = LETTERS) -> Population:
+    return Population(ITEMS, SHARES / SHARES.sum(), domain)
+
+
+def histograms(held: Held, kinds: int) -> list[dict[str, int]]:
+    """Return some devices that hold together what `held` does, tracked or not."""
+    counts = np.bincount(held.items, held.counts, kinds).astype(int)
+    return [{ITEMS[row]: int(counts[row])} for row in np.flatnonzero(counts)]
+
+
+@pytest.mark.parametrize("contribution", [1, 7])
+def test_all_tokens_are_dealt_and_no_device_gets_more_than_its_share(contribution: int) -> None:
+    counts = np.random.default_rng(1).multinomial(1000, SHARES / SHARES.sum())
+    held = deal(counts, contribution, np.random.default_rng(2))
+    assert (np.bincount(held.items, held.counts, len(ITEMS)) == counts).all()
+    assert held.devices == -(-1000 // contribution)
+    assert held.counts.max() <= contribution
+
+
+@pytest.mark.parametrize("domain", [LETTERS, Utf8(max_bytes=30)])
+def test_what_is_simulated_is_what_the_mechanism_makes_of_devices(domain: Domain) -> None:
+    known = Known.of(population(domain))
+    assert isinstance(known.domain, Hashed) == (domain is not LETTERS)
+    mechanism, rng = Tracked(), np.random.default_rng(3)
+    question = TrackedQuestion(threshold=20, contribution=1000, domain=known.domain, words=3000)
+    terms, tally = Terms(cohort_size=1000, minimum=500), NOTHING
+    plan = mechanism.first_plan(question, terms, "test", 4, random.Random(1))
+    for _ in range(3):
+        plan = plan.model_copy(update={"t": 1.0, "most": 2**20, "cells": 60})
+        counts = rng.multinomial(800, known.population.shares)
+        held = Held(np.arange(len(ITEMS)), counts, 800, 1000)
+        whole = Held(held.items[counts > 0], counts[counts > 0], 800, 1000)
+        sent = _send(plan, whole, known, rng)
+        told = mechanism.encode_sum(plan, histograms(whole, len(ITEMS)), rng)
+        assert all((one == other).all() for one, other in zip(sent, told, strict=True))
+        plan = plan.model_copy(update={"cells": 900})
+        answer = mechanism.decode(plan, _send(plan, whole, known, rng), 800, tally)
+        tally = answer.tally
+        plan = mechanism.next_plan(plan, answer, tally, random.Random(2))
+        assert plan.groups
+
+
+def test_the_papers_tables_find_all_if_there_is_room_and_nothing_without() -> None:
+    rng = np.random.default_rng(1)
+    held = [deal(rng.multinomial(1000, SHARES / SHARES.sum()), 1, rng) for _ in range(5)]
+    truth = np.sum([np.bincount(one.items, one.counts, len(ITEMS)) for one in held], axis=0)
+    assert (paper_adaptive(held, len(ITEMS), 8000, 30, rng) == (truth >= 30)).all()
+    assert paper_adaptive(held, len(ITEMS), 24, 30, rng).sum() < 40
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "_STEP", 1.7)
+    monkeypatch.setattr(budgets, "_STILL", 0)
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("contribution", [1, 4])
+def test_tracking_needs_a_fraction_of_the_words(contribution: int) -> None:
+    case, setting = Case(population(), "none", contribution), Setting(12, 40, 1000, 0)
+    reached: dict[str, Any] = {
+        method: needed(case, method, setting, [(1, 0), (1, 1)]).reaches(0.95)
+        for method in (PAPER, TRACKED)
+    }
+    assert reached[TRACKED] < reached[PAPER] / 4
+
+
+def test_methods_are_compared_with_as_many_words() -> None:
+    settings = [Setting(6, 30, 1000, words) for words in (100, 400)]
+    pairs = list(beside(population(), settings, (5,)))
+    assert [pair.setting for pair in pairs] == settings
+    assert all(pair.tracked > pair.paper for pair in pairs)
