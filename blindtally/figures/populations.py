@@ -44,8 +44,10 @@ class Population:
         """Yield the counts of each of `rounds`, of `tokens` each on average."""
         flatter = self.shares**0.6
         other = rng.permutation(flatter / flatter.sum())
-        comes = rng.integers(1, rounds, len(self.items)) if drift == "late" and rounds > 1 else 0
-        comes = np.where(rng.random(len(self.items)) < 1 / 6, comes, 0)
+        comes = np.zeros(len(self.items), np.int64)
+        if drift == "late" and rounds > 1:
+            late = rng.random(len(self.items)) < 1 / 6
+            comes[late] = rng.integers(1, rounds, int(late.sum()))
         for number in range(rounds):
             drawn = max(1, round(rng.normal(tokens, tokens / 10)))
             if drift == "crowds" and number // _WEEK % 2:
