@@ -18,7 +18,7 @@ def power_law(t: float, slope: float, scale: float = 3000, devices: int = 1000) 
 @pytest.mark.parametrize("t", [2.0, 40.0])
 def test_one_step_lands_on_the_goal_of_a_power_law(t: float, slope: float) -> None:
     pace = first(power_law(t, slope))
-    goal = 500 * math.exp(-math.sqrt(pace.spread))
+    goal = 500 * math.exp(-0.5 * math.sqrt(pace.spread))
     assert power_law(pace.threshold(500), slope).distinct == pytest.approx(goal, rel=0.01)
 
 
