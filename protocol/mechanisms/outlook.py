@@ -119,12 +119,13 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
 
 
 def likely_heavy(plan: Plan, tally: Tally) -> list[str]:
-    """Return the items that will be heavy in the end, the most frequent first.
+    """Return the items that will be heavy in the end, by what is known after `plan`'s round.
 
     That is sure to a deviation while there is time to become surer, in the last quarter of a
     study it is what is expected.
     """
-    doubt = _DOUBT if plan.round < (1 - _LAST) * plan.rounds else 0.0
+    is_last = plan.round + 1 > (1 - _LAST) * plan.rounds
+    doubt = 0.0 if is_last else _DOUBT
     return _reaching(plan, tally, -doubt) if tally.items else []
 
 

@@ -38,3 +38,17 @@ async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str
     counts = {one.item: one.estimate for one in found}
     assert max(counts, key=lambda item: counts[item]) == "ab"
     assert counts["ab"] == pytest.approx(10, abs=2)
+
+
+async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Served) -> None:
+    domain = {"kind": "hashed", "max_bytes": 20, "salt": "a study"}
+    asked = {"mechanism": "tracked", "threshold": 15, "contribution": 2, "domain": domain}
+    study = await served.create(question=asked | {"words": 4000}, rounds=3)
+    for number in (1, 2, 3):
+        await play(served, study, lost=((), (number,), (), ()), after=number - 1)
+        view = await served.until_closed(study, number)
+        assert (view.state, view.participants) == ("decoded", 5)
+    assert view.plan.mechanism == "tracked"
+    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
+    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    assert [(one.item, one.estimate) for one in found] == [("ab", pytest.approx(15, abs=1))]
