@@ -15,6 +15,9 @@ only if phi is large. phi and D are measured, from how much the counts of all it
 counted exactly differ from round to round: neighbours in time differ by D alone, distant ones by
 phi as well.
 
+Where most items jump at once, between two blocks, the population itself has *broken* there: that
+step has a phi of its own, and what is behind it tells little of what is before.
+
 The estimate is exact Bayes for the linear Gaussian model (a Kalman filter whose state is the
 rate and the sum of what was missed), with variances taken at each item's mean rate.
 
@@ -22,7 +25,9 @@ Source: the local-level model of [Harvey89, chapter 2]; the sum of the missed in
 phi from pooled differences, are ours.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +37,22 @@ Floats = NDArray[np.float64]
 _LAGS = (1, 2, 4, 8)
 _LEAST_PAIRS = 40  # of counts that are compared; from fewer nothing is concluded
 _VAGUE = 3.0  # sd of the first rate, in multiples of its mean
+_JUMP = 1.5  # the median square of items beyond which most of them have jumped
+_MOST_BREAKS = 8  # of a study
+_MOST_JUMP = 3.0  # of a rate at a break, in multiples of its mean
 _LEAST_TOKENS = 0.25  # the rate of what was never seen is taken for this many over all exposure
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How much rates move from block to block (`phi`, relative), and how counts scatter (D)."""
+    """How much rates move from block to block (`phi`, relative), and how counts scatter (D).
+
+    `breaks` are blocks that rates jumped before, each with the relative size of the jump.
+    """
 
     phi: float
     dispersion: float
+    breaks: Mapping[int, float] = field(default_factory=dict)
 
 
 STATIONARY = Drift(0.0, 1.0)
@@ -57,9 +69,23 @@ class History:
     @property
     def rates(self) -> Floats:
         """Return each item's mean rate (k,), more than zero."""
-        exposed = np.maximum(self.exposed.sum(axis=1), 1e-9)
-        rates: Floats = np.maximum(self.seen.sum(axis=1), _LEAST_TOKENS) / exposed
-        return rates
+        return _mean_rates(self.seen, self.exposed)
+
+    def rates_between(self, breaks: Iterable[int]) -> Floats:
+        """Return for each block (k, B) the item's mean rate between the breaks around it."""
+        blocks = len(self.devices)
+        ends = [0, *sorted(block for block in breaks if 0 < block < blocks), blocks]
+        parts = []
+        for start, end in pairwise(ends):
+            mean = _mean_rates(self.seen[:, start:end], self.exposed[:, start:end])
+            parts.append(np.repeat(mean[:, np.newaxis], end - start, axis=1))
+        return np.concatenate(parts, axis=1)
+
+
+def _mean_rates(seen: Floats, exposed: Floats) -> Floats:
+    tokens, devices = seen.sum(axis=1), exposed.sum(axis=1)
+    rates: Floats = np.maximum(tokens, _LEAST_TOKENS) / np.maximum(devices, 1e-9)
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +100,21 @@ class Levels:
 
 def filter_levels(history: History, drift: Drift) -> Levels:
     """Return what `history` says of each item under `drift`; time is linear in blocks."""
-    mean = history.rates
-    noise = (drift.phi * mean) ** 2
-    rate, missed = mean.copy(), np.zeros_like(mean)
-    rate_var, missed_var = (_VAGUE * mean) ** 2, np.zeros_like(mean)
-    covariance = np.zeros_like(mean)
-    unexposed = np.zeros_like(mean)
+    means = history.rates_between(drift.breaks)
+    before = means[:, 0]
+    rate, missed = before.copy(), np.zeros_like(before)
+    rate_var, missed_var = (_VAGUE * before) ** 2, np.zeros_like(before)
+    covariance, scatter = np.zeros_like(before), np.zeros_like(before)
     for block, devices in enumerate(history.devices):
-        seen, exposed = history.seen[:, block], history.exposed[:, block]
+        seen, exposed, mean = history.seen[:, block], history.exposed[:, block], means[:, block]
         if block:
-            rate_var = rate_var + noise
+            phi = drift.breaks.get(block, drift.phi)
+            rate_var = rate_var + (phi * np.maximum(before, mean)) ** 2
         hidden = np.maximum(devices - exposed, 0)
         missed = missed + hidden * rate
         missed_var = missed_var + 2 * hidden * covariance + hidden**2 * rate_var
         covariance = covariance + hidden * rate_var
-        unexposed = unexposed + hidden
+        scatter = scatter + hidden * mean
         spread = exposed * rate_var + drift.dispersion * mean  # times `exposed`: of `seen`
         gain, missed_gain = rate_var / spread, covariance / spread
         surprise = seen - exposed * rate
@@ -96,33 +122,66 @@ def filter_levels(history: History, drift: Drift) -> Levels:
         missed_var = missed_var - missed_gain * exposed * covariance
         covariance = covariance - gain * exposed * covariance
         rate_var = rate_var - gain * exposed * rate_var
+        before = mean
     missed = np.maximum(missed, 0)
-    variances = np.maximum(missed_var, 0) + drift.dispersion * np.minimum(missed, unexposed * mean)
+    variances = np.maximum(missed_var, 0) + drift.dispersion * np.minimum(missed, scatter)
     return Levels(history.seen.sum(axis=1) + missed, variances, np.maximum(rate, 0), rate_var)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Two counts each of one item: squared differences, and what phi^2 adds to them on average.
+
+    In units of chance: where rates stand still, a square is D on average. `first` and `last`
+    are the blocks of the two.
+    """
+
+    squares: Floats
+    slopes: Floats
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def where(self, mask: NDArray[np.bool_]) -> "_Pairs":
+        """Return some of the pairs."""
+        return _Pairs(self.squares[mask], self.slopes[mask], self.first[mask], self.last[mask])
 
 
 def measure_drift(history: History) -> Drift:
     """Return the drift by the counts of items that were counted exactly in two blocks each.
 
     Of two such rates d blocks apart, the squared difference over mean rate (1/n + 1/n') is D
-    on average plus phi^2 times d rate / (1/n + 1/n'): a line, fitted by weighted least squares.
+    on average plus phi^2 times d rate / (1/n + 1/n'): a line, fitted by weighted least squares
+    to the pairs that no break lies between.
     """
-    squares, slopes = [np.zeros(0)], [np.zeros(0)]
+    pairs = _pairs(history)
+    drift, breaks = _fit(pairs), dict[int, float]()
+    for _ in range(_MOST_BREAKS):
+        found = _break(pairs, drift, breaks)
+        if found is None:
+            break
+        breaks |= found
+        spans = [(pairs.first < block) & (pairs.last >= block) for block in breaks]
+        drift = _fit(pairs.where(~np.any(spans, axis=0)))
+    return Drift(drift.phi, drift.dispersion, breaks)
+
+
+def _pairs(history: History) -> _Pairs:
+    found = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))]
     whole = (history.exposed >= history.devices) & (history.devices > 0)
     for lag in _LAGS:
-        both = whole[:, lag:] & whole[:, :-lag]
-        items, blocks = np.nonzero(both)
-        n, later = history.devices[blocks], history.devices[blocks + lag]
-        one, other = history.seen[items, blocks] / n, history.seen[items, blocks + lag] / later
+        items, first = np.nonzero(whole[:, lag:] & whole[:, :-lag])
+        n, later = history.devices[first], history.devices[first + lag]
+        one, other = history.seen[items, first] / n, history.seen[items, first + lag] / later
         mean, width = (one + other) / 2, 1 / n + 1 / later
         some = mean > 0
-        squares.append((one - other)[some] ** 2 / (mean * width)[some])
-        slopes.append(lag * (mean / width)[some])
-    return _fit(np.concatenate(squares), np.concatenate(slopes))
+        squares = (one - other)[some] ** 2 / (mean * width)[some]
+        found.append((squares, lag * (mean / width)[some], first[some], first[some] + lag))
+    return _Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _fit(squares: Floats, slopes: Floats) -> Drift:
+def _fit(pairs: _Pairs) -> Drift:
     """Return intercept and root of the slope of the line through (slopes, squares)."""
+    squares, slopes = pairs.squares, pairs.slopes
     if len(squares) < _LEAST_PAIRS:
         return STATIONARY
     phi_squared, dispersion = 0.0, 1.0
@@ -137,3 +196,25 @@ def _fit(squares: Floats, slopes: Floats) -> Drift:
         left = squares - phi_squared * slopes
         dispersion = max(1.0, float((weights * left).sum() / total))
     return Drift(float(np.sqrt(phi_squared)), dispersion)
+
+
+def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int, float] | None:
+    """Return the block, not `known` yet, before which most items jumped furthest; None if none did.
+
+    A square is a chi-square of one degree about the line, with a median of 0.45: of items that
+    did not jump, half are below that, whatever a few others did.
+    """
+    best, worst = None, _JUMP
+    neighbours = pairs.where(pairs.last == pairs.first + 1)
+    for block in np.unique(neighbours.last).tolist():
+        here = neighbours.where(neighbours.last == block)
+        if block in known or len(here.squares) < _LEAST_PAIRS:
+            continue
+        median = float(np.median(here.squares / (drift.dispersion + drift.phi**2 * here.slopes)))
+        if median > worst:
+            best, worst = (block, here), median
+    if best is None:
+        return None
+    block, here = best
+    excess = (here.squares - drift.dispersion).sum() / here.slopes.sum()
+    return {block: float(np.sqrt(min(max(excess, 0.0), _MOST_JUMP**2)))}

@@ -50,7 +50,8 @@ def remember(
         tally = tally.add(items, {_SEEN.format(block): tokens})
     tally = add_estimates(tally, [*counted, *(sampled or [])])
     drift = measure_drift(history_of(tally))
-    return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion]))
+    jumps = [drift.breaks.get(number, 0.0) for number in range(len(tally.arrays[_DEVICES]))]
+    return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion, *jumps]))
 
 
 def history_of(tally: Tally) -> History:
@@ -65,8 +66,8 @@ def history_of(tally: Tally) -> History:
 
 def drift_of(tally: Tally) -> Drift:
     """Return how much rates were seen to move, in a study that has had a round."""
-    phi, dispersion = tally.arrays[_DRIFT].tolist()
-    return Drift(phi, dispersion)
+    phi, dispersion, *jumps = tally.arrays[_DRIFT].tolist()
+    return Drift(phi, dispersion, {block: jump for block, jump in enumerate(jumps) if jump})
 
 
 def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Floats]:

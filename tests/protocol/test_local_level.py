@@ -111,3 +111,36 @@ def test_a_drift_that_is_ignored_shows() -> None:
         for drift in (measure_drift(history), STATIONARY)
     ]
     assert errors[0] < 0.8 * errors[1]
+
+
+def broken(seed: int, items: int = 2000, share: float = 1.0) -> tuple[History, Floats]:
+    """Return a history in which a share of the items change their rates before block 10."""
+    rng = np.random.default_rng(seed)
+    before, after = 10 ** rng.uniform(-4, -2, (2, items))
+    after = np.where(rng.random(items) < share, after, before)
+    late = np.arange(len(DEVICES)) >= 10
+    counts = rng.poisson(np.where(late, *np.array([after, before])[:, :, np.newaxis]) * DEVICES)
+    since = rng.integers(0, 8, (items, 1)) + 9 * (rng.random((items, 1)) < 0.5)
+    is_counted = np.arange(len(DEVICES)) >= since
+    seen = np.where(is_counted, counts, rng.binomial(counts, 0.05)).astype(np.float64)
+    return History(seen, np.where(is_counted, 1.0, 0.05) * DEVICES, DEVICES), counts.sum(axis=1)
+
+
+def test_a_population_that_changes_at_once_is_broken_there() -> None:
+    history, truth = broken(3)
+    drift = measure_drift(history)
+    assert set(drift.breaks) == {10}
+    assert drift.breaks[10] > 0.5
+    assert drift.phi < 0.05
+    levels = filter_levels(history, drift)
+    some = levels.variances > 0
+    error = np.abs(levels.totals - truth)[some]
+    assert (error <= 1.96 * np.sqrt(levels.variances[some])).mean() > 0.88
+    plain = filter_levels(history, Drift(0.05, 1.0)).totals
+    assert error.mean() < 0.7 * np.abs(plain - truth)[some].mean()
+
+
+def test_what_a_few_items_do_is_no_break() -> None:
+    assert measure_drift(broken(4, share=0.1)[0]).breaks == {}
+    history, _ = draw(2, 0.1)
+    assert measure_drift(history).breaks == {}
