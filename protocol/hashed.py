@@ -1,10 +1,12 @@
 """Domains of hashed items: keys of one size, whatever the length of an item.
 
-A key is 48 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 72 in 3. Any two
-of N items share a key with odds of at most N^2 / 2^49: 0.2% for a million (1e-10 of 72 bits). What
-is found is at first a key only, which nobody can turn into an item; a mechanism that knows how
-fetches the items of the keys that are heavy (`mechanisms/strings.py`). Whoever guesses an item
-can hash it and look for its key: hashing hides what cannot be guessed, no more.
+A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 48, or 72 in 3. An
+item shares its key with another of N with odds of N / 2^40: one of a thousand heavy items among a
+million with odds of 0.1%, and then it is the two's sum that is counted, and no string is found. With
+48 bits it is 4e-6, with 72 2e-13. What is found is at first a key only, which nobody can turn into
+an item; a mechanism that knows how fetches the items of the keys that are heavy
+(`mechanisms/strings.py`). Whoever guesses an item can hash it and look for its key: hashing
+hides what cannot be guessed, no more.
 
 The *name* of a key stands for its item until that is known: `#` and the key in hexadecimal.
 
@@ -21,7 +23,7 @@ from pydantic import Field
 
 from protocol.item_space import ItemSpace, Keys
 
-_CHUNK_BITS = 24
+_MOST_BITS = 24  # of a chunk
 MARK = "#"
 
 
@@ -30,18 +32,18 @@ class Hashed(ItemSpace):
 
     kind: Literal["hashed"] = "hashed"
     max_bytes: int = Field(ge=1, le=4096)
-    key_bits: Literal[48, 72] = 48
+    key_bits: Literal[40, 48, 72] = 40
     salt: str = Field(default="", max_length=16, pattern=r"^[ -~]*$")
 
     @property
     def chunks(self) -> int:
         """Return how many integers an item becomes."""
-        return self.key_bits // _CHUNK_BITS
+        return -(-self.key_bits // _MOST_BITS)
 
     @property
     def bound(self) -> int:
         """Return the number that every chunk stays below."""
-        return 1 << _CHUNK_BITS
+        return 1 << self._chunk_bits
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -62,7 +64,12 @@ class Hashed(ItemSpace):
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the name of each key."""
         rows = keys.tolist()
-        return [self._name(sum(c << _CHUNK_BITS * i for i, c in enumerate(row))) for row in rows]
+        bits = self._chunk_bits
+        return [self._name(sum(c << bits * i for i, c in enumerate(row))) for row in rows]
+
+    @property
+    def _chunk_bits(self) -> int:
+        return self.key_bits // self.chunks
 
     def _number(self, item: str) -> int:
         salt = self.salt.encode()
@@ -76,8 +83,8 @@ class Hashed(ItemSpace):
         return self._chunks([self._number(item) for item in items])
 
     def _chunks(self, numbers: Sequence[int]) -> Keys:
-        low = 2**_CHUNK_BITS - 1
-        rows = [[n >> _CHUNK_BITS * chunk & low for chunk in range(self.chunks)] for n in numbers]
+        bits, low = self._chunk_bits, self.bound - 1
+        rows = [[n >> bits * chunk & low for chunk in range(self.chunks)] for n in numbers]
         return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
 
     def _item(self, digits: NDArray[Any]) -> str:
@@ -85,7 +92,7 @@ class Hashed(ItemSpace):
 
     @property
     def _base(self) -> int:
-        return 1 << _CHUNK_BITS
+        return 1 << self._chunk_bits
 
     @property
     def _digits_per_chunk(self) -> int:
