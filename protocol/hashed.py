@@ -1,10 +1,10 @@
 """Domains of hashed items: keys of one size, whatever the length of an item.
 
-A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 48, or 72 in 3. An
-item shares its key with another of N with odds of N / 2^40: one of a thousand heavy items among a
-million with odds of 0.1%, and then it is the two's sum that is counted, and no string is found. With
-48 bits it is 4e-6, with 72 2e-13. What is found is at first a key only, which nobody can turn into
-an item; a mechanism that knows how fetches the items of the keys that are heavy
+A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 48, or 72 in 3.
+An item shares its key with another of N with odds of N / 2^40: one of a thousand heavy items among
+a million with odds of 0.1%, and then it is the two's sum that is counted, and no string is found.
+With 48 bits it is 4e-6, with 72 2e-13. What is found is at first a key only, which nobody can turn
+into an item; a mechanism that knows how fetches the items of the keys that are heavy
 (`mechanisms/strings.py`). Whoever guesses an item can hash it and look for its key: hashing
 hides what cannot be guessed, no more.
 
