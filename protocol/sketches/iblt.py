@@ -6,8 +6,8 @@ over what hashed to it, in lanes of their own rings:
     V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps
     K  sum v x'_j     mod p       c elements a cell, all in one lane
 
-where x'_j = H x_j + g_j, with H = floor(p / the bound of the x_j), carries a digit g_j < H of a
-random hash of the whole key. A cell with one key is *pure*: K / V is x', and V its value. Pure
+where x'_j = H x_j + g_j, for as large an H as keeps them apart below p, carries a digit g_j < H
+of a random hash of the whole key. A cell with one key is *pure*: K / V is x', and V its value. Pure
 cells are listed, their keys are taken out wherever they hashed to, and this makes others pure,
 until nothing is left: then, and only then, the table counts as read (`listing.py`).
 
@@ -38,6 +38,8 @@ empty is exact, and a stuck one lists false keys at the odds above: `Listing.fal
     and V adds up to no more than the devices may insert, times the cells a heavy key has in each.
 
 Every honest sum keeps these laws, and `fault` tells which of them a sum breaks.
+
+A cell with a `q` is *tight*: V is kept modulo this prime, in fewer bits; see `tight.py`.
 
 Source: appendix C of [Gascon23], after [GoodrichMitzenmacher11]; hash digits in the key, tests
 and laws are ours. The lane of ones is left out: K is weighted with v, so V divides. This is
@@ -100,26 +102,43 @@ class Cell:
     value_bound: int
     total_bound: int
     evidence: int = EVIDENCE
+    q: int = 0
 
     def __post_init__(self) -> None:
         if min(self.chunks, self.key_bound, self.value_bound, self.evidence) < 1:
             raise ValueError(f"chunks, bounds and evidence are 1 or more, got {self}")
         if not self.value_bound <= self.total_bound < 2**62:
             raise ValueError(f"a total from {self.value_bound} to 2^62 - 1 expected, got {self}")
+        if self.q and (self.q < 2 or self.evidence < 2**self.chunks):
+            raise ValueError(f"q from 2 up, and a bit of evidence a chunk expected, got {self}")
         assert self.p  # ValueError if there is none
 
     @property
     def p(self) -> int:
         """Return the modulus of the key lane, the widest prime of the fewest bits that do."""
         p = widest_prime(max(self.value_bound, self.key_bound - 1))
-        while (p // self.key_bound) ** self.chunks < self.evidence:
+        while self._radix(p) ** self.chunks < self.evidence:
             p = widest_prime(p)
         return p
 
     @property
     def radix(self) -> int:
         """Return H: the hash digit beside each chunk stays below."""
-        return self.p // self.key_bound
+        return self._radix(self.p)
+
+    def _radix(self, p: int) -> int:
+        # The largest chunk makes do with the digits that are left: 2^18 chunks in 19 bits have 2.
+        return (p - 1) // max(1, self.key_bound - 1)
+
+    @property
+    def least(self) -> int:
+        """Return the least x'_j: 1 if V may be 0 where keys are, and K must not."""
+        return 1 if self.q else 0
+
+    @property
+    def counts(self) -> int:
+        """Return the modulus of V."""
+        return self.q or 2 ** self.total_bound.bit_length()
 
     @property
     def odds(self) -> float:
@@ -129,12 +148,11 @@ class Cell:
     @property
     def bits(self) -> int:
         """Return the bits that a cell takes."""
-        return self.total_bound.bit_length() + self.chunks * self.p.bit_length()
+        return (self.counts - 1).bit_length() + self.chunks * self.p.bit_length()
 
     def ring(self, cells: int) -> Ring:
         """Return the ring of tables of `cells` such cells."""
-        counts = Lane(2 ** self.total_bound.bit_length(), cells)
-        return Ring((counts, Lane(self.p, cells * self.chunks)))
+        return Ring((Lane(self.counts, cells), Lane(self.p, cells * self.chunks)))
 
     def most(self, nbytes: int) -> int:
         """Return the most cells of a table that packs into `nbytes`, 0 if none does."""
@@ -205,7 +223,9 @@ class Iblt:
             product = digits * radix
             elements[:, chunk] += product >> _U32
             digits = product & _LOW32
-        return elements
+        least, most = np.uint64(self.cell.least), np.uint64(self.cell.p - 1)
+        cut: Keys = np.clip(elements, least, most)
+        return cut
 
     def edges(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return rows of `keys` and cells, flat: each row as often as it has cells."""
@@ -216,7 +236,8 @@ class Iblt:
         """Return what `table` holds; `known` keys help if it gets stuck, shape `(n, chunks)`.
 
         Any vector of the ring will do, also one that no honest tables add up to: the work is
-        bounded for all of them, by 73 inspections a cell and what `memory.py` says.
+        bounded for all of them, by 73 inspections a cell and what `memory.py` says. A tight
+        table is listed whole or not at all, in 4,096 tests a cell, and `known` keys do not help.
 
         Raises:
             ValueError: if the table is not of this ring, or the keys are not of this table.
@@ -231,7 +252,12 @@ class Iblt:
 
         True of sums of honest tables, and of what is left of one after a listing without
         false keys. A key whose cells it shares with few others has a tight bound.
+
+        Raises:
+            ValueError: if the table is tight, so that V bounds nothing.
         """
+        if self.cell.q:
+            raise ValueError("a tight table bounds no values")
         rows, cells = self.edges(keys)
         most = np.full(len(keys), self.cell.total_bound, np.int64)
         np.minimum.at(most, rows, table[0][cells].astype(np.int64))
@@ -245,9 +271,11 @@ class Iblt:
 
             (2^b p^c)^-(s - 1)        (about 2^-76 for 10,000 devices and keys of 17 bits)
 
-        since V and x'_1 .. x'_c have s - 1 laws each; 1/modulus if it is random in one lane of
-        one sub-table only. There are no other linear laws: what keeps these is a sum and
-        difference of honest tables (of a domain far larger than the table), and is not seen.
+        with q for 2^b in a tight table (2^-48), since V and x'_1 .. x'_c have s - 1 laws each;
+        1/modulus if it is random in one lane of one sub-table only. There are no other linear
+        laws: what keeps these is a sum and difference of honest tables (of a domain far larger
+        than the table), and is not seen.
+        A tight table keeps no bound on counts: modulo q nothing is more than `most`.
         """
         self.ring.check(table)
         for name, lane, array in zip(("counts", "keys"), self.ring.lanes, table, strict=True):
@@ -259,7 +287,7 @@ class Iblt:
             if (sums % lane.q != sums[0] % lane.q).any():
                 return f"the sub-tables' {name} add up differently"
             allowed = most * self.layout.spread
-            if name == "counts" and sums.max() > allowed:
+            if name == "counts" and not self.cell.q and sums.max() > allowed:
                 return f"the counts add up to {sums.max():,}, which is more than {allowed:,}"
         return None
 

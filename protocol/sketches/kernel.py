@@ -57,6 +57,8 @@ class Rules(NamedTuple):
     bound: np.uint64  # of the chunks of a key
     radix: np.uint64  # of the hash digits beside them
     p: np.uint64
+    least: np.uint64  # of elements; the most is p - 1
+    q: np.int64  # of V in a tight table; 0 if V never wraps
     inverses: NDArray[np.uint64]  # of 0, 1, 2 .. modulo p, as far as they are worth it
     coefficients: NDArray[np.uint64]
     first: NDArray[np.uint64]
@@ -87,6 +89,7 @@ class Scratch(NamedTuple):
     elements: NDArray[np.uint64]
     key: NDArray[np.uint64]
     cells: NDArray[np.int64]
+    degree: NDArray[np.int64]  # how many cells: the kernel of tight tables leaves it here
 
 
 @compiled
@@ -120,13 +123,13 @@ def peel(
         if value < 0:
             entry = _live(table, ledger, one, count, print_, -value)
             # What was the whole of a cell leaves it empty for ever, if it was true.
-            if entry >= 0 and not _is_empty(table, ledger.sources[entry]):
+            if entry >= 0 and not is_empty(table, ledger.sources[entry]):
                 ledger.values[entry] = 0
                 _move(table, ledger, one, count, value, rules.p)
         elif not strict or _holds(table, one, count, value):
             if totals[ENTRIES] == len(ledger.values):
                 return
-            if not _may_enter(table, ledger, one, count, print_, cell):
+            if not may_enter(table, ledger, one, count, print_, cell):
                 continue
             enter(table, ledger, one.key, cell, value, print_)
             _move(table, ledger, one, count, value, rules.p)
@@ -142,7 +145,8 @@ def _queue(table: NDArray[np.int64], ledger: Ledger, cell: int) -> None:
 
 
 @inlined
-def _is_empty(table: NDArray[np.int64], cell: int) -> bool:
+def is_empty(table: NDArray[np.int64], cell: int) -> bool:
+    """Return whether `cell` holds nothing."""
     for column in range(K, table.shape[1]):
         if table[cell, column]:
             return False
@@ -165,8 +169,8 @@ def _candidate(
         if one.key[j] >= rules.bound:
             return 0, _U1
     print_ = fingerprint(one.key, rules.coefficients)
-    word = _word(print_, 0, rules)
-    if not _agrees(word >> _U32, rules.radix, one):
+    word = hash_word(print_, 0, rules)
+    if not agrees(word >> _U32, rules, one):
         return 0, _U1
     count = choose(print_, word, rules, one.cells)
     for number in range(count):
@@ -212,16 +216,18 @@ def _mix(x: np.uint64) -> np.uint64:
 
 
 @inlined
-def _word(print_: np.uint64, number: int, rules: Rules) -> np.uint64:
+def hash_word(print_: np.uint64, number: int, rules: Rules) -> np.uint64:
+    """Return a word of a key's hash; see `protocol/hashing.py`."""
     return _mix(_mix(print_ ^ rules.first[number]) + rules.second[number])
 
 
 @inlined
-def _agrees(digits: np.uint64, radix: np.uint64, one: Scratch) -> bool:
+def agrees(digits: np.uint64, rules: Rules, one: Scratch) -> bool:
     """Return whether the elements carry the hash digits that belong to the key."""
     for j in range(len(one.key)):
-        product = digits * radix
-        if one.elements[j] != one.key[j] * radix + (product >> _U32):
+        product = digits * rules.radix
+        element = one.key[j] * rules.radix + (product >> _U32)
+        if one.elements[j] != min(max(element, rules.least), rules.p - _U1):
             return False
         digits = product & _LOW32
     return True
@@ -233,7 +239,7 @@ def choose(print_: np.uint64, word: np.uint64, rules: Rules, cells: NDArray[np.i
     segments = rules.heavy if (word & _LOW32) < rules.heavy_below else rules.light
     half = np.uint64(0)
     for number in range(len(segments)):
-        half = half << _U32 if number & 1 else _word(print_, 1 + (number >> 1), rules)
+        half = half << _U32 if number & 1 else hash_word(print_, 1 + (number >> 1), rules)
         among = np.uint64(segments[number, 1])
         cells[number] = segments[number, 0] + np.int64(((half >> _U32) * among) >> _U32)
     return len(segments)
@@ -253,14 +259,15 @@ def _live(
         link = table[one.cells[number], LAST]
         while link:
             entry = int((link & np.int64(2**32 - 1)) - 1)
-            if _same(link, print_, ledger, entry, one) and ledger.values[entry] == value:
+            if same(link, print_, ledger, entry, one) and ledger.values[entry] == value:
                 return entry
             link = ledger.links[entry]
     return -1
 
 
 @inlined
-def _same(link: int, print_: np.uint64, ledger: Ledger, entry: int, one: Scratch) -> bool:
+def same(link: int, print_: np.uint64, ledger: Ledger, entry: int, one: Scratch) -> bool:
+    """Return whether the `entry` that `link` points to is of this key."""
     if (np.uint64(link) >> _U32) != (print_ & _LOW32):
         return False
     for j in range(len(one.key)):
@@ -279,7 +286,7 @@ def _holds(table: NDArray[np.int64], one: Scratch, count: int, value: int) -> bo
 
 
 @inlined
-def _may_enter(
+def may_enter(
     table: NDArray[np.int64], ledger: Ledger, one: Scratch, count: int, print_: np.uint64, cell: int
 ) -> bool:
     """Return whether the key was never taken from this cell, and once at most from others."""
@@ -288,7 +295,7 @@ def _may_enter(
         link = table[one.cells[number], LAST]
         while link:
             entry = (link & np.int64(2**32 - 1)) - 1
-            if _same(link, print_, ledger, entry, one):
+            if same(link, print_, ledger, entry, one):
                 entries += 1
                 if entries == 2 or one.cells[number] == cell:
                     return False

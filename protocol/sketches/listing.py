@@ -11,10 +11,13 @@ and what is left still speaks:
                    cells and more; `capacity.py`
     residual       the table without what was peeled; `Iblt.most_of` bounds any key in it
 
-Keys that are `known`, from earlier rounds say, help further; `memory.py`.
+Keys that are `known`, from earlier rounds say, help further; `memory.py`. A tight table that is
+stuck (`tight.py`) tells `distinct` alone: it lists no key, and all of it is left.
 
 Importing this module imports numba (`peeling.py`); devices have no use for it.
 """
+
+from dataclasses import replace
 
 from protocol.sketches.capacity import estimate_keys
 from protocol.sketches.iblt import Iblt, Keys, Listing
@@ -31,6 +34,8 @@ def list_entries(sketch: Iblt, table: Vector, known: Keys | None = None) -> List
     listing = _listing(sketch, peeling)
     if listing.complete:
         return listing
+    if sketch.cell.q:
+        return replace(listing, keys=listing.keys[:0], values=listing.values[:0], residual=table)
     ended = _finished(sketch, peeling.copy())
     if not ended.complete and known is not None:
         recall(peeling, known)
@@ -52,6 +57,8 @@ def _listing(sketch: Iblt, peeling: Peeling) -> Listing:
     keys, values = peeling.entries()
     stuck = peeling.stuck
     sound = bool((values <= sketch.cell.value_bound).all())
+    if sketch.cell.q:
+        sound = sound and int(values.sum()) <= sketch.cell.total_bound
     degree = sketch.layout.degree
     false = peeling.inspections * degree / sketch.cells * sketch.cell.odds
     complete = stuck == 0 and sound

@@ -20,9 +20,12 @@ from protocol.sketches.kernel import (
     fill_inverses,
     peel,
 )
+from protocol.sketches.tight_kernel import Contents, Waiting, peel_tight
 from secagg.ring import Vector
 
 _INVERSES = 1024  # kept in a table, which pays for itself from 1,000 keys on
+
+_TIGHT_INVERSES = 2**16
 
 
 class Peeling:
@@ -45,12 +48,19 @@ class Peeling:
             totals=np.zeros(4, np.int64),
         )
         self.scratch = Scratch(
-            np.empty(chunks, np.uint64), np.empty(chunks, np.uint64), np.empty(18, np.int64)
+            np.empty(chunks, np.uint64),
+            np.empty(chunks, np.uint64),
+            np.empty(18, np.int64),
+            np.zeros(1, np.int64),
         )
 
     def run(self, *, strict: bool = True) -> None:
         """Peel until no cell is pure, by all tests or without the last."""
-        peel(self.rows, self.rules, self.ledger, self.scratch, strict)
+        if self.sketch.cell.q:
+            stages = _stages(self.sketch)
+            peel_tight(self.rows, self.rules, self.ledger, self.scratch, *stages)
+        else:
+            peel(self.rows, self.rules, self.ledger, self.scratch, strict)
 
     def copy(self) -> Self:
         """Return another that stands where this one does."""
@@ -110,16 +120,36 @@ class Peeling:
         return left[0].astype(counts.dtype), left[1].astype(sums.dtype)
 
 
+def _stages(sketch: Iblt) -> tuple[Waiting, Contents]:
+    """Return who waits at which stage, and which content was an entry's: nobody, and none."""
+    cells, multiples = sketch.cells, sketch.cell.value_bound // sketch.cell.q
+    waiting = Waiting(
+        heads=np.full(2 + multiples.bit_length(), -1, np.int32),
+        after=np.empty(cells, np.int32),
+        before=np.empty(cells, np.int32),
+        stage=np.full(cells, -1, np.int8),
+    )
+    contents = Contents(
+        heads=np.zeros(2 ** (2 * cells).bit_length(), np.int32),
+        links=np.empty(2 * cells, np.int32),
+        hashes=np.empty(2 * cells, np.uint64),
+    )
+    return waiting, contents
+
+
 def rules_of(sketch: Iblt) -> Rules:
     """Return what the kernel must know of `sketch`."""
     cell, layout = sketch.cell, sketch.layout
     first, second = sketch.family.keys
+    kept = min(_TIGHT_INVERSES, cell.value_bound + 1) if cell.q else _INVERSES
     return Rules(
         most=cell.value_bound,
         bound=np.uint64(cell.key_bound),
         radix=np.uint64(cell.radix),
         p=np.uint64(cell.p),
-        inverses=inverses(_INVERSES, cell.p),
+        least=np.uint64(cell.least),
+        q=np.int64(cell.q),
+        inverses=inverses(kept, cell.p),
         coefficients=sketch.family.coefficients,
         first=first,
         second=second,

@@ -82,7 +82,7 @@ def test_the_kernel_hashes_as_devices_do(cells: int, chunks: int) -> None:
     table = sketch(cells, chunks)
     keys = np.random.default_rng(1).integers(0, 2**20, (200, chunks)).astype(np.uint64)
     rules, family = rules_of(table), Family(SEED, "iblt", chunks, table.layout.words)
-    one = Scratch(keys[0].copy(), keys[0].copy(), np.zeros(18, np.int64))
+    one = Scratch(keys[0].copy(), keys[0].copy(), np.zeros(18, np.int64), np.zeros(1, np.int64))
     rows, places = table.edges(keys)
     words = family.hash(keys, slice(1))[:, 0]
     for row, (key, word, mark) in enumerate(
