@@ -28,15 +28,17 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, Terms, add_estimates
+from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Terms, add_estimates
 from protocol.mechanisms.holdings import gather
 from protocol.mechanisms.pace import Pace, Rule, Seen, first, halfway
 from protocol.mechanisms.tables import (
     MOST_CELLS,
     Table,
+    TableQuestion,
     check_words,
     most_cells,
     table,
+    words,
     worst_threshold,
 )
 from protocol.sampling import Threshold
@@ -48,7 +50,7 @@ from secagg.ring import Ring, Vector
 _PACE = "pace"  # of a tally: what is foretold of the next round
 
 
-class AdaptiveIbltQuestion(Question):
+class AdaptiveIbltQuestion(TableQuestion):
     """Which items of `domain` are heavy, told in at most `words` words a device.
 
     The sampling threshold follows the data by `rule`.
@@ -67,8 +69,8 @@ class AdaptiveIbltPlan(Plan):
 
     @model_validator(mode="after")
     def _keeps_to_the_words(self) -> Self:
-        most = most_cells(self.question, self.terms, self.t)
-        if self.cells > most:
+        if words(self.question, self.terms, self.t, self.cells) > self.question.words:
+            most = most_cells(self.question, self.terms, self.t)
             raise ValueError(
                 f"{self.cells} cells do not fit in {self.question.words} words; {most} do"
             )

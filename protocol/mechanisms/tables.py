@@ -5,10 +5,16 @@ A device samples its histogram at threshold t (`protocol/sampling.py`) and inser
 value, an unbiased estimate of its count. A table has room for L0 keys (`capacity.py`), as many
 as the words and the width of a cell allow.
 
+A question may ask for *tight* tables (`sketches/tight.py`): they have more cells in as many words,
+and say nothing when they are too full. What a key may add up to is bounded for them by what all
+tokens together are likely to come to, as larger values would be tried in vain.
+
 Source: Algorithms 1 and 2 of [Gascon23].
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +25,18 @@ from protocol.mechanisms.holdings import Holdings
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
 from protocol.sketches.iblt import Cell, Iblt, Listing
+from protocol.sketches.tight import most_tight_cells, tight_cell
 from secagg.ring import Vector
 
 LEAST_CAPACITY = 10  # keys, at 2.8 cells each; fewer take more still
 MOST_CELLS = 3 * 2**22
 _MOST_VALUE = 2**31
+
+
+class TableQuestion(Question):
+    """A question for one table a round; `table` is its mode."""
+
+    table: Literal["default", "tight"] = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,19 @@ class Table:
 def table(question: Question, terms: Terms, t: float, cells: int, seed: bytes) -> Table:
     """Return the table of `cells` cells; ValueError if there is none of so many."""
     threshold = Threshold(t, question.contribution)
-    return Table(Iblt(_cell(question, terms, t), cells, seed), threshold)
+    return Table(Iblt(in_mode(question, _cell(question, terms, t), cells), cells, seed), threshold)
+
+
+def in_mode(question: Question, cell: Cell, cells: int) -> Cell:
+    """Return `cell` as the tables of `cells` have it that the question asks for."""
+    return tight_cell(cell, cells) if _is_tight(question) else cell
+
+
+def fitting_cells(question: Question, cell: Cell, nbytes: int) -> int:
+    """Return the most cells of a table that packs into `nbytes`, 0 if none does."""
+    return min(
+        MOST_CELLS, most_tight_cells(cell, nbytes) if _is_tight(question) else cell.most(nbytes)
+    )
 
 
 def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> int:
@@ -66,13 +91,35 @@ def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> i
     Raises:
         ValueError: if the devices' counts may add up to 2^31 or more.
     """
-    return min(MOST_CELLS, _cell(question, terms, t).most(question.nbytes // tables))
+    return fitting_cells(question, _cell(question, terms, t), question.nbytes // tables)
 
 
 def words(question: Question, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
     """Return the 16-bit words that `tables` tables of `cells` cells take; raises as above."""
-    nbytes: int = _cell(question, terms, t).ring(cells).nbytes
+    cell = in_mode(question, _cell(question, terms, t), cells)
+    nbytes: int = cell.ring(cells).nbytes
     return -(-tables * nbytes * 8 // WORD_BITS)
+
+
+def likely(question: Question, terms: Terms, t: float) -> int:
+    """Return what a key's value exceeds with odds of 1e-9: what all tokens together come to.
+
+    That is six deviations above their mean, or what they can reach if that is less.
+    """
+    threshold = Threshold(t, question.contribution)
+    reach = terms.devices * threshold.bound
+    if threshold.unit == 1 and t > 1:
+        return reach
+    tokens = terms.devices * question.contribution / t
+    return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
+
+
+def likely_cell(question: Question, most: int, t: float) -> Cell:
+    """Return what a cell holds if no key comes to more than `most`, as `likely` or less has it."""
+    domain, total = question.domain, most
+    if _is_tight(question) and t < question.contribution:
+        total *= math.ceil(t)  # all keys together may come to more than one of them can
+    return Cell(domain.chunks, domain.bound, most, total)
 
 
 def check_words(question: Question, terms: Terms) -> None:
@@ -112,5 +159,11 @@ def _cell(question: Question, terms: Terms, t: float) -> Cell:
             f"{terms.devices:,} devices with {question.contribution} items each may hold one "
             f"item {most:,} times; a cell counts to less than {_MOST_VALUE:,}"
         )
+    if _is_tight(question):
+        return likely_cell(question, likely(question, terms, t), t)
     total = terms.devices * threshold.total
     return Cell(question.domain.chunks, question.domain.bound, most, total)
+
+
+def _is_tight(question: Question) -> bool:
+    return isinstance(question, TableQuestion) and question.table == "tight"

@@ -59,21 +59,32 @@ from protocol.mechanisms.outlook import (
     worth_tracking,
 )
 from protocol.mechanisms.strings import Fetch, Fetches, Strings, numbers_for
-from protocol.mechanisms.tables import MOST_CELLS, Table, check_words, worst_threshold
+from protocol.mechanisms.tables import (
+    MOST_CELLS,
+    Table,
+    TableQuestion,
+    check_words,
+    fitting_cells,
+    in_mode,
+    likely,
+    likely_cell,
+    worst_threshold,
+)
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Cell, Iblt
+from protocol.sketches.iblt import Iblt
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
-_SPARE = 1.0  # deviations of the number of keys that a table keeps free
+# Deviations of the number of keys that a table keeps free. Known keys do not help a tight one.
+_SPARE = {"default": 1.0, "tight": 2.0}
 _SHARE = 0.75  # of the bytes that counters may take
 _FETCHED = 0.3  # of the bytes beside the counters that strings may take
 _FACTOR = 3.0  # that t changes by at most
 _ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
 
-class TrackedQuestion(Question):
+class TrackedQuestion(TableQuestion):
     """Which items of `domain` are heavy; `assume` says what of the rounds that did not count."""
 
     mechanism: Literal["tracked"] = "tracked"
@@ -123,8 +134,8 @@ class TrackedPlan(Plan):
     @property
     def table(self) -> Table:
         """Return the table of what is not."""
-        domain = self.question.domain
-        cell = Cell(domain.chunks, domain.bound, self.most, self.most)
+        cell = likely_cell(self.question, self.most, self.t)
+        cell = in_mode(self.question, cell, self.cells)
         return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
 
 
@@ -143,7 +154,7 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         """
         check_words(question, terms)
         t = worst_threshold(question, terms)
-        most = _likely(question, terms, t)
+        most = likely(question, terms, t)
         return TrackedPlan(
             study=study,
             round=1,
@@ -152,7 +163,7 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
             seed=rng.randbytes(32).hex(),
             question=question,
             t=t,
-            cells=_cells(question, question.nbytes, most),
+            cells=_cells(question, question.nbytes, most, t),
             most=most,
         )
 
@@ -232,17 +243,17 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         fetches = _to_fetch(plan, counters, tally, int(_FETCHED * left))
         strings = Fetches(fetches, counters.most, _numbers(plan))
         left -= strings.lane.nbytes if fetches else 0
-        t, most = plan.t, _likely(question, terms, plan.t)
+        t, most = plan.t, likely(question, terms, plan.t)
         if answer is not None:
             keys, values = _outside(plan, counters, answer)
-            room = capacity(_cells(question, left, plan.most))
-            t *= float(np.clip(keys / _aim(room), 1 / _FACTOR, _FACTOR))
+            room = capacity(_cells(question, left, plan.most, plan.t))
+            t *= float(np.clip(keys / _aim(room, question.table), 1 / _FACTOR, _FACTOR))
             t = min(max(1.0, t), 2 * worst_threshold(question, terms))
             room_for = _ROOM * values * plan.t / t + 16 * plan.threshold.bound
-            most = int(min(_likely(question, terms, t), room_for))
+            most = int(min(likely(question, terms, t), room_for))
         fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex()}
         known = {"groups": groups, "fetches": fetches}
-        table = {"t": t, "cells": _cells(question, left, most), "most": most}
+        table = {"t": t, "cells": _cells(question, left, most, t), "most": most}
         return plan.model_copy(update=fresh | known | table)
 
     def conclude(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
@@ -304,28 +315,15 @@ def _numbers(plan: TrackedPlan) -> int:
     return numbers_for(domain, plan.rounds) if isinstance(domain, Hashed) else 1
 
 
-def _likely(question: Question, terms: Terms, t: float) -> int:
-    """Return what a key's value exceeds with odds of 1e-9: what all tokens together come to.
-
-    That is six deviations above their mean, or what they can reach if that is less.
-    """
-    threshold = Threshold(t, question.contribution)
-    reach = terms.devices * threshold.bound
-    if threshold.unit == 1 and t > 1:
-        return reach
-    tokens = terms.devices * question.contribution / t
-    return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
-
-
-def _cells(question: Question, nbytes: int, most: int) -> int:
+def _cells(question: Question, nbytes: int, most: int, t: float) -> int:
     """Return the cells that fit in `nbytes`, and at least those of one key."""
-    cell = Cell(question.domain.chunks, question.domain.bound, most, most)
-    return max(cells_for(1), min(MOST_CELLS, cell.most(nbytes)))
+    fitting = fitting_cells(question, likely_cell(question, most, t), nbytes)
+    return max(cells_for(1), fitting)
 
 
-def _aim(room: int) -> float:
+def _aim(room: int, mode: Literal["default", "tight"]) -> float:
     """Return how many keys to expect in a table that has room for so many."""
-    return max(1.0, room - _SPARE * math.sqrt(room))
+    return max(1.0, room - _SPARE[mode] * math.sqrt(room))
 
 
 def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[float, float]:

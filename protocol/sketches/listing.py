@@ -35,12 +35,24 @@ def list_entries(sketch: Iblt, table: Vector, known: Keys | None = None) -> List
     if listing.complete:
         return listing
     if sketch.cell.q:
-        return replace(listing, keys=listing.keys[:0], values=listing.values[:0], residual=table)
+        return _untold(sketch, table, listing)
     ended = _finished(sketch, peeling.copy())
     if not ended.complete and known is not None:
         recall(peeling, known)
         ended = _finished(sketch, peeling)
     return ended if ended.complete else listing
+
+
+def _untold(sketch: Iblt, table: Vector, listing: Listing) -> Listing:
+    """Return what a stuck tight table says: nothing but how many keys there may be.
+
+    They are estimated where few false keys can have been taken out: at values up to 2 q.
+    """
+    peeling = Peeling(sketch, table)
+    peeling.run(stages=2)
+    distinct = _listing(sketch, peeling).distinct
+    keys, values = listing.keys[:0], listing.values[:0]
+    return replace(listing, keys=keys, values=values, distinct=distinct, residual=table)
 
 
 def _finished(sketch: Iblt, peeling: Peeling) -> Listing:

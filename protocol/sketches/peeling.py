@@ -54,11 +54,14 @@ class Peeling:
             np.zeros(1, np.int64),
         )
 
-    def run(self, *, strict: bool = True) -> None:
-        """Peel until no cell is pure, by all tests or without the last."""
+    def run(self, *, strict: bool = True, stages: int | None = None) -> None:
+        """Peel until no cell is pure, by all tests or without the last.
+
+        A tight table knows no such test; it is peeled in so many `stages`, or all there are.
+        """
         if self.sketch.cell.q:
-            stages = _stages(self.sketch)
-            peel_tight(self.rows, self.rules, self.ledger, self.scratch, *stages)
+            lists = _stages(self.sketch, stages)
+            peel_tight(self.rows, self.rules, self.ledger, self.scratch, *lists)
         else:
             peel(self.rows, self.rules, self.ledger, self.scratch, strict)
 
@@ -120,11 +123,11 @@ class Peeling:
         return left[0].astype(counts.dtype), left[1].astype(sums.dtype)
 
 
-def _stages(sketch: Iblt) -> tuple[Waiting, Contents]:
+def _stages(sketch: Iblt, stages: int | None) -> tuple[Waiting, Contents]:
     """Return who waits at which stage, and which content was an entry's: nobody, and none."""
     cells, multiples = sketch.cells, sketch.cell.value_bound // sketch.cell.q
     waiting = Waiting(
-        heads=np.full(2 + multiples.bit_length(), -1, np.int32),
+        heads=np.full(stages or 2 + multiples.bit_length(), -1, np.int32),
         after=np.empty(cells, np.int32),
         before=np.empty(cells, np.int32),
         stage=np.full(cells, -1, np.int8),

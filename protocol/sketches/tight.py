@@ -52,17 +52,19 @@ Source: mode and bounds are ours.
 import math
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 
 from protocol.sketches.iblt import Cell
 from protocol.sketches.layout import Layout, fitting
 from protocol.sketches.primes import widest_prime
 
-_BITS = 5  # of the smallest q; with 4 more is tried, and nothing gained
+_BITS = 5  # of the smallest q: the prime of 4 bits, 13, leaves a fifth of them unused
 _FALSE = 1 / 3  # keys that one cell lets pass if all values are tried
 _LEAST = 100  # of q H^c: with less, large tables that are nearly full are read slowly
 _WRONG = 2.0**-19  # tables that are read whole and are not exact
 
 
+@lru_cache(1024)
 def tight_cell(cell: Cell, cells: int) -> Cell:
     """Return the narrowest tight cell that holds what `cell` does, in a table of `cells`."""
     layout = Layout(cells)

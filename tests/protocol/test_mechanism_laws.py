@@ -70,9 +70,9 @@ class Example:
         return first.model_copy(update=self.update)
 
 
-def iblt(contribution: int, t: float, domain: Alphabet | Utf8) -> Example:
+def iblt(contribution: int, t: float, domain: Alphabet | Utf8, **mode: Any) -> Example:
     question = AdaptiveIbltQuestion(
-        threshold=5, contribution=contribution, domain=domain, words=3000
+        threshold=5, contribution=contribution, domain=domain, words=3000, **mode
     )
     return Example(
         question, TERMS, {"t": t, "cells": 204}, lambda plan: max(plan.t + 1, contribution)
@@ -86,8 +86,10 @@ def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
 
 
-def tracked(contribution: int, t: float, *items: str) -> Example:
-    question = TrackedQuestion(threshold=5, contribution=contribution, domain=LETTERS, words=3000)
+def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
+    question = TrackedQuestion(
+        threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
+    )
     first = MECHANISMS["tracked"].first_plan(question, TERMS, "laws", 30, random.Random(1))
     seen = [Estimate(item, 60.0, 0.0) for item in items]
     tally = remember(first, NOTHING, 40, [], seen)
@@ -124,6 +126,7 @@ EXAMPLES = {
     "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
     "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
     "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
+    "adaptive-iblt, tight, sampled": iblt(6, 2.5, LETTERS, table="tight"),
     "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
     "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
@@ -135,6 +138,7 @@ EXAMPLES = {
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
     "tracked, one item each": tracked(1, 1.7, "bb", "cc"),
+    "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
 }
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 

@@ -47,6 +47,14 @@ def test_the_table_is_the_largest_that_the_words_hold(
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
 
 
+def test_a_tight_table_has_more_cells_in_as_many_words() -> None:
+    plan, tight = first_plan(), first_plan(table="tight")
+    assert tight.cells > 1.2 * plan.cells
+    assert tight.t < plan.t / 1.2
+    with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):
+        AdaptiveIbltPlan.model_validate(tight.model_dump() | {"cells": tight.cells + 3})
+
+
 def test_a_plan_that_asks_for_more_than_its_words_is_refused() -> None:
     plan = first_plan().model_dump()
     with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):

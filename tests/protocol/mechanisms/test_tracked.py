@@ -57,10 +57,22 @@ def f1(found: set[str], outcomes: list[Outcome[Any]], threshold: float) -> float
     return 2 * len(found & heavy) / (len(found) + len(heavy))
 
 
-def test_a_vector_is_as_long_as_the_words_allow_and_no_longer() -> None:
-    for outcome in play(question()):
+@pytest.mark.parametrize("mode", ["default", "tight"])
+def test_a_vector_is_as_long_as_the_words_allow_and_no_longer(mode: str) -> None:
+    for outcome in play(question(table=mode)):
         nbytes = MECHANISM.ring(outcome.plan).nbytes
         assert 0.9 * question().nbytes < nbytes <= question().nbytes
+
+
+def test_tight_tables_have_more_cells_and_find_as_much() -> None:
+    cells, scores = [], []
+    for mode in ("default", "tight"):
+        outcomes = play(question(table=mode))
+        cells.append(np.mean([outcome.plan.cells for outcome in outcomes]))
+        found = {one.item for one in MECHANISM.conclude(question(), outcomes[-1].tally)}
+        scores.append(f1(found, outcomes, 60))
+    assert cells[1] > 1.1 * cells[0]
+    assert scores[1] > scores[0] - 0.02
 
 
 def test_tracked_items_are_counted_exactly() -> None:

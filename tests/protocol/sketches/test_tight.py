@@ -116,6 +116,18 @@ def test_tables_of_all_sizes_are_read(cells: int, count: int) -> None:
     assert seen.wrong == 0
 
 
+@pytest.mark.parametrize(("load", "error"), [(1.1, 0.06), (1.25, 0.08), (1.5, 0.1)])
+def test_a_stuck_table_says_how_many_keys_it_held(load: float, error: float) -> None:
+    cell, rng, count = tight_cell(WIDE, 1206), np.random.default_rng(4), int(1_000 * load)
+    estimates = []
+    for _ in range(8):
+        table = Iblt(cell, 1206, rng.bytes(32))
+        found = table.list_entries(insert(table, drawn(table, count, rng)))
+        assert not found.complete
+        estimates.append(found.distinct / count - 1)
+    assert np.sqrt(np.mean(np.square(estimates))) < error  # twice what is seen in many more
+
+
 @pytest.mark.parametrize("load", [1.0, 1.25])
 def test_false_keys_stay_below_the_bound_that_is_stated(load: float) -> None:
     cell = replace(tight_cell(WIDE, 480), evidence=8)
