@@ -8,12 +8,14 @@ into an item; a mechanism that knows how fetches the items of the keys that are 
 (`mechanisms/strings.py`). Whoever guesses an item can hash it and look for its key: hashing
 hides what cannot be guessed, no more.
 
-The *name* of a key stands for its item until that is known: `#` and the key in hexadecimal.
+The *name* of a key stands for its item until that is known: `#` and the key in hexadecimal. What
+has the shape of a name is no item.
 
 Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are ours.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -25,6 +27,7 @@ from protocol.item_space import ItemSpace, Keys
 
 _MOST_BITS = 24  # of a chunk
 MARK = "#"
+_NAME = re.compile(rf"{MARK}[0-9a-f]{{10,18}}")
 
 
 class Hashed(ItemSpace):
@@ -51,6 +54,8 @@ class Hashed(ItemSpace):
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
+        if _NAME.fullmatch(item):
+            return False  # it would be taken for a key whose item is not known
         return size <= self.max_bytes and "\0" not in item
 
     def name(self, item: str) -> str:

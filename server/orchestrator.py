@@ -278,6 +278,8 @@ class Orchestrator:
         except Exception:  # the next look would find the same: better no answer than no end
             _log.exception("answer not kept", study=study, round=number)
             outcome = Outcome("failed")
+            if following is not None:  # made from what was not kept
+                following = await self._plan_next(plan, outcome, tally)
             closed = await self.store.rounds.close(study, number, outcome, following)
         if closed is not None:
             _log.info("round closed", study=study, round=number, state=outcome.state)

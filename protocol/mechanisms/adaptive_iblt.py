@@ -142,7 +142,7 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     ) -> Answer:
         """Return the estimates in `total`, highest first, or how full the table was."""
         full = _table(plan)
-        known = plan.question.domain.encode(tally.items)
+        known = plan.question.domain.keys_of(tally.items)
         listing = full.iblt.list_entries(total, known)
         tally = _remember(plan, listing, participants, tally)
         if not listing.complete:

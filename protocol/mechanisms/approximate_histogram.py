@@ -241,7 +241,7 @@ class ApproximateHistogram(Mechanism[ApproximateHistogramQuestion, ApproximateHi
         counts, variances = tally.column(COUNT)[rows], tally.column(VARIANCE)[rows]
         names = [tally.items[row] for row in rows]
         if _SKETCHES in tally.arrays and names:
-            counts, variances = _read(tally, question.domain.encode(names))
+            counts, variances = _read(tally, question.domain.keys_of(names))
         least = 0 if question.rule == "theorem" else question.threshold
         triples = zip(names, counts.tolist(), variances.tolist(), strict=True)
         return ranked(Estimate(*one) for one in triples if one[1] >= least)

@@ -5,8 +5,9 @@ predictable: the sum tells the count modulo 2^b, and of the counts that leave th
 one in the *window* of 2^b counts around the expected one is taken. Counters of one width form a
 group, and each group has a lane for its total, wide enough for any sum. A group's counters add
 up to its total modulo 2^b, whatever anybody holds: a linear law, which poison breaks. And if
-they add up to less, by j 2^b, some counters have left their windows: those that this is least
-surprising of are moved, j steps in all.
+they add up to less, by j 2^b, some counters have left their windows: where j is 1 or 2, those that
+this is least surprising of are moved. Where it is more, one has jumped far, and nothing tells
+which: all are left as they were read, and that one is too low until its rate is seen to be higher.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from secagg.ring import Lane, Vector
 
 MOST_BITS = 40
 ODDS = 1e-4  # that a count is above its window, or below
-_MOST_STEPS = 256  # that a group's counters are moved in all; beyond, it is left as it was read
+_MOST_STEPS = 2  # that a group's counters are moved in all; beyond, it is left as it was read
 
 Counts = NDArray[np.int64]
 N = TypeVar("N", np.int64, np.float64)
@@ -142,5 +143,7 @@ def _reconcile(
         after = np.abs(counts + step - expected) / sure
         cost = after**2 - (np.abs(counts - expected) / sure) ** 2
         cost[counts + step < 0] = np.inf
+        if not np.isfinite(cost.min()):
+            break  # a total that no counts can have: somebody lied
         counts[int(cost.argmin())] += step
     return counts

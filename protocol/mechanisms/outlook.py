@@ -85,7 +85,7 @@ def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Fl
     drift = drift_of(tally)
     levels = filter_levels(history, drift)
     rates, variances = levels.rates, levels.rate_variances + (drift.phi * history.rates) ** 2
-    seen, exposed = history.seen[:, -1], np.maximum(history.exposed[:, -1], 1e-9)
+    seen, exposed = np.maximum(history.seen[:, -1], 0), np.maximum(history.exposed[:, -1], 1e-9)
     usual = np.sqrt(drift.dispersion * rates * exposed + variances * exposed**2)
     jumped = np.abs(seen - rates * exposed) - 1 > _JUMP * usual
     rates = np.where(jumped, seen / exposed, rates)

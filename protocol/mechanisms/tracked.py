@@ -249,7 +249,9 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
             room = capacity(_cells(question, left, plan.most, plan.t))
             t *= float(np.clip(keys / _aim(room, question.table), 1 / _FACTOR, _FACTOR))
             t = min(max(1.0, t), 2 * worst_threshold(question, terms))
-            room_for = _ROOM * values * plan.t / t + 16 * plan.threshold.bound
+            sampling = Threshold(t, question.contribution)
+            units = values * plan.threshold.unit / sampling.unit
+            room_for = _ROOM * units + 16 * sampling.bound
             most = int(min(likely(question, terms, t), room_for))
         fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex()}
         known = {"groups": groups, "fetches": fetches}

@@ -42,3 +42,8 @@ def test_what_is_too_long_or_no_text_is_outside() -> None:
         assert item not in DOMAIN
         with pytest.raises(ValueError, match="outside the domain of kind hashed"):
             DOMAIN.encode([item])
+
+
+def test_what_looks_like_a_name_is_no_item() -> None:
+    assert DOMAIN.name("a") not in DOMAIN
+    assert "#fff" in DOMAIN

@@ -112,3 +112,21 @@ def test_counts_leave_their_windows_as_seldom_as_is_said(rate: float, doubt: flo
     low = int(window_lows(np.array([rate]), np.array([2**bits]))[0])
     assert ((counts < low) | (counts >= low + 2**bits)).mean() <= 3 * ODDS
     assert 2**bits <= 4 * (10 * deviation + 4)
+
+
+def test_a_total_that_no_counts_can_have_makes_none_negative() -> None:
+    counters = counters_of([4, 4])
+    vector = counters.encode(np.array([3, 5]))
+    for lie in (1, 2, 3):
+        vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
+        assert counters.fault(vector, MOST) is None or lie
+        read = counters.decode(vector, np.array([3.0, 5.0]), np.array([1.7, 2.2]))
+        assert read.min() >= 0
+
+
+def test_one_that_jumps_far_leaves_the_others_as_they_are() -> None:
+    counters = counters_of([6] * 10)
+    counts = np.full(10, 40)
+    counts[3] = 3000
+    read = counters.decode(counters.encode(counts), np.full(10, 40.0), np.full(10, 6.3))
+    assert np.delete(read, 3).tolist() == [40] * 9

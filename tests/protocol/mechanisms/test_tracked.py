@@ -227,3 +227,28 @@ def test_an_answer_of_nothing_leaves_nothing_to_conclude() -> None:
     plan = MECHANISM.first_plan(question(), TERMS, "study", 5, random.Random(1))
     following = MECHANISM.next_plan(plan, Answer(True, 0.0), NOTHING, random.Random(1))
     assert following.t == pytest.approx(max(1.0, plan.t / 3))
+
+
+@pytest.mark.parametrize("lie", [1, 2, 50])
+def test_a_lie_about_a_total_stops_no_study(lie: int) -> None:
+    outcomes = play(question(), rounds=6)
+    plan, tally = outcomes[-1].plan, outcomes[-2].tally
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], np.random.default_rng(1))
+    for number, group in enumerate(plan.groups):
+        lane = MECHANISM.ring(plan).lanes[2 * number + 1]
+        total[2 * number + 1][0] = (int(total[2 * number + 1][0]) - lie * 2**group.bits) % lane.q
+    answer = MECHANISM.decode(plan, total, 1000, tally)
+    following = MECHANISM.next_plan(plan, answer, answer.tally, random.Random(1))
+    TrackedPlan.model_validate(following.model_dump())
+
+
+@pytest.mark.parametrize("contribution", [50, 1000])
+def test_devices_that_hold_much_of_one_item_can_always_encode(contribution: int) -> None:
+    """The threshold falls below the contribution, and values change their unit."""
+    own = contribution * 6 // 10
+    devices = [{ITEMS[n]: own, "zz": contribution - own} for n in range(200)]
+    asked = question(contribution=contribution, words=400, threshold=1000)
+    terms = Terms(cohort_size=200, minimum=100, mode="semi-honest")
+    rounds = [devices] * 8
+    study = run_study(MECHANISM, asked, terms, rounds, random.Random(1), planned=8)
+    assert all(outcome.plan.most >= outcome.plan.threshold.bound for outcome in study)
