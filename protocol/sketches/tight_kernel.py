@@ -16,7 +16,8 @@ of x'. Then all its cells owe the rest. So each stage also tries the negatives o
 stage's values: an entry of that key, of more, whose cell is empty no longer, is lessened, once.
 Without this one table in a hundred is stuck for nothing else.
 
-Entries are bounded as those of `kernel.py`, and so are the tests: 4,096 a cell.
+Entries are bounded as those of `kernel.py`. Beyond stage 0, which they bound, no cell is tried
+once there were 4,096 tests a cell, whatever values may be.
 """
 
 from typing import NamedTuple
@@ -86,6 +87,8 @@ def peel_tight(
         if cell < 0:
             stage += 1
             continue
+        if stage > 0 and ledger.totals[INSPECTIONS] > _TESTS_A_CELL * len(table):
+            return
         _leave(waiting, cell)
         value = _debt(table, cell, rules, ledger, one, contents) if stage == 0 else 0
         if value == 0 and stage > 0:
@@ -97,8 +100,6 @@ def peel_tight(
         if value == 0:
             if stage + 1 < len(waiting.heads):
                 _wait(table, waiting, cell, stage + 1)
-            elif ledger.totals[INSPECTIONS] > _TESTS_A_CELL * len(table):
-                return
             continue
         _move(table, waiting, one, value, rules)
         stage = 0

@@ -181,6 +181,17 @@ def test_garbage_is_never_complete(seed: int) -> None:
     assert SMALL.fault(total, 10**9) is not None
 
 
+def test_garbage_takes_a_bounded_number_of_tests_however_large_values_may_be() -> None:
+    table = Iblt(Cell(1, 97_336, 2**20, 2**20, evidence=5, q=31), 240, SEED)
+    rng = np.random.default_rng(1)
+    lanes = table.ring.lanes
+    peeling = Peeling(
+        table, tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
+    )
+    peeling.run()
+    assert peeling.inspections <= 4_096 * table.cells + 2**20 // 31
+
+
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_any_sum_of_parts_of_keys_ends(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
