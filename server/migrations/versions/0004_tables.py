@@ -20,7 +20,9 @@ def upgrade() -> None:
     fail_running_rounds()
     rounds = sa.table("rounds", *map(sa.column, ("study", "number")), sa.column("plan", sa.JSON))
     for study, number, plan in op.get_bind().execute(sa.select(rounds)).all():
+        if "cells" not in plan:
+            continue  # a plan without a table
         change = rounds.update().where(rounds.c.study == study, rounds.c.number == number)
         cells = plan["cells"] * 24 // 25
         cells -= cells % (3 if cells >= 216 else 4)
-        op.execute(change.values(plan=plan | {"cells": cells}))
+        op.execute(change.values(plan=plan | {"cells": max(4, cells)}))
