@@ -3,11 +3,14 @@
 Each of a study's *tracked* items has a counter modulo 2^b, with b as small as its count is
 predictable: the sum tells the count modulo 2^b, and of the counts that leave this remainder the
 one in the *window* of 2^b counts around the expected one is taken. Counters of one width form a
-group, and each group has a lane for its total, wide enough for any sum. A group's counters add
-up to its total modulo 2^b, whatever anybody holds: a linear law, which poison breaks. And if
-they add up to less, by j 2^b, some counters have left their windows: where j is 1 or 2, those that
-this is least surprising of are moved. Where it is more, one has jumped far, and nothing tells
-which: all are left as they were read, and that one is too low until its rate is seen to be higher.
+group, and each group has two lanes more: for its total, wide enough for any sum, and for the
+*check*, the sum of w_i c_i modulo a prime, w_i = 1, 2, 3 .. the places of the counters. A group's
+counters add up to its total modulo 2^b, whatever anybody holds: a linear law, which poison breaks.
+
+If a count has left its window, however far, the total is off by what is missing, and the check by
+w_i times that: the quotient names it, and it is put right. If several have, or somebody lied, the
+two do not agree (but for odds of a group's size / p), and all are left as they were read: those
+that left are wrong by multiples of 2^b, the others are right.
 """
 
 from collections.abc import Mapping
@@ -26,7 +29,7 @@ from secagg.ring import Lane, Vector
 
 MOST_BITS = 40
 ODDS = 1e-4  # that a count is above its window, or below
-_MOST_STEPS = 2  # that a group's counters are moved in all; beyond, it is left as it was read
+_P = 65_521  # the largest prime below 2^16
 
 Counts = NDArray[np.int64]
 N = TypeVar("N", np.int64, np.float64)
@@ -48,10 +51,10 @@ class Counters:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Return two lanes for each group: its counters, and their total."""
-        total = Lane(2 ** self.most.bit_length(), 1)
-        pairs = ((Lane(2**group.bits, len(group.items)), total) for group in self.groups)
-        return tuple(lane for pair in pairs for lane in pair)
+        """Return three lanes for each group: its counters, their total, and their check."""
+        total, check = Lane(2 ** self.most.bit_length(), 1), Lane(_P, 1)
+        of = ((Lane(2**group.bits, len(group.items)), total, check) for group in self.groups)
+        return tuple(lane for lanes in of for lane in lanes)
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -73,36 +76,31 @@ class Counters:
         """Return the lanes of `counts`, one for each of `items`."""
         vector, lanes = [], iter(self.lanes)
         for part in self._parts(counts):
-            lane, total = next(lanes), next(lanes)
+            lane, total, check = next(lanes), next(lanes), next(lanes)
             vector.append((part % lane.q).astype(lane.dtype))
             vector.append(np.array([part.sum() % total.q]).astype(total.dtype))
+            vector.append(np.array([_check(part)]).astype(check.dtype))
         return tuple(vector)
 
     def fault(self, vector: Vector, most: int) -> str | None:
         """Return which law the lanes break: totals that counters belie, or beyond `most`."""
-        for group, counters, total in zip(self.groups, vector[::2], vector[1::2], strict=True):
+        for group, counters, total in zip(self.groups, vector[::3], vector[1::3], strict=True):
             missing = int(total[0]) - int(counters.sum(dtype=np.uint64))
             if missing % 2**group.bits:
                 return f"counters of {group.bits} bits do not add up to their total"
-        whole = sum(int(total[0]) for total in vector[1::2])
+        whole = sum(int(total[0]) for total in vector[1::3])
         if whole > most:
             return f"the counters add up to {whole:,}, which is more than {most:,}"
         return None
 
-    def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> Counts:
-        """Return the count of each item, which was expected to be so, give or take.
-
-        Without a fault only; what of a group cannot be reconciled with its total is left as
-        the windows have it.
-        """
-        read = np.concatenate([part.astype(np.int64) for part in vector[::2]])
+    def decode(self, vector: Vector, expected: Floats) -> Counts:
+        """Return the count of each item, where so many were expected."""
+        read = np.concatenate([part.astype(np.int64) for part in vector[::3]])
         lows = window_lows(expected, self.moduli)
         counts = lows + (read - lows) % self.moduli
-        moved = []
-        parts = (self._parts(counts), self._parts(expected), self._parts(deviations))
-        for group, total, *facts in zip(self.groups, vector[1::2], *parts, strict=True):
-            moved.append(_reconcile(*facts, modulus=2**group.bits, total=int(total[0])))
-        return np.concatenate(moved)
+        for part, total, check in zip(self._parts(counts), vector[1::3], vector[2::3], strict=True):
+            _put_right(part, int(total[0]), int(check[0]))
+        return counts
 
     def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
         ends = np.cumsum([len(group.items) for group in self.groups])
@@ -131,19 +129,16 @@ def bits_for(expected: Floats, deviations: Floats) -> Counts:
     return bits
 
 
-def _reconcile(
-    counts: Counts, expected: Floats, deviations: Floats, *, modulus: int, total: int
-) -> Counts:
-    steps = (total - int(counts.sum())) // modulus
-    if not 0 < abs(steps) <= _MOST_STEPS:
-        return counts
-    step = modulus if steps > 0 else -modulus
-    counts, sure = counts.copy(), np.maximum(deviations, 0.5)
-    for _ in range(abs(steps)):
-        after = np.abs(counts + step - expected) / sure
-        cost = after**2 - (np.abs(counts - expected) / sure) ** 2
-        cost[counts + step < 0] = np.inf
-        if not np.isfinite(cost.min()):
-            break  # a total that no counts can have: somebody lied
-        counts[int(cost.argmin())] += step
-    return counts
+def _check(counts: Counts) -> int:
+    """Return the sum of each count times its place, from 1, modulo `_P`."""
+    places = np.arange(1, len(counts) + 1) % _P
+    return int((places * (counts % _P) % _P).sum() % _P)
+
+
+def _put_right(counts: Counts, total: int, check: int) -> None:
+    """Move, in place, the one count that left its window, if there is one."""
+    missing, off = total - int(counts.sum()), (check - _check(counts)) % _P
+    if missing % _P:
+        row = off * pow(missing, -1, _P) % _P - 1
+        if 0 <= row < len(counts) and counts[row] + missing >= 0:
+            counts[row] += missing

@@ -105,7 +105,7 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
     total = (plan.terms.devices * plan.question.contribution).bit_length()
     bits = np.minimum(bits, total).astype(np.int64)
     widths = len(np.unique(bits))
-    kept = np.cumsum(bits) <= 8 * nbytes - widths * (8 * math.ceil(total / 8) + 8)
+    kept = np.cumsum(bits) <= 8 * nbytes - widths * (8 * math.ceil(total / 8) + 8 + 16)
     return tuple(
         Group(
             bits=width,

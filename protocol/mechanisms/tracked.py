@@ -212,8 +212,8 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         in_counters, in_strings, in_table = _split(plan, total)
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
-            expected, deviations = expect(tally, participants, counters.items)
-            counts = counters.decode(in_counters, expected, deviations).tolist()
+            expected, _ = expect(tally, participants, counters.items)
+            counts = counters.decode(in_counters, expected).tolist()
             pairs = zip(counters.items, counts, strict=True)
             counted = [Estimate(item, count, 0.0) for item, count in pairs]
         untracked = [item for item in tally.items if item not in counters.rows]
@@ -289,7 +289,7 @@ def _ring(plan: TrackedPlan) -> Ring:
 
 def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
     """Return the lanes of the counters, that of the strings if any, and those of the table."""
-    counters = 2 * len(plan.groups)
+    counters = 3 * len(plan.groups)
     strings = counters + (1 if plan.fetches else 0)
     return total[:counters], total[counters:strings], total[strings:]
 

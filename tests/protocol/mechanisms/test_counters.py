@@ -26,8 +26,10 @@ def test_each_group_has_a_lane_and_one_for_its_total() -> None:
     assert [(lane.q, lane.length) for lane in counters.lanes] == [
         (8, 2),
         (16384, 1),
+        (65521, 1),
         (32, 1),
         (16384, 1),
+        (65521, 1),
     ]
     assert counters.items == ("a", "c", "b")
     assert counters.moduli.tolist() == [8, 8, 32]
@@ -45,17 +47,21 @@ def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
     counts = lows + np.array(offsets)
     vector = counters.encode(counts)
     assert counters.fault(vector, int(counts.sum())) is None
-    read = counters.decode(vector, expected, np.sqrt(expected + 1))
-    assert read.tolist() == counts.tolist()
+    assert counters.decode(vector, expected).tolist() == counts.tolist()
 
 
-@pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 95], [20, 40, 41], [2, 80, 90]])
-def test_a_count_that_left_its_window_is_found_by_the_total(counts: list[int]) -> None:
+@pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 9950], [20, 40, 41], [2, 3000, 41]])
+def test_a_count_that_left_its_window_is_found_however_far(counts: list[int]) -> None:
     counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
     windows = window_lows(expected, counters.moduli), counters.moduli
     assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
-    vector = counters.encode(np.array(counts))
-    assert counters.decode(vector, expected, np.sqrt(expected)).tolist() == counts
+    assert counters.decode(counters.encode(np.array(counts)), expected).tolist() == counts
+
+
+def test_of_two_that_left_their_windows_no_other_is_touched() -> None:
+    counters, expected = counters_of([4, 6, 6, 6]), np.array([2.0, 40.0, 41.0, 42.0])
+    read = counters.decode(counters.encode(np.array([2, 140, 241, 43])), expected)
+    assert read.tolist() == [2, 140 - 128, 241 - 192, 43]
 
 
 @given(st.data())
@@ -72,7 +78,7 @@ def test_sums_of_devices_add_up(data: st.DataObject) -> None:
     assert all((one == other).all() for one, other in zip(total, whole, strict=True))
 
 
-@pytest.mark.parametrize("lane", range(4))
+@pytest.mark.parametrize("lane", [0, 1, 3, 4])
 def test_a_counter_or_total_that_is_off_breaks_a_law(lane: int) -> None:
     counters = counters_of([3, 5, 3])
     vector = counters.encode(np.array([5, 7, 20]))
@@ -97,7 +103,7 @@ def test_any_sum_at_all_is_read_as_something(data: st.DataObject) -> None:
         for lane in counters.lanes
     ]
     counters.fault(tuple(draw), MOST)
-    assert len(counters.decode(tuple(draw), np.full(4, 3.0), np.full(4, 2.0))) == 4
+    assert len(counters.decode(tuple(draw), np.full(4, 3.0))) == 4
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.6, 1.7, 5.0, 30.0, 500.0, 9000.0])
@@ -114,19 +120,11 @@ def test_counts_leave_their_windows_as_seldom_as_is_said(rate: float, doubt: flo
     assert 2**bits <= 4 * (10 * deviation + 4)
 
 
-def test_a_total_that_no_counts_can_have_makes_none_negative() -> None:
+@pytest.mark.parametrize("lie", [1, 2, 3])
+def test_a_total_that_no_counts_can_have_moves_none(lie: int) -> None:
     counters = counters_of([4, 4])
     vector = counters.encode(np.array([3, 5]))
-    for lie in (1, 2, 3):
-        vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
-        assert counters.fault(vector, MOST) is None or lie
-        read = counters.decode(vector, np.array([3.0, 5.0]), np.array([1.7, 2.2]))
-        assert read.min() >= 0
-
-
-def test_one_that_jumps_far_leaves_the_others_as_they_are() -> None:
-    counters = counters_of([6] * 10)
-    counts = np.full(10, 40)
-    counts[3] = 3000
-    read = counters.decode(counters.encode(counts), np.full(10, 40.0), np.full(10, 6.3))
-    assert np.delete(read, 3).tolist() == [40] * 9
+    vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
+    assert counters.fault(vector, 10**9) is None
+    read = counters.decode(vector, np.array([3.0, 5.0]))
+    assert read.tolist() == [3, 5]

@@ -235,8 +235,8 @@ def test_a_lie_about_a_total_stops_no_study(lie: int) -> None:
     plan, tally = outcomes[-1].plan, outcomes[-2].tally
     total = MECHANISM.encode_sum(plan, people(1, 4)[0], np.random.default_rng(1))
     for number, group in enumerate(plan.groups):
-        lane = MECHANISM.ring(plan).lanes[2 * number + 1]
-        total[2 * number + 1][0] = (int(total[2 * number + 1][0]) - lie * 2**group.bits) % lane.q
+        lane = MECHANISM.ring(plan).lanes[3 * number + 1]
+        total[3 * number + 1][0] = (int(total[3 * number + 1][0]) - lie * 2**group.bits) % lane.q
     answer = MECHANISM.decode(plan, total, 1000, tally)
     following = MECHANISM.next_plan(plan, answer, answer.tally, random.Random(1))
     TrackedPlan.model_validate(following.model_dump())
@@ -252,3 +252,20 @@ def test_devices_that_hold_much_of_one_item_can_always_encode(contribution: int)
     rounds = [devices] * 8
     study = run_study(MECHANISM, asked, terms, rounds, random.Random(1), planned=8)
     assert all(outcome.plan.most >= outcome.plan.threshold.bound for outcome in study)
+
+
+def test_a_tracked_item_that_jumps_far_is_counted_and_costs_the_others_nothing() -> None:
+    held = people(14, 1)
+    for devices in held[8:]:
+        devices[:600] = [{"ah": 1}] * 600
+    rng = random.Random(1)
+    outcomes = list(run_study(MECHANISM, question(), TERMS, held, rng, planned=14))
+    assert "ah" in outcomes[7].plan.counters.rows
+    for outcome in outcomes[8:]:
+        assert outcome.answer is not None
+        counts = {one.item: one.count for one in outcome.answer.estimates}
+        tracked = outcome.plan.counters.items
+        right = [counts[item] == outcome.truth.get(item, 0) for item in tracked]
+        assert "ah" in tracked
+        assert counts["ah"] == outcome.truth["ah"]
+        assert np.mean(right) > 0.9
