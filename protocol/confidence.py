@@ -16,7 +16,7 @@ Source: [FayFeuer97], for weighted sums of Poisson counts.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import gamma, norm
+from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.local_level import Floats
 
@@ -32,8 +32,9 @@ def interval(counts: Floats, variances: Floats, level: float = LEVEL) -> tuple[F
     some = (variances > 0) & (counts > 0)
     y, v = low[some], variances[some]
     w, tail = v / y, (1 - level) / 2
-    low[some] = gamma.ppf(tail, y**2 / v, scale=v / y)
-    high[some] = gamma.isf(tail, (y + w) ** 2 / (v + w**2), scale=(v + w**2) / (y + w))
+    low[some] = gammaincinv(y**2 / v, tail) * w
+    more, spread = y + w, v + w**2
+    high[some] = gammainccinv(more**2 / spread, tail) * spread / more
     return low, high
 
 
@@ -46,6 +47,6 @@ def reaches(
     where the estimate decides; more confidence takes fewer that are not heavy, and misses more
     that are.
     """
-    margin = float(norm.ppf(confidence)) * np.sqrt(np.maximum(variances, 0))
+    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin
     return heavy
