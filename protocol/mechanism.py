@@ -135,6 +135,11 @@ class Plan(Public):
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
 
+    def following(self, rng: Random, **changes: object) -> Self:
+        """Return the plan of the next round, with a fresh seed and some `changes`."""
+        fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
+        return self.model_copy(update=fresh | changes)
+
     @property
     def registry(self) -> Registry | None:
         """Return who may take part in this study, None if the server decides that alone."""
@@ -190,27 +195,22 @@ class Mechanism(ABC, Generic[Q, P]):
     def ring(self, plan: P) -> Ring:
         """Return the ring of the round's vectors, wide enough that no sum can wrap."""
 
-    @abstractmethod
     def encode(self, plan: P, histogram: Histogram, rng: np.random.Generator) -> Vector:
-        """Return one device's vector; an empty histogram gives a vector as well.
+        """Return one device's vector, its sum with nobody; raises as `encode_sum`."""
+        return self.encode_sum(plan, [histogram], rng)
 
-        Raises:
-            ValueError: if the counts add up to more than the contribution bound, are not
-                positive, or an item is outside the plan's domain.
-        """
-
+    @abstractmethod
     def encode_sum(
         self, plan: P, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
-        """Return the sum of the devices' vectors, the same as of `encode` one by one.
+        """Return the sum of the devices' vectors, bit for bit that of their vectors one by one.
 
-        For simulations; a mechanism may do it faster.
+        An empty histogram gives a vector as well.
+
+        Raises:
+            ValueError: if a device's counts add up to more than the contribution bound, are
+                not positive, or an item is outside the plan's domain.
         """
-        ring = self.ring(plan)
-        total = ring.zero()
-        for histogram in histograms:
-            ring.add(total, self.encode(plan, histogram, rng))
-        return total
 
     @abstractmethod
     def fault(self, plan: P, total: Vector, participants: int) -> str | None:
@@ -224,12 +224,14 @@ class Mechanism(ABC, Generic[Q, P]):
     def decode(self, plan: P, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what `total`, the sum of `participants` vectors, says after earlier rounds."""
 
-    @abstractmethod
     def next_plan(self, plan: P, answer: Answer | None, tally: Tally, rng: Random) -> P:
         """Return the plan of the next round; `answer` is None after a round without a sum.
 
-        `tally` is the study's: `answer`'s, or that of the round before.
+        `tally` is the study's: `answer`'s, or that of the round before. Here the plan is the
+        same but for its seed: the mechanism is not interactive.
         """
+        del answer, tally
+        return plan.following(rng)
 
     def conclude(self, question: Q, tally: Tally) -> list[Estimate]:
         """Return the items that are heavy by `tally`, highest estimate first.

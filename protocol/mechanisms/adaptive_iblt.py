@@ -114,12 +114,6 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         """Return the ring of the round's tables."""
         return _table(plan).iblt.ring
 
-    def encode(
-        self, plan: AdaptiveIbltPlan, histogram: Histogram, rng: np.random.Generator
-    ) -> Vector:
-        """Return one device's table; its chance is one uniform number for each item."""
-        return self.encode_sum(plan, [histogram], rng)
-
     def encode_sum(
         self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
@@ -160,14 +154,7 @@ class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         elif answer is not None and _PACE in tally.arrays:
             t = Pace.unpack(tally.arrays[_PACE]).threshold(room)
         t = min(max(1.0, t), 2 * worst_threshold(plan.question, plan.terms))
-        return plan.model_copy(
-            update={
-                "round": plan.round + 1,
-                "seed": rng.randbytes(32).hex(),
-                "t": t,
-                "cells": most_cells(plan.question, plan.terms, t),
-            }
-        )
+        return plan.following(rng, t=t, cells=most_cells(plan.question, plan.terms, t))
 
 
 def _remember(plan: AdaptiveIbltPlan, listing: Listing, devices: int, tally: Tally) -> Tally:

@@ -182,12 +182,6 @@ class ApproximateHistogram(Mechanism[ApproximateHistogramQuestion, ApproximateHi
         """Return the ring of the round's tables, and of the sketch after them."""
         return Ring(plan.repetitions.lanes + (plan.sketch.ring.lanes if plan.sketch else ()))
 
-    def encode(
-        self, plan: ApproximateHistogramPlan, histogram: Histogram, rng: np.random.Generator
-    ) -> Vector:
-        """Return one device's tables and sketch; chance is a number for each item and table."""
-        return self.encode_sum(plan, [histogram], rng)
-
     def encode_sum(
         self,
         plan: ApproximateHistogramPlan,
@@ -222,18 +216,7 @@ class ApproximateHistogram(Mechanism[ApproximateHistogramQuestion, ApproximateHi
         tables, sketched = _split(plan, total)
         if plan.sketch is not None:
             tally = _keep(plan, plan.sketch.counts(sketched), tally)
-        reading = plan.repetitions.read(tables)
-        if reading.read == 0:
-            return Answer(False, reading.distinct, tally=tally)
-        found = tuple(reading.mean())
-        return Answer(reading.is_enough, reading.distinct, found, reading.record(tally))
-
-    def next_plan(
-        self, plan: ApproximateHistogramPlan, answer: Answer | None, tally: Tally, rng: Random
-    ) -> ApproximateHistogramPlan:
-        """Return the same plan with another seed, which makes signs and tables; places stay."""
-        del answer, tally
-        return plan.model_copy(update={"round": plan.round + 1, "seed": rng.randbytes(32).hex()})
+        return plan.repetitions.read(tables).answer(tally)
 
     def conclude(self, question: ApproximateHistogramQuestion, tally: Tally) -> list[Estimate]:
         """Return the histogram: the items of H, or by the practical rule, the heavy ones."""

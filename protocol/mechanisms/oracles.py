@@ -150,10 +150,6 @@ class Oracle(Mechanism[OracleQuestion, OraclePlan]):
         """Return the ring of the round's sketches."""
         return plan.sketch.ring
 
-    def encode(self, plan: OraclePlan, histogram: Histogram, rng: np.random.Generator) -> Vector:
-        """Return one device's sketch; takes no chance."""
-        return self.encode_sum(plan, [histogram], rng)
-
     def encode_sum(
         self, plan: OraclePlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
@@ -183,13 +179,6 @@ class Oracle(Mechanism[OracleQuestion, OraclePlan]):
         top = top[np.argsort(-scores[top], kind="stable")[:SHOWN]]
         found = _named(plan.question.domain, top, scores, variances)
         return Answer(True, float((scores >= 0.5).sum()), tuple(found), tally)
-
-    def next_plan(
-        self, plan: OraclePlan, answer: Answer | None, tally: Tally, rng: Random
-    ) -> OraclePlan:
-        """Return the same plan with another seed."""
-        del answer, tally
-        return plan.model_copy(update={"round": plan.round + 1, "seed": rng.randbytes(32).hex()})
 
     def conclude(self, question: OracleQuestion, tally: Tally) -> list[Estimate]:
         """Return the items whose estimates add up to the threshold, highest first."""

@@ -14,7 +14,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.mechanism import Estimate, Question, Terms, add_estimates, ranked
+from protocol.mechanism import Answer, Estimate, Question, Terms, add_estimates, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.mechanisms.tables import Table, table
 from protocol.tally import Tally
@@ -31,10 +31,12 @@ class Reading:
     read: int
     distinct: float
 
-    @property
-    def is_enough(self) -> bool:
-        """Return whether at least half of the tables were read."""
-        return 2 * self.read >= len(self.lists)
+    def answer(self, tally: Tally) -> Answer:
+        """Return the means of the tables that were read; it is decoded if they are half or more."""
+        if self.read == 0:
+            return Answer(False, self.distinct, tally=tally)
+        is_enough = 2 * self.read >= len(self.lists)
+        return Answer(is_enough, self.distinct, tuple(self.mean()), self.record(tally))
 
     def mean(self) -> list[Estimate]:
         """Return the means over the lists that were read; an item counts 0 where it is not."""

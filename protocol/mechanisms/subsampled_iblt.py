@@ -186,12 +186,6 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         """Return the ring of the round's tables, one after the other."""
         return Ring(plan.repetitions.lanes)
 
-    def encode(
-        self, plan: SubsampledIbltPlan, histogram: Histogram, rng: np.random.Generator
-    ) -> Vector:
-        """Return one device's tables; its chance is a uniform number for each item and table."""
-        return self.encode_sum(plan, [histogram], rng)
-
     def encode_sum(
         self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
@@ -211,18 +205,7 @@ class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     ) -> Answer:
         """Return the means of the tables that were read; it is decoded if they are half or more."""
         del participants  # the plan's bound stands for any number of them
-        reading = plan.repetitions.read(total)
-        if reading.read == 0:
-            return Answer(False, reading.distinct, tally=tally)
-        found = tuple(reading.mean())
-        return Answer(reading.is_enough, reading.distinct, found, reading.record(tally))
-
-    def next_plan(
-        self, plan: SubsampledIbltPlan, answer: Answer | None, tally: Tally, rng: Random
-    ) -> SubsampledIbltPlan:
-        """Return the same plan with another seed: this mechanism is not interactive."""
-        del answer, tally
-        return plan.model_copy(update={"round": plan.round + 1, "seed": rng.randbytes(32).hex()})
+        return plan.repetitions.read(total).answer(tally)
 
     def conclude(self, question: SubsampledIbltQuestion, tally: Tally) -> list[Estimate]:
         """Return the items with half of the votes, or by the practical rule, enough counts."""

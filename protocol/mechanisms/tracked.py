@@ -171,10 +171,6 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         """Return the ring of counters and table."""
         return _ring(plan)
 
-    def encode(self, plan: TrackedPlan, histogram: Histogram, rng: np.random.Generator) -> Vector:
-        """Return one device's counters and table; chance is a number for each item sampled."""
-        return self.encode_sum(plan, [histogram], rng)
-
     def encode_sum(
         self, plan: TrackedPlan, histograms: Iterable[Histogram], rng: np.random.Generator
     ) -> Vector:
@@ -253,10 +249,8 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
             units = values * plan.threshold.unit / sampling.unit
             room_for = _ROOM * units + 16 * sampling.bound
             most = int(min(likely(question, terms, t), room_for))
-        fresh = {"round": plan.round + 1, "seed": rng.randbytes(32).hex()}
-        known = {"groups": groups, "fetches": fetches}
-        table = {"t": t, "cells": _cells(question, left, most, t), "most": most}
-        return plan.model_copy(update=fresh | known | table)
+        cells = _cells(question, left, most, t)
+        return plan.following(rng, groups=groups, fetches=fetches, t=t, cells=cells, most=most)
 
     def conclude(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
         """Return the items whose totals reach the threshold, by the assumption asked for.
