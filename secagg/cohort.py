@@ -141,15 +141,11 @@ class View:
 
     @cached_property
     def _holders(self) -> dict[int, tuple[int, ...]]:
-        return {}
+        return self.cohort.picking.all_holders(self._contributions)
 
     def holders(self, slot: int) -> tuple[int, ...]:
         """Return the k holders that sharer `slot` picked, in the order of their shares."""
-        found = self._holders.get(slot)
-        if found is None:
-            found = self.cohort.picking.holders(slot, self._contributions[slot])
-            self._holders[slot] = found
-        return found
+        return self._holders[slot]
 
     def partners(self, slot: int) -> frozenset[int]:
         """Return the sharers whom sharer `slot` masks with."""

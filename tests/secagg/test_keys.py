@@ -171,7 +171,7 @@ def test_each_part_of_a_statement_changes_it() -> None:
 
 @elsewhere
 def test_each_part_of_a_purpose_changes_the_key(elsewhere: Purpose) -> None:
-    assert elsewhere.derive(SECRET, 32) != PURPOSE.derive(SECRET, 32)
+    assert elsewhere.derive(SECRET) != PURPOSE.derive(SECRET)
 
 
 @elsewhere
