@@ -13,8 +13,8 @@ Shares have the full entropy of the field, so a digest commits to one and tells 
 """
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES
+from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES, Identity, Purpose, statement
 from secagg.packed import Packed
 from secagg.shamir import SHARE_BYTES
 
@@ -65,6 +65,12 @@ class Parcel:
         if len(body) != PARCEL_BYTES:
             raise ValueError(f"a parcel has {PARCEL_BYTES} bytes, got {len(body)}")
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
+
+
+def seal_shares(shares: Iterable[tuple[bytes, Purpose, bytes]]) -> Packed[Parcel]:
+    """Return the parcels of shares, each with the purpose and the secret to seal it for."""
+    parcels = (commit_share(share) + to.seal(secret, share) for share, to, secret in shares)
+    return _unpack_parcels(b"".join(parcels))
 
 
 def _unpack_parcels(body: bytes) -> Packed[Parcel]:
@@ -199,6 +205,13 @@ class Reveal:
         records += [(owner, NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
         return b"".join(_REVEALED.pack(*record) for record in sorted(records))
 
+    def signed(self, identity: Identity, label: bytes, slot: int) -> "Reveal":
+        """Return this reveal signed by `identity` as what participant `slot` says under `label`."""
+        said = statement("reveal", label, slot, self.said())
+        found = replace(self, signature=identity.sign(said))
+        vars(found)["_records"] = self.said()  # the same; made once
+        return found
+
     def pack(self) -> bytes:
         """Return the bytes of the reveal."""
         return self.said() + self.signature
@@ -217,7 +230,8 @@ class Reveal:
             raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
         said = body[:size]
         records = np.frombuffer(said, RECORD)
-        if (np.diff(records["owner"].astype(np.int64)) <= 0).any():
+        owners = records["owner"].astype(np.int64)
+        if (owners[1:] <= owners[:-1]).any():
             raise ValueError("the slots of shares must strictly rise")
         if (records["kind"] > NEITHER).any():
             raise ValueError("a share's kind is 0, 1 or 2")

@@ -8,9 +8,9 @@ Labels cover the same bytes. A participant checks all entries and looks at some,
 checked is cut out of the bytes at once, and an entry is made when it is looked at.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_plainly_good
 from secagg.packed import Packed
 
 DIGEST_BYTES = 32
-_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES + DIGEST_BYTES}s")
+_SLOT_BYTES = 4
+_SHARER = np.dtype([("slot", ">u4"), ("said", f"V{CONTRIBUTION_BYTES + DIGEST_BYTES}")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,20 @@ class Roster(Packed[Entry]):
             list(self)  # a bad one says what is wrong with it
 
 
+def mask_key(roster: Sequence[Entry], slot: int) -> bytes:
+    """Return the mask key of `slot`; of a packed roster, without making the entry."""
+    if isinstance(roster, Roster):
+        return roster.cut(slot, KEY_BYTES, KEY_BYTES)
+    return roster[slot].keys.mask
+
+
+def seal_key(roster: Sequence[Entry], slot: int) -> bytes:
+    """Return the seal key of `slot`; of a packed roster, without making the entry."""
+    if isinstance(roster, Roster):
+        return roster.cut(slot, 2 * KEY_BYTES, KEY_BYTES)
+    return roster[slot].keys.seal
+
+
 def roster_bytes(roster: Iterable[Entry]) -> bytes:
     """Return the bytes of `roster`, by slot."""
     return roster.body if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
@@ -104,43 +119,50 @@ class Sharer:
 class Sharers(Mapping[int, Sharer]):
     """Those who shared, by slot, packed in `body`: slot (u32), contribution, digest of each.
 
-    `contributions` are theirs to the graph.
-
     Raises:
         ValueError: if the size of `body` is no multiple, or slots do not strictly rise.
     """
 
     def __init__(self, body: bytes) -> None:
-        size = _SHARER.size
+        size = _SHARER.itemsize
         if len(body) % size:
             raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
         self.body = body
-        self._said: dict[int, bytes] = dict(_SHARER.iter_unpack(body))
-        slots = list(self._said)
-        if len(slots) * size < len(body) or slots != sorted(slots):
+        slots = np.frombuffer(body, _SHARER)["slot"].astype(np.int64)
+        if (slots[1:] <= slots[:-1]).any():
             raise ValueError("the slots of sharers must strictly rise")
-        self.contributions = {slot: s[:CONTRIBUTION_BYTES] for slot, s in self._said.items()}
+        # Where in `body` each one's contribution begins.
+        places = range(_SLOT_BYTES, len(body), size)
+        self._places = dict(zip(slots.tolist(), places, strict=True))
+
+    @cached_property
+    def contributions(self) -> dict[int, bytes]:
+        """Return what each contributes to the graph, by slot."""
+        body, size = self.body, CONTRIBUTION_BYTES
+        return {slot: body[place : place + size] for slot, place in self._places.items()}
 
     def __len__(self) -> int:
-        return len(self._said)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._said)
+        return iter(self._places)
 
     def __getitem__(self, slot: int) -> Sharer:
-        said = self._said[slot]
+        place = self._places[slot]
+        said = self.body[place : place + CONTRIBUTION_BYTES + DIGEST_BYTES]
         return Sharer(said[:CONTRIBUTION_BYTES], said[CONTRIBUTION_BYTES:])
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self._said
+        return slot in self._places
 
     def keys(self) -> KeysView[int]:
         """Return the slots; as a set they are some ten times as fast as a mapping's."""
-        return self._said.keys()
+        return self._places.keys()
 
 
 def sharers_bytes(sharers: Mapping[int, Sharer]) -> bytes:
     """Return the bytes that say who shared."""
     if isinstance(sharers, Sharers):
         return sharers.body
-    return b"".join(_SHARER.pack(slot, sharers[slot].said()) for slot in sorted(sharers))
+    rows = ((slot, sharers[slot]) for slot in sorted(sharers))
+    return b"".join(slot.to_bytes(_SLOT_BYTES, "big") + sharer.said() for slot, sharer in rows)

@@ -139,7 +139,7 @@ def _full_weights(last: int) -> tuple[int, ...]:
 
 def is_share(share: bytes) -> bool:
     """Return whether `share` is a field element of 33 bytes; if not, it recovers nothing."""
-    return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < P
+    return len(share) == SHARE_BYTES and (not share[0] or int.from_bytes(share, "big") < P)
 
 
 def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:
