@@ -22,10 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from secagg.cohort import Cohort, View
-from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
+from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_shares
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
@@ -81,6 +80,8 @@ def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -
 
 def heard_holders(view: View, slot: int) -> tuple[int, ...]:
     """Return the holders of `slot` that shared, in the order of their shares."""
+    if len(view.sharers) == view.cohort.n:
+        return view.holders(slot)
     return tuple(filter(view.sharers.keys().__contains__, view.holders(slot)))
 
 
@@ -152,10 +153,11 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
     if held_back := inbox.keys() - answered:
         raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
-    for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
+    given = {**reveal.seed_shares, **reveal.key_shares}
+    for (owner, share), found in zip(given.items(), commit_shares(given.values()), strict=True):
         parcel = inbox.get(owner)
         dealt = parcel.commitment if parcel else settled.own[slot] if owner == slot else None
-        if dealt != commit_share(share) or not is_share(share):
+        if dealt != found or not is_share(share):
             raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
     said = statement("reveal", settled.view.label, slot, reveal.said())
     _check_signature(settled.view.cohort, slot, said, reveal.signature)

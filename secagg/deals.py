@@ -19,6 +19,7 @@ from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
@@ -41,7 +42,12 @@ def commit_seed(seed: bytes) -> bytes:
 
 def commit_share(share: bytes) -> bytes:
     """Return the 32 bytes that bind a dealer to `share`, and that do not tell it."""
-    return sha256(b"blindtally share v1\0" + share).digest()
+    return commit_shares((share,))[0]
+
+
+def commit_shares(shares: Iterable[bytes]) -> list[bytes]:
+    """Return the commitment to each of `shares`."""
+    return [sha256(b"blindtally share v1\0" + share).digest() for share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +241,13 @@ class Reveal:
             raise ValueError("the slots of shares must strictly rise")
         if (records["kind"] > NEITHER).any():
             raise ValueError("a share's kind is 0, 1 or 2")
-        if any(records["share"][records["kind"] == NEITHER].tobytes()):
+        seeds, keys, none = (_shares(records[records["kind"] == kind]) for kind in range(3))
+        if any(map(any, none.values())):
             raise ValueError("a share that is none is all zeros")
-        by_kind: tuple[dict[int, bytes], ...] = ({}, {}, {})
-        for owner, kind, share in _REVEALED.iter_unpack(said):
-            by_kind[kind][owner] = share
-        found = cls(by_kind[SEED], by_kind[KEY], frozenset(by_kind[NEITHER]), body[size:])
+        found = cls(seeds, keys, frozenset(none), body[size:])
         vars(found)["_records"] = said  # records in rising order have one form only
         return found
+
+
+def _shares(records: NDArray[np.void]) -> dict[int, bytes]:
+    return dict(zip(records["owner"].tolist(), records["share"].tolist(), strict=True))

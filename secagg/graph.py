@@ -14,7 +14,7 @@ that is, in counter mode.
 Source: picking from a committed roster [Bell20, section 4]; public contributions are ours.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from math import log
@@ -28,6 +28,7 @@ from secagg.parameters import Parameters
 CONTRIBUTION_BYTES = 32
 _KEY_BYTES = 16
 _BLOCK = 4  # words of 32 bits
+_SOME = 2**16  # bytes of streams grown at a time, which stay in the cache
 
 
 class Picking:
@@ -53,11 +54,13 @@ class Picking:
         n, k = self._shape.n, self._shape.holders
         if self._shape.is_complete:
             return {slot: (*range(slot), *range(slot + 1, n)) for slot in contributions}
-        picks = self._scaled(self._streams(contributions, self._holder_draws))
-        picks += picks >= np.array([*contributions], np.uint64)[:, np.newaxis]
-        rows = zip(contributions, picks.tolist(), strict=True)
-        found = {slot: tuple(dict.fromkeys(row))[:k] for slot, row in rows}
-        assert {len(holders) for holders in found.values()} <= {k}, "fails for one in 2^80"
+        found = {}
+        for slots, words in self._streams(contributions, self._holder_draws):
+            picks = self._scaled(words)
+            picks += picks >= slots.astype(np.uint64)[:, np.newaxis]
+            for slot, row in zip(slots.tolist(), picks.tolist(), strict=True):
+                found[slot] = tuple(dict.fromkeys(row))[:k]
+                assert len(found[slot]) == k, "fails for one stream in 2^80"
         return found
 
     def partners(self, slot: int, contributions: Mapping[int, bytes]) -> frozenset[int]:
@@ -68,40 +71,46 @@ class Picking:
         if self._shape.is_complete:
             return frozenset(contributions).difference((slot,))
         m, scale = self._shape.partners, self._shape.n - 1
-        others, words = [*contributions], self._streams(contributions, self._partner_draws)
         # Scaled words equal v from ceil(2^32 v / scale) on; whoever sits behind `slot` counts
         # it as v = slot, whoever sits before it as slot - 1.
-        behind = np.array(others) > slot
         first = [-(-(v << 32) // scale) for v in (slot - 1, slot, slot + 1)]
-        low = np.where(behind, first[1], first[0] % 2**32).astype(np.uint32)[:, np.newaxis]
-        width = np.where(behind, first[2] - first[1], first[1] - first[0])[:, np.newaxis]
-        hits = words - low < width.astype(np.uint32)  # wraps below `low`
-        drawn = np.flatnonzero(hits.any(axis=1))
-        picked = {
-            others[row]
-            for row, before in zip(drawn.tolist(), hits[drawn].argmax(axis=1).tolist(), strict=True)
-            # Fewer than m draws before it hold fewer than m others; else these are counted.
-            if before < m or len(set(self._scaled(words[row, :before]).tolist())) < m
-        }
-        own = self.holders(slot, contributions[slot])[:m]
-        return frozenset(picked.union(contributions.keys() & own) - {slot})
+        low = np.array([first[0] % 2**32, first[1] % 2**32], np.uint32)
+        width = np.array([first[1] - first[0], first[2] - first[1]], np.uint32)
+        found = set(self.holders(slot, contributions[slot])[:m]).intersection(contributions)
+        for slots, words in self._streams(contributions, self._partner_draws):
+            behind = (slots > slot).astype(np.intp)[:, np.newaxis]
+            hits = words - low[behind] < width[behind]  # wraps below `low`
+            rows = np.flatnonzero(hits.any(axis=1))
+            for row, before in zip(rows.tolist(), hits[rows].argmax(axis=1).tolist(), strict=True):
+                # Fewer than m draws before it hold fewer than m others; else these are counted.
+                if before < m or len({w * scale >> 32 for w in words[row, :before].tolist()}) < m:
+                    found.add(int(slots[row]))
+        return frozenset(found - {slot})
 
     def _scaled(self, words: NDArray[np.uint32]) -> NDArray[np.uint64]:
         return words.astype(np.uint64) * np.uint64(self._shape.n - 1) >> np.uint64(32)
 
-    def _streams(self, contributions: Mapping[int, bytes], draws: int) -> NDArray[np.uint32]:
-        """Return the first words of each one's stream, one row a slot.
+    def _streams(
+        self, contributions: Mapping[int, bytes], draws: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """Yield slots and the first words of their streams, some at a time, one row a slot.
 
-        Block i of it is AES(a xor (slot, 0, 0, i)) xor b, a and b the halves of the
+        Block i of a stream is AES(a xor (slot, 0, 0, i)) xor b, a and b the halves of the
         contribution, all in words of 32 bits.
         """
-        halves = np.frombuffer(b"".join(contributions.values()), "<u4").reshape(-1, 2, 1, _BLOCK)
         count = -(-draws // _BLOCK)
-        blocks = np.repeat(halves[:, 0], count, axis=1)
-        blocks[:, :, 0] ^= np.array([*contributions], "<u4")[:, np.newaxis]
-        blocks[:, :, 3] ^= np.arange(count, dtype="<u4")
-        streams: NDArray[np.uint32] = permute_blocks(self._key, blocks) ^ halves[:, 1]
-        return streams.reshape(len(halves), -1)[:, :draws]
+        counters = np.zeros((count, _BLOCK), np.uint32)
+        counters[:, 3] = range(count)
+        slots = np.array([*contributions], np.int64)
+        halves = np.frombuffer(b"".join(contributions.values()), "<u4").reshape(-1, 2, _BLOCK)
+        some = max(1, _SOME // counters.nbytes)
+        for start in range(0, len(slots), some):
+            here, half = slots[start : start + some], halves[start : start + some]
+            keyed = half[:, 0].copy()
+            keyed[:, 0] ^= here.astype(np.uint32)
+            blocks = np.tile(keyed, count) ^ counters.reshape(-1)
+            streams = permute_blocks(self._key, blocks) ^ np.tile(half[:, 1], count)
+            yield here, streams[:, :draws]
 
 
 @lru_cache(maxsize=64)

@@ -254,7 +254,7 @@ class Purpose:
 
 
 def permute_blocks(key: bytes, blocks: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return AES-128 of each block in the last axis, four words of 32 bits, little end first."""
+    """Return AES-128 of each block of four words of 32 bits, little end first."""
     cipher = Cipher(AES(key), ECB())  # noqa: S305 - these are no messages
     permuted = cipher.encryptor().update(blocks.astype("<u4").tobytes())
     return np.frombuffer(permuted, "<u4").reshape(blocks.shape)

@@ -10,7 +10,6 @@ checked is cut out of the bytes at once, and an entry is made when it is looked 
 
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from secagg.packed import Packed
 
 DIGEST_BYTES = 32
 _SLOT_BYTES = 4
-_SHARER = np.dtype([("slot", ">u4"), ("said", f"V{CONTRIBUTION_BYTES + DIGEST_BYTES}")])
+_SHARER = np.dtype(
+    [("slot", ">u4"), ("contribution", f"V{CONTRIBUTION_BYTES}"), ("digest", f"V{DIGEST_BYTES}")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class Sharer:
 class Sharers(Mapping[int, Sharer]):
     """Those who shared, by slot, packed in `body`: slot (u32), contribution, digest of each.
 
+    `contributions` are theirs to the graph.
+
     Raises:
         ValueError: if the size of `body` is no multiple, or slots do not strictly rise.
     """
@@ -128,36 +131,30 @@ class Sharers(Mapping[int, Sharer]):
         if len(body) % size:
             raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
         self.body = body
-        slots = np.frombuffer(body, _SHARER)["slot"].astype(np.int64)
+        rows = np.frombuffer(body, _SHARER)
+        slots = rows["slot"].astype(np.int64)
         if (slots[1:] <= slots[:-1]).any():
             raise ValueError("the slots of sharers must strictly rise")
-        # Where in `body` each one's contribution begins.
-        places = range(_SLOT_BYTES, len(body), size)
-        self._places = dict(zip(slots.tolist(), places, strict=True))
-
-    @cached_property
-    def contributions(self) -> dict[int, bytes]:
-        """Return what each contributes to the graph, by slot."""
-        body, size = self.body, CONTRIBUTION_BYTES
-        return {slot: body[place : place + size] for slot, place in self._places.items()}
+        said = (rows[part].tolist() for part in ("contribution", "digest"))
+        self.contributions, self._digests = (
+            dict(zip(slots.tolist(), part, strict=True)) for part in said
+        )
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.contributions)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
+        return iter(self.contributions)
 
     def __getitem__(self, slot: int) -> Sharer:
-        place = self._places[slot]
-        said = self.body[place : place + CONTRIBUTION_BYTES + DIGEST_BYTES]
-        return Sharer(said[:CONTRIBUTION_BYTES], said[CONTRIBUTION_BYTES:])
+        return Sharer(self.contributions[slot], self._digests[slot])
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self._places
+        return slot in self.contributions
 
     def keys(self) -> KeysView[int]:
         """Return the slots; as a set they are some ten times as fast as a mapping's."""
-        return self._places.keys()
+        return self.contributions.keys()
 
 
 def sharers_bytes(sharers: Mapping[int, Sharer]) -> bytes:
