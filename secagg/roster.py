@@ -132,13 +132,11 @@ class Sharers(Mapping[int, Sharer]):
             raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
         self.body = body
         rows = np.frombuffer(body, _SHARER)
-        slots = rows["slot"].astype(np.int64)
+        slots = self._slots = rows["slot"].astype(np.int64)
         if (slots[1:] <= slots[:-1]).any():
             raise ValueError("the slots of sharers must strictly rise")
-        said = (rows[part].tolist() for part in ("contribution", "digest"))
-        self.contributions, self._digests = (
-            dict(zip(slots.tolist(), part, strict=True)) for part in said
-        )
+        said = rows["contribution"].tolist()
+        self.contributions: dict[int, bytes] = dict(zip(slots.tolist(), said, strict=True))
 
     def __len__(self) -> int:
         return len(self.contributions)
@@ -147,7 +145,9 @@ class Sharers(Mapping[int, Sharer]):
         return iter(self.contributions)
 
     def __getitem__(self, slot: int) -> Sharer:
-        return Sharer(self.contributions[slot], self._digests[slot])
+        contribution = self.contributions[slot]
+        end = (int(np.searchsorted(self._slots, slot)) + 1) * _SHARER.itemsize
+        return Sharer(contribution, self.body[end - DIGEST_BYTES : end])
 
     def __contains__(self, slot: object) -> bool:
         return slot in self.contributions
