@@ -90,13 +90,14 @@ def test_what_others_contribute_changes_nobodys_picks() -> None:
             assert picking.partners(slot, there) - {other} == picking.partners(slot, here) - {other}
 
 
-@pytest.mark.parametrize("changed", ["label", "slot", "contribution"])
+@pytest.mark.parametrize("changed", ["label", "slot", "first half", "second half"])
 def test_another_label_slot_or_contribution_gives_other_picks(changed: str) -> None:
     contribution = bytes(CONTRIBUTION_BYTES)
     one = Picking(LABEL, shape(1_000, 10)).holders(500, contribution)
     label = b"M" * 32 if changed == "label" else LABEL
     slot = 501 if changed == "slot" else 500
-    contribution = b"\1" * CONTRIBUTION_BYTES if changed == "contribution" else contribution
+    halves = {"first half": b"\1" + bytes(31), "second half": bytes(16) + b"\1" * 16}
+    contribution = halves.get(changed, contribution)
     other = Picking(label, shape(1_000, 10)).holders(slot, contribution)
     assert len(set(one) & set(other)) < 3  # odds of 3 or more in common: 120 / 10^6, fixed
 
