@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.digits import Digits
 from protocol.hashed import Hashed
-from protocol.item_space import ItemSpace
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
 
 
-class Alphabet(ItemSpace):
+class Alphabet(Digits):
     """Strings of `length` of the `characters`; up to `length` if one of them is the `pad`.
 
     The pad fills up shorter items, so an item may not end in it: this keeps the map
@@ -60,11 +60,6 @@ class Alphabet(ItemSpace):
             most += 1
         return -(-self.length // most)
 
-    @property
-    def bound(self) -> int:
-        """Return the number that every chunk stays below."""
-        return int(self._base**self._digits_per_chunk)
-
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
         if self.pad:
@@ -78,13 +73,12 @@ class Alphabet(ItemSpace):
         return len(self.characters)
 
     @property
-    def _digits_per_chunk(self) -> int:
-        return -(-self.length // self.chunks)
+    def _length(self) -> int:
+        return self.length
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
         filler = self.pad or self.characters[0]  # fills the last group, beyond `length`
-        width = self.chunks * self._digits_per_chunk
-        text = "".join(item.ljust(width, filler) for item in items)
+        text = "".join(item.ljust(self._width, filler) for item in items)
         points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         known = np.array([ord(character) for character in self.characters], dtype=np.uint32)
         order = np.argsort(known)
@@ -99,7 +93,7 @@ class Alphabet(ItemSpace):
         return text[: self.length]
 
 
-class Utf8(ItemSpace):
+class Utf8(Digits):
     """Any text of at most `max_bytes` bytes of UTF-8, without NUL, which fills up."""
 
     kind: Literal["utf8"] = "utf8"
@@ -109,11 +103,6 @@ class Utf8(ItemSpace):
     def chunks(self) -> int:
         """Return how many integers an item becomes."""
         return -(-self.max_bytes // 3)
-
-    @property
-    def bound(self) -> int:
-        """Return the number that every chunk stays below."""
-        return int(self._base**self._digits_per_chunk)
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -128,12 +117,11 @@ class Utf8(ItemSpace):
         return 256
 
     @property
-    def _digits_per_chunk(self) -> int:
-        return -(-self.max_bytes // self.chunks)
+    def _length(self) -> int:
+        return self.max_bytes
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        width = self.chunks * self._digits_per_chunk
-        raw = b"".join(item.encode().ljust(width, b"\0") for item in items)
+        raw = b"".join(item.encode().ljust(self._width, b"\0") for item in items)
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint64)
 
     def _item(self, digits: NDArray[Any]) -> str:

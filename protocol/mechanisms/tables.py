@@ -5,9 +5,12 @@ A device samples its histogram at threshold t (`protocol/sampling.py`) and inser
 value, an unbiased estimate of its count. A table has room for L0 keys (`capacity.py`), as many
 as the words and the width of a cell allow.
 
-A question may ask for *tight* tables (`sketches/tight.py`): they have more cells in as many words,
-and say nothing when they are too full. What a key may add up to is bounded for them by what all
-tokens together are likely to come to, as larger values would be tried in vain.
+A question may ask for fewer `hash_bits` beside a key, or none: cells are smaller, a table that is
+read whole is as exact, and only the keys of one that is not may be false (`iblt.py`). Or it may
+ask for *tight* tables (`sketches/tight.py`), which choose their hash bits themselves: they have
+more cells in as many words, and say nothing when they are too full. What a key may add up to is
+bounded for them by what all tokens together are likely to come to, as larger values would be
+tried in vain.
 
 Source: Algorithms 1 and 2 of [Gascon23].
 """
@@ -18,13 +21,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from protocol.domain import Domain
 from protocol.mechanism import WORD_BITS, Estimate, Question, Terms, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Cell, Iblt, Listing
+from protocol.sketches.iblt import EVIDENCE, Cell, Iblt, Listing
 from protocol.sketches.tight import most_tight_cells, tight_cell
 from secagg.ring import Vector
 
@@ -34,9 +38,10 @@ _MOST_VALUE = 2**31
 
 
 class TableQuestion(Question):
-    """A question for one table a round; `table` is its mode."""
+    """A question for one table a round; `table` is its mode, `hash_bits` of the default one."""
 
     table: Literal["default", "tight"] = "default"
+    hash_bits: int = Field(default=7, ge=0, le=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ def likely_cell(question: Question, most: int, t: float) -> Cell:
     domain, total = question.domain, most
     if _is_tight(question) and t < question.contribution:
         total *= math.ceil(t)  # all keys together may come to more than one of them can
-    return Cell(domain.chunks, domain.bound, most, total)
+    return Cell(domain.chunks, domain.bound, most, total, _evidence(question))
 
 
 def check_words(question: Question, terms: Terms) -> None:
@@ -162,7 +167,14 @@ def _cell(question: Question, terms: Terms, t: float) -> Cell:
     if _is_tight(question):
         return likely_cell(question, likely(question, terms, t), t)
     total = terms.devices * threshold.total
-    return Cell(question.domain.chunks, question.domain.bound, most, total)
+    return Cell(question.domain.chunks, question.domain.bound, most, total, _evidence(question))
+
+
+def _evidence(question: Question) -> int:
+    """Return 1 / odds of the question's hash bits, less what makes powers of two cost a bit."""
+    if not isinstance(question, TableQuestion):
+        return EVIDENCE
+    return max(1, (15 << question.hash_bits) // 16)
 
 
 def _is_tight(question: Question) -> bool:

@@ -85,9 +85,13 @@ _ROOM = 4.0  # by which more may be sampled than is expected, before the table c
 
 
 class TrackedQuestion(TableQuestion):
-    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count."""
+    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count.
+
+    Tables count only if they are read whole, so that hash bits would be paid for in vain.
+    """
 
     mechanism: Literal["tracked"] = "tracked"
+    hash_bits: int = Field(default=0, ge=0, le=24)
     assume: Literal["drift", "stationary", "nothing"] = "drift"
 
 
