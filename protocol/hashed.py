@@ -27,7 +27,7 @@ from protocol.item_space import ItemSpace, Keys
 _MOST_BITS = 24  # of a chunk
 _BELOW = 3  # 2^20 - 3 and 2^24 - 3 are primes, so that a chunk takes no bit more in a prime lane
 MARK = "#"
-_NAME = re.compile(rf"{MARK}[0-9a-f]{{10,18}}")
+_HEX = re.compile(r"[0-9a-f]+")
 
 
 class Hashed(ItemSpace):
@@ -54,7 +54,7 @@ class Hashed(ItemSpace):
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        if _NAME.fullmatch(item):
+        if len(item) == 1 + self._hex and item[0] == MARK and _HEX.fullmatch(item[1:]):
             return False  # it would be taken for a key whose item is not known
         return size <= self.max_bytes and "\0" not in item
 
@@ -75,6 +75,11 @@ class Hashed(ItemSpace):
         return [self._name(row) for row in keys.tolist()]
 
     @property
+    def _hex(self) -> int:
+        """Return the hexadecimal digits of a name."""
+        return self.key_bits // 4
+
+    @property
     def _chunk_bits(self) -> int:
         return self.key_bits // self.chunks
 
@@ -85,4 +90,4 @@ class Hashed(ItemSpace):
 
     def _name(self, chunks: Sequence[int]) -> str:
         number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
-        return f"{MARK}{number:0{self.key_bits // 4}x}"
+        return f"{MARK}{number:0{self._hex}x}"

@@ -22,7 +22,8 @@ _HOPE = 2.0  # standard errors below the threshold at which an item is given up
 _DOUBT = 1.0  # standard errors above it at which an item is taken for heavy before the end
 _LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
-_DEVICES, _OFFERED, _DRIFT = "devices", "offered", "drift"  # arrays of the tally
+_NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
+_DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
 
 
@@ -40,6 +41,7 @@ def remember(
         blocks = tally.arrays.get(name, np.zeros(min(plan.rounds, MOST_BLOCKS))).copy()
         blocks[block] += amount
         tally = tally.keep(name, blocks)
+    tally = tally.keep(_CROWD, _crowd(tally, participants))
     items = [one.item for one in counted]
     seen = np.array([one.count for one in counted], np.float64)
     exposed = np.full(len(items), participants - offered)
@@ -52,6 +54,12 @@ def remember(
     drift = measure_drift(history_of(tally))
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(tally.arrays[_DEVICES]))]
     return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion, *jumps]))
+
+
+def crowd(tally: Tally) -> float:
+    """Return how many devices the next round is expected to have, for one of the last."""
+    latest, usual = tally.arrays[_CROWD].tolist()
+    return float(usual / latest)
 
 
 def history_of(tally: Tally) -> History:
@@ -140,6 +148,13 @@ def _reaching(plan: Plan, tally: Tally, hope: float) -> list[str]:
     found = np.flatnonzero(outlook + hope * np.sqrt(spread) >= plan.question.threshold)
     ordered = found[np.argsort(-outlook[found], kind="stable")]
     return [tally.items[row] for row in ordered.tolist()]
+
+
+def _crowd(tally: Tally, participants: int) -> Floats:
+    """Return the devices of the last round, and those of an usual one."""
+    latest = float(max(1, participants))
+    usual = float(tally.arrays.get(_CROWD, np.array([latest, latest]))[1])
+    return np.array([latest, usual + _NEWS * (latest - usual)])
 
 
 def _block(plan: Plan) -> int:

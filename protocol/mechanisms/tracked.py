@@ -51,6 +51,7 @@ from protocol.mechanism import (
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.holdings import check_contribution, gather
 from protocol.mechanisms.outlook import (
+    crowd,
     drift_of,
     expect,
     history_of,
@@ -245,7 +246,7 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, likely(question, terms, plan.t)
         if answer is not None:
-            keys, values = _outside(plan, counters, answer)
+            keys, values = (crowd(tally) * of for of in _outside(plan, counters, answer))
             room = capacity(_cells(question, left, plan.most, plan.t))
             t *= float(np.clip(keys / _aim(room, question.table), 1 / _FACTOR, _FACTOR))
             t = min(max(1.0, t), 2 * worst_threshold(question, terms))
