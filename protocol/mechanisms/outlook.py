@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
@@ -25,6 +26,8 @@ _JUMP = 3.0  # deviations, and a token, by which the last block must belie the r
 _NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
 _DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
+_SLIP, _SLIPPED = "slip", "slipped"  # of the last round, and variances of all
+_WIDER = 4  # bits that a slip makes a counter wider by at most
 
 
 def remember(
@@ -45,7 +48,9 @@ def remember(
     items = [one.item for one in counted]
     seen = np.array([one.count for one in counted], np.float64)
     exposed = np.full(len(items), participants - offered)
-    tally = tally.add(items, {_SEEN.format(block): seen, _EXPOSED.format(block): exposed})
+    doubt = np.array([one.variance for one in counted], np.float64)
+    columns = {_SEEN.format(block): seen, _EXPOSED.format(block): exposed, _SLIPPED: doubt}
+    tally = tally.add(items, columns)
     if sampled:
         items = [one.item for one in sampled]
         tokens = np.array([one.count for one in sampled]) / threshold.mean
@@ -56,9 +61,21 @@ def remember(
     return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion, *jumps]))
 
 
+def remember_slips(tally: Tally, items: Sequence[str], slips: NDArray[np.int64]) -> Tally:
+    """Return `tally` with the last round's `slips`, in the place of those before."""
+    every = np.zeros(len(tally.items))
+    every[[tally.rows[item] for item in items]] = slips
+    return tally.put(_SLIP, every)
+
+
+def slipped(tally: Tally) -> Floats:
+    """Return the variance of what was counted of each item, which only slips make."""
+    return tally.column(_SLIPPED)
+
+
 def crowd(tally: Tally) -> float:
     """Return how many devices the next round is expected to have, for one of the last."""
-    latest, usual = tally.arrays[_CROWD].tolist()
+    latest, usual = tally.arrays.get(_CROWD, np.ones(2)).tolist()
     return float(usual / latest)
 
 
@@ -109,7 +126,7 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
     if not tally.items:
         return ()
     items = _reaching(plan, tally, _HOPE)
-    bits = bits_for(*expect(tally, plan.terms.devices, items)) if items else np.zeros(0)
+    bits = _bits(plan, tally, items)
     total = (plan.terms.devices * plan.question.contribution).bit_length()
     bits = np.minimum(bits, total).astype(np.int64)
     widths = len(np.unique(bits))
@@ -125,6 +142,20 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
         )
         for width in np.unique(bits[kept]).tolist()
     )
+
+
+def _bits(plan: Plan, tally: Tally, items: Sequence[str]) -> NDArray[np.int64]:
+    """Return the bits of each item's counter, with what has just slipped in mind.
+
+    If several counts left their windows, none of them went further than all of them together.
+    """
+    if not items:
+        return np.zeros(0, np.int64)
+    bits = bits_for(*expect(tally, plan.terms.devices, items))
+    slips = tally.column(_SLIP)[[tally.rows[item] for item in items]]
+    wider = np.ceil(np.log2(1 + 2 * slips / 2.0**bits)).astype(np.int64)
+    widened: NDArray[np.int64] = bits + np.minimum(wider, _WIDER)
+    return widened
 
 
 def likely_heavy(plan: Plan, tally: Tally) -> list[str]:

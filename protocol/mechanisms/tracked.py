@@ -57,6 +57,8 @@ from protocol.mechanisms.outlook import (
     history_of,
     likely_heavy,
     remember,
+    remember_slips,
+    slipped,
     worth_tracking,
 )
 from protocol.mechanisms.strings import Fetch, Fetches, Strings, numbers_for
@@ -214,9 +216,10 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
             expected, _ = expect(tally, participants, counters.items)
-            counts = counters.decode(in_counters, expected).tolist()
-            pairs = zip(counters.items, counts, strict=True)
-            counted = [Estimate(item, count, 0.0) for item, count in pairs]
+            counts, slips = counters.decode(in_counters, expected)
+            columns = counts.tolist(), counters.variances(slips).tolist()
+            counted = list(map(Estimate, counters.items, *columns))
+            tally = remember_slips(tally, counters.items, slips)
         untracked = [item for item in tally.items if item not in counters.rows]
         known = plan.question.domain.keys_of(untracked)
         listing = plan.table.iblt.list_entries(in_table, known)
@@ -274,9 +277,10 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         history = history_of(tally)
         drift = drift_of(tally) if question.assume == "drift" else STATIONARY
         levels = filter_levels(history, drift)
+        spread = levels.variances + slipped(tally)
         certain = question.threshold, question.confidence
-        heavy = np.flatnonzero(reaches(levels.totals, levels.variances, *certain))
-        totals, variances = levels.totals[heavy].tolist(), levels.variances[heavy].tolist()
+        heavy = np.flatnonzero(reaches(levels.totals, spread, *certain))
+        totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
         items = [tally.items[row] for row in heavy.tolist()]
         return ranked(map(Estimate, items, totals, variances))
 
