@@ -42,7 +42,7 @@ _VAGUE = 3.0  # sd of the first rate, in multiples of its mean
 _JUMP = 1.5  # the median square of items beyond which most of them have jumped
 _MOST_BREAKS = 8  # of a study
 _MOST_JUMP = 3.0  # of a rate at a break, in multiples of its mean
-_SURPRISE = 4.0  # deviations, and a token, beyond which an item has jumped by itself
+_SURPRISE = 3.3  # deviations beyond which an item has jumped by itself
 _LEAST_TOKENS = 0.25  # the rate of what was never seen is taken for this many over all exposure
 
 
@@ -113,13 +113,13 @@ def filter_levels(history: History, drift: Drift) -> Levels:
         if block:
             phi = drift.breaks.get(block, drift.phi)
             rate_var = rate_var + (phi * np.maximum(before, mean)) ** 2
+        surprise = seen - exposed * rate
+        rate_var = rate_var + _own_jump(surprise, exposed, rate_var, drift.dispersion * mean)
         hidden = np.maximum(devices - exposed, 0)
         missed = missed + hidden * rate
         missed_var = missed_var + 2 * hidden * covariance + hidden**2 * rate_var
         covariance = covariance + hidden * rate_var
         scatter = scatter + hidden * mean
-        surprise = seen - exposed * rate
-        rate_var = rate_var + _own_jump(surprise, exposed, rate_var, drift.dispersion * mean)
         spread = exposed * rate_var + drift.dispersion * mean  # times `exposed`: of `seen`
         gain, missed_gain = rate_var / spread, covariance / spread
         rate, missed = rate + gain * surprise, missed + missed_gain * surprise
@@ -139,7 +139,8 @@ def _own_jump(surprise: Floats, exposed: Floats, rate_var: Floats, scatter: Floa
     """
     usual = exposed * (exposed * rate_var + scatter)
     excess = surprise**2 - usual
-    jumped = np.maximum(np.abs(surprise) - 1, 0) > _SURPRISE * np.sqrt(usual)
+    # Few tokens are skew: the variance is taken a third of the way to where they lie.
+    jumped = np.abs(surprise) > _SURPRISE * np.sqrt(usual + np.abs(surprise) / 3)
     added: Floats = np.where(jumped, excess / np.maximum(exposed, 1e-9) ** 2, 0.0)
     return added
 
