@@ -224,6 +224,10 @@ class Mechanism(ABC, Generic[Q, P]):
     def decode(self, plan: P, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what `total`, the sum of `participants` vectors, says after earlier rounds."""
 
+    def is_readable(self, plan: P, total: Vector, participants: int, tally: Tally) -> bool:
+        """Return whether `decode` would read `total` whole, for less work where there is less."""
+        return self.decode(plan, total, participants, tally).decoded
+
     def next_plan(self, plan: P, answer: Answer | None, tally: Tally, rng: Random) -> P:
         """Return the plan of the next round; `answer` is None after a round without a sum.
 

@@ -150,8 +150,12 @@ def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) 
     outcome = _decode_all(plan, tally, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome
-    alone = {number: _decode_all(plan, tally, {number: one}) for number, one in sums.items()}
-    unread = frozenset(number for number, one in alone.items() if one.state != "decoded")
+    mechanism, ring = MECHANISMS[plan.mechanism], MECHANISMS[plan.mechanism].ring(plan)
+    unread = frozenset(
+        number
+        for number, (packed, count) in sums.items()
+        if not mechanism.is_readable(plan, ring.unpack(packed), count, tally)
+    )
     if len(unread) in (0, len(sums)):
         return outcome  # too much in them altogether, and nobody's fault
     _log.warning("cohorts left out", study=plan.study, round=plan.round, cohorts=sorted(unread))

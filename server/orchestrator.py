@@ -259,8 +259,16 @@ class Orchestrator:
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""
         view = await self.store.studies.show(study)
-        plan = await self.store.rounds.plan(study, number)
-        tally = await self.store.answers.tally(study)
+        try:
+            plan = await self.store.rounds.plan(study, number)
+            tally = await self.store.answers.tally(study)
+        except UNAVAILABLE:
+            raise
+        except Exception:  # of another version, perhaps: without a plan there is no going on
+            _log.exception("plan or tally not read: the study stops", study=study, round=number)
+            await self.store.rounds.close(study, number, Outcome("failed"), None)
+            self.watch.ring(study_bell(study))
+            return
         try:
             outcome = await decode_round(self.store.messages, study, plan, tally)
         except UNAVAILABLE:
@@ -285,13 +293,14 @@ class Orchestrator:
             _log.info("round closed", study=study, round=number, state=outcome.state)
         self.watch.ring(study_bell(study))
 
-    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan | None:
+    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan:
+        """Return the next plan; the same again, with a fresh seed, if there is a fault in it."""
         answer = outcome.answer
         try:
             return await plan_next(plan, answer, answer.tally if answer else tally, self.rng)
         except Exception:
-            _log.exception("no next plan: the study stops", study=plan.study, round=plan.round)
-            return None
+            _log.exception("no next plan: the last goes on", study=plan.study, round=plan.round)
+            return plan.following(self.rng)
 
 
 def _names(due: Due) -> dict[str, object]:

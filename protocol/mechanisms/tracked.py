@@ -75,7 +75,7 @@ from protocol.mechanisms.tables import (
 )
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Iblt
+from protocol.sketches.iblt import Iblt, Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
@@ -220,9 +220,7 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
             columns = counts.tolist(), counters.variances(slips).tolist()
             counted = list(map(Estimate, counters.items, *columns))
             tally = remember_slips(tally, counters.items, slips)
-        untracked = [item for item in tally.items if item not in counters.rows]
-        known = plan.question.domain.keys_of(untracked)
-        listing = plan.table.iblt.list_entries(in_table, known)
+        listing = _read(plan, in_table, tally)
         sampled = None
         if listing.complete:
             found = plan.table.estimates(plan.question.domain, listing)
@@ -235,6 +233,13 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
             after = Strings.of(domain, tally).add(pieces).keep(after)
         estimates = tuple(ranked([*counted, *(sampled or [])]))
         return Answer(listing.complete, listing.distinct, estimates, after)
+
+    def is_readable(
+        self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally
+    ) -> bool:
+        """Return whether the table can be read; counters always can."""
+        del participants
+        return _read(plan, _split(plan, total)[2], tally).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, tally: Tally, rng: Random
@@ -295,6 +300,12 @@ def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
     counters = 3 * len(plan.groups)
     strings = counters + (1 if plan.fetches else 0)
     return total[:counters], total[counters:strings], total[strings:]
+
+
+def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
+    rows = plan.counters.rows
+    untracked = [item for item in tally.items if item not in rows]
+    return plan.table.iblt.list_entries(table, plan.question.domain.keys_of(untracked))
 
 
 def _to_fetch(
