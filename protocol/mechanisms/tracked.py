@@ -39,6 +39,7 @@ from protocol.confidence import reaches
 from protocol.hashed import Hashed
 from protocol.local_level import STATIONARY, filter_levels
 from protocol.mechanism import (
+    WORD_BITS,
     Answer,
     Estimate,
     Histogram,
@@ -83,6 +84,8 @@ from secagg.ring import Ring, Vector
 _SPARE = {"default": 1.0, "tight": 2.0}
 _SHARE = 0.75  # of the bytes that counters may take
 _FETCHED = 0.3  # of the bytes beside the counters that strings may take
+_ONE_FETCHED = 0.5  # of those bytes that a single piece may take
+_LEAST_FETCHED = _ONE_FETCHED * (1 - _SHARE)  # of all bytes, whatever the counters take
 _FACTOR = 3.0  # that t changes by at most
 _ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
@@ -157,9 +160,11 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         """Return the plan of round 1, which tracks nothing.
 
         Raises:
-            ValueError: if `words` do not hold a table of a few keys; says how many do.
+            ValueError: if `words` do not hold a table of a few keys, or not the pieces that
+                fetch the longest string in so many rounds; says how many do.
         """
         check_words(question, terms)
+        _check_pieces(question, terms, rounds)
         t = worst_threshold(question, terms)
         most = likely(question, terms, t)
         return TrackedPlan(
@@ -249,7 +254,7 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         groups = worth_tracking(plan, tally, int(_SHARE * question.nbytes))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
-        fetches = _to_fetch(plan, counters, tally, int(_FETCHED * left))
+        fetches = _to_fetch(plan, counters, tally, left)
         strings = Fetches(fetches, counters.most, _numbers(plan))
         left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, likely(question, terms, plan.t)
@@ -311,7 +316,10 @@ def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
 def _to_fetch(
     plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int
 ) -> tuple[Fetch, ...]:
-    """Return the next pieces of the strings of items that will be heavy, the heaviest first."""
+    """Return the next pieces of the strings of items that will be heavy, the heaviest first.
+
+    `nbytes` are what counters leave for them and the table.
+    """
     domain = plan.question.domain
     if not isinstance(domain, Hashed) or not counters.items:
         return ()
@@ -320,10 +328,26 @@ def _to_fetch(
     missing = [name for name in missing if name not in strings.whole]
     numbers = _numbers(plan)
     fetches = tuple(strings.next_piece(name, numbers) for name in missing)
-    fitting = Fetches(fetches, counters.most, numbers).fitting(nbytes)
+    wanted = Fetches(fetches, counters.most, numbers)
+    one = min(1, wanted.fitting(int(_ONE_FETCHED * nbytes)))
+    fitting = max(one, wanted.fitting(int(_FETCHED * nbytes)))
     to_come = len(fetches) * strings.pieces(numbers)
     pace = math.ceil(2 * to_come / max(1, plan.rounds - plan.round))
     return fetches[: min(fitting, pace)]
+
+
+def _check_pieces(question: Question, terms: Terms, rounds: int) -> None:
+    if not isinstance(question.domain, Hashed):
+        return
+    numbers = numbers_for(question.domain, rounds)
+    one = (Fetch(name="", piece=0),)
+    needed = Fetches(one, terms.devices * question.contribution, numbers).lane.nbytes
+    if needed > _LEAST_FETCHED * question.nbytes:
+        words = math.ceil(8 * needed / _LEAST_FETCHED / WORD_BITS)
+        raise ValueError(
+            f"{question.words} words are too few to fetch strings of {question.domain.max_bytes} "
+            f"bytes in {rounds} rounds: {words} words are needed, or fewer max_bytes"
+        )
 
 
 def _numbers(plan: TrackedPlan) -> int:

@@ -9,7 +9,8 @@ from random import Random
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.hashed import Hashed
+from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.round import Phase
 from secagg.deals import Reveal, SeedDeal
@@ -59,11 +60,12 @@ class Studies:
             ValueError: if its question cannot be answered under its terms, or its devices
                 would upload more than `most_bytes` at once.
         """
+        name = self.rng.randbytes(8).hex()
         study = Study(
-            id=self.rng.randbytes(8).hex(),
+            id=name,
             name=request.name,
             state="created",
-            question=request.question.model_dump(mode="json"),
+            question=_salted(request.question, name).model_dump(mode="json"),
             terms=request.terms.model_dump(mode="json"),
             timeouts=request.timeouts.model_dump(mode="json"),
             rounds=request.rounds,
@@ -147,3 +149,14 @@ class Studies:
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
             entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
             cohort.history = [*cohort.history, entered]
+
+
+def _salted(question: AnyQuestion, study: str) -> AnyQuestion:
+    """Return `question` with the study's name for a salt if its keys are hashed without one.
+
+    Tables of keys made for one study are then of no use for another.
+    """
+    if isinstance(question.domain, Hashed) and not question.domain.salt:
+        domain = question.domain.model_copy(update={"salt": study})
+        return question.model_copy(update={"domain": domain})
+    return question
