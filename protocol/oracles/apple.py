@@ -104,10 +104,11 @@ class AppleSketch(Coded):
         pairs = self.space // 2
         values = np.full(pairs, value, np.uint64)
         signs = self._signs(np.arange(pairs, dtype=np.uint64), values).tolist()
+        rows = responses(2, self.keep, Fraction(1, pairs))
         return {
-            2 * pair + sign: odds / pairs
+            2 * pair + sign: odds
             for pair, true in enumerate(signs)
-            for sign, odds in enumerate(responses(true, 2, self.keep))
+            for sign, odds in enumerate(rows[true])
         }
 
     def _hashed(self, j: Codes, values: Values) -> Codes:

@@ -3,8 +3,9 @@
 Whoever sees a report says which of two values it is of. With P, P' the odds that an event is
 seen of the one and of the other, epsilon is at least log(P / P'). Reports are made by the real
 code, bytes and all, and each is sorted by what it says of both values, by each of its bits, and
-by the whole of it if it is short. One half of the reports chooses the event that tells most; the
-other half, which had no say in that, measures it, with the exact bounds of Clopper and Pearson.
+by the whole of it if it is short. One quarter of the reports makes of each sorting the event that
+tells most, another chooses among those, and the half that had no say in that measures the one
+that was chosen, with the exact bounds of Clopper and Pearson.
 
 So the bound is above what an honest oracle claims with odds of no more than 1 - `confidence`,
 however many events are tried. It proves no privacy: that is what `distribution` is for. It
@@ -39,13 +40,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """Reports of certain `kinds` of a sorting, likelier if the device holds value `of`."""
+    """Reports whose kind in a sorting is one of `kinds`, likelier of value `of`."""
 
     name: str
-    sorting: int
+    sorting: _Kinds
     kinds: NDArray[np.int64]
     of: int
-    bound: float
+
+    def bound(self, some: slice, tail: float) -> float:
+        """Return the bound on epsilon by some of the runs."""
+        seen = np.isin(self.sorting[:, some], self.kinds)
+        mine, theirs = seen[[self.of, 1 - self.of]].sum(axis=1, keepdims=True)
+        return float(_bound(mine, theirs, seen.shape[1], tail)[0])
 
 
 def audit(
@@ -64,19 +70,15 @@ def audit(
         raise ValueError(f"runs must be 100 or more, not {runs}")
     pair = np.array(values, np.uint64)
     made = [oracle.perturb(np.full(runs, value, np.uint64), chance) for value in pair]
-    sortings = list(_sortings(oracle, made, pair))
-    half, tail = runs // 2, (1 - confidence) / 2
-    best = max(
-        (
-            _choose(name, number, kinds[:, :half], of, tail)
-            for number, (name, kinds) in enumerate(sortings)
-            for of in (0, 1)
-        ),
-        key=lambda event: event.bound,
-    )
-    seen = np.isin(sortings[best.sorting][1][:, half:], best.kinds).sum(axis=1)
-    bound = _bound(seen[best.of], seen[1 - best.of], runs - half, tail)
-    return Finding(max(0.0, float(bound)), best.name, confidence)
+    first, second, rest = slice(runs // 4), slice(runs // 4, runs // 2), slice(runs // 2, runs)
+    tail = (1 - confidence) / 2
+    events = [
+        _event(name, kinds, of, first, tail)
+        for name, kinds in _sortings(oracle, made, pair)
+        for of in (0, 1)
+    ]
+    best = max(events, key=lambda event: event.bound(second, tail))
+    return Finding(max(0.0, best.bound(rest, tail)), best.name, confidence)
 
 
 def _sortings(
@@ -92,15 +94,15 @@ def _sortings(
         yield "the whole report", bits @ (1 << np.arange(bits.shape[2]))
 
 
-def _choose(name: str, number: int, kinds: _Kinds, of: int, tail: float) -> _Event:
-    """Return the likeliest kinds, as many as give the highest bound."""
+def _event(name: str, sorting: _Kinds, of: int, some: slice, tail: float) -> _Event:
+    """Return the likeliest kinds, as many as give the highest bound by some of the runs."""
+    kinds = sorting[:, some]
     found, where = np.unique(kinds, return_inverse=True)
     counts = np.array([np.bincount(row, minlength=len(found)) for row in where.reshape(2, -1)])
     order = np.argsort(-(counts[of] + 0.5) / (counts[1 - of] + 0.5), kind="stable")
     mine, theirs = (counts[who][order].cumsum() for who in (of, 1 - of))
-    bounds = _bound(mine, theirs, kinds.shape[1], tail)
-    last = int(np.argmax(bounds))
-    return _Event(name, number, found[order[: last + 1]], of, float(bounds[last]))
+    last = int(np.argmax(_bound(mine, theirs, kinds.shape[1], tail)))
+    return _Event(name, sorting, found[order[: last + 1]], of)
 
 
 def _bound(

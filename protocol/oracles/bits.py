@@ -173,13 +173,15 @@ class SubsetSelection(_Bits):
     @classmethod
     def for_mse(cls, epsilon: float, domain: int) -> Self:
         """Return the one with the least worst-case variance; raises as the class does."""
-        low, high = 1, domain - 1  # the variance at 0 falls with w, the variance at 1 rises
+        low, high = 1, max(2, domain // 2)  # the variance at 1 is greater at first, and falls
         while high - low > 1:
             middle = (low + high) // 2
             absent, present = cls(epsilon, domain, middle).spread
-            low, high = (middle, high) if absent > present else (low, middle)
+            low, high = (middle, high) if absent < present else (low, middle)
         return cls(
-            epsilon, domain, best((low, high), lambda w: max(cls(epsilon, domain, w).spread))
+            epsilon,
+            domain,
+            best({low, min(high, domain - 1)}, lambda w: max(cls(epsilon, domain, w).spread)),
         )
 
     @cached_property

@@ -100,9 +100,9 @@ class _Signs(Coded):
         symbols = 2 * self._residues
         column = np.arange(self.columns, dtype=np.uint64)
         true = self._symbols(column, np.full(self.columns, value, np.uint64)).tolist()
-        rows = [responses(symbol, symbols, self.keep) for symbol in range(symbols)]
+        rows = responses(symbols, self.keep, Fraction(1, self.columns))
         return {
-            r * symbols + symbol: odds / self.columns
+            r * symbols + symbol: odds
             for r, truth in enumerate(true)
             for symbol, odds in enumerate(rows[truth])
         }

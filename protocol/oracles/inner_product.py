@@ -131,9 +131,9 @@ class OcmsGf(Coded):
         self._listable(value, self.space)
         r = np.arange(self.vectors, dtype=np.uint64)
         hashed = self.field.inner(r, np.array([value], np.uint64), self.length).tolist()
-        rows = [responses(h, self.q, self.keep) for h in range(self.q)]
+        rows = responses(self.q, self.keep, Fraction(1, self.vectors))
         return {
-            number * self.q + y: rows[h][y] / self.vectors
+            number * self.q + y: rows[h][y]
             for number, h in enumerate(hashed)
             for y in range(self.q)
         }

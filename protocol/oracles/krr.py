@@ -56,7 +56,7 @@ class RandomisedResponse(Coded):
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each value's being the report."""
         self._listable(value, self.domain)
-        return dict(enumerate(responses(value, self.domain, self.keep)))
+        return dict(enumerate(responses(self.domain, self.keep)[value]))
 
     def _encode(self, values: Values, chance: Chance) -> Codes:
         return respond(chance, values, self.domain, self.keep)

@@ -80,9 +80,9 @@ class LocalHashing(Coded):
         hashed = hash_values(
             np.arange(seeds, dtype=np.uint64), np.array([value], np.uint64), self.g
         )
-        rows = [responses(h, self.g, self.keep) for h in range(self.g)]
+        rows = responses(self.g, self.keep, Fraction(1, seeds))
         return {
-            seed * self.g + y: odds / seeds
+            seed * self.g + y: odds
             for seed, h in enumerate(hashed.tolist())
             for y, odds in enumerate(rows[h])
         }

@@ -127,8 +127,10 @@ class OcmsMixture(Coded):
         self._listable(value, self.space)
         first, second = (part.distribution(value) for part in self.parts)
         share, offset = Fraction(self._of_2_64, WHOLE), self.parts[0].space
-        found = {code: share * odds for code, odds in first.items()}
-        return found | {offset + code: (1 - share) * odds for code, odds in second.items()}
+        ours = {odds: share * odds for odds in set(first.values())}
+        theirs = {odds: (1 - share) * odds for odds in set(second.values())}
+        found = {code: ours[odds] for code, odds in first.items()}
+        return found | {offset + code: theirs[odds] for code, odds in second.items()}
 
     def gather(self, reports: Reports, candidates: Values | None = None) -> Counts:
         """Return the counts of `reports`: of the first sketch how many, its cells, the second's.

@@ -106,12 +106,12 @@ class Ocms(Coded):
         """Return the odds of each (a, b, y)."""
         self._listable(value, self.space)
         found, functions = dict[int, Fraction](), self.prime**2
-        rows = [responses(h, self.m, self.keep) for h in range(self.m)]
+        rows = responses(self.m, self.keep, Fraction(1, functions))
         for function in range(functions):
             a, b = divmod(function, self.prime)
             row = rows[(a * value + b) % self.prime % self.m]
             for y, odds in enumerate(row):
-                found[function * self.m + y] = odds / functions
+                found[function * self.m + y] = odds
         return found
 
     def _encode(self, values: Values, chance: Chance) -> Codes:

@@ -52,7 +52,7 @@ def respond(chance: Chance, symbols: Codes, among: int, keep: int) -> Codes:
     return np.where(kept, symbols, others)
 
 
-def responses(symbol: int, among: int, keep: int) -> list[Fraction]:
-    """Return the exact odds of each response to `symbol`."""
-    other = Fraction(WHOLE - keep, WHOLE * (among - 1))
-    return [Fraction(keep, WHOLE) if one == symbol else other for one in range(among)]
+def responses(among: int, keep: int, share: Fraction = Fraction(1)) -> list[list[Fraction]]:
+    """Return for each symbol the exact odds of each response to it, times `share`."""
+    true, other = share * Fraction(keep, WHOLE), share * Fraction(WHOLE - keep, WHOLE * (among - 1))
+    return [[true if y == symbol else other for y in range(among)] for symbol in range(among)]

@@ -35,7 +35,7 @@ def small(epsilon: float) -> list[Oracle]:
 
 def name(oracle: Oracle) -> str:
     """Return a short name for the test."""
-    rest = [str(value) for key, value in oracle.parameters.items() if key not in ("oracle",)]
+    rest = [str(value) for key, value in oracle.parameters.items() if key != "oracle"]
     return "-".join([oracle.name, *rest])
 
 
@@ -54,7 +54,7 @@ def usual() -> list[Oracle]:
         OcmsMixture.for_mse(3.0, 80, hashing="prime"),
         Hadamard(1.5, 90),
         LocalHashing.for_l2(1.0, 70),
-        AppleSketch(2.0, 70, m=16, functions=2**20),
+        AppleSketch(2.0, 70, m=16, functions=2**12),
         Rappor(2.0, 60, symmetric=True),
         Rappor(2.0, 60, symmetric=False),
         SubsetSelection.standard(1.0, 60),
