@@ -9,6 +9,7 @@ what a hash stood for. The price is linear in the length of the longest item. Ha
     alphabet   strings over a few known characters, up to `length` of them: groups of
                characters are numbers to the base |A|
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
+    listed     a dictionary that everybody knows: an item is its place in it
 
 Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
 a length.
@@ -20,6 +21,7 @@ Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
 """
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -28,6 +30,7 @@ from pydantic import Field, model_validator
 
 from protocol.digits import Digits
 from protocol.hashed import Hashed
+from protocol.item_space import ItemSpace, Keys
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
 
@@ -128,7 +131,56 @@ class Utf8(Digits):
         return digits.astype(np.uint8).tobytes().rstrip(b"\0").decode()
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed, Field(discriminator="kind")]
+class Listed(ItemSpace):
+    """A dictionary: the `items` and no others, each with its place for a key.
+
+    The list is part of every plan, so each device receives it.
+    """
+
+    kind: Literal["listed"] = "listed"
+    items: tuple[str, ...] = Field(min_length=2, max_length=2**20, repr=False)
+
+    @model_validator(mode="after")
+    def _is_a_set(self) -> Self:
+        if len(self._places) != len(self.items):
+            raise ValueError("an item stands twice in the list")
+        return self
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {item: place for place, item in enumerate(self.items)}
+
+    @property
+    def chunks(self) -> int:
+        """Return 1."""
+        return 1
+
+    @property
+    def bound(self) -> int:
+        """Return the number of items."""
+        return len(self.items)
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` is in the list."""
+        return item in self._places
+
+    def name(self, item: str) -> str:
+        """Return `item`."""
+        return item
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        """Return the places of these items; ValueError if one is not in the list."""
+        unknown = [name for name in names if name not in self]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not in the list")
+        return np.array([self._places[name] for name in names], np.uint64).reshape(-1, 1)
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the item of each key; None for a key that no item has."""
+        return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
+
+
+Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed | Listed, Field(discriminator="kind")]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

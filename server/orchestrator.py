@@ -43,6 +43,7 @@ _WHAT = {
     Phase.MASKING: "sent their vectors",
     Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
+    Phase.REPORTING: "reported",
 }
 _HEAVY = 2  # sums and answers made at the same time
 
@@ -204,6 +205,8 @@ class Orchestrator:
         return replace(due.waiting, last=max(due.waiting.last, self._since))
 
     def _deadline(self, due: Due, phase: Phase) -> datetime:
+        if phase.is_over:
+            return due.waiting.deadline
         return self.now() + timedelta(seconds=getattr(due.timeouts, phase.value))
 
     def _moved(self, due: Due, phase: Phase, moved: bool) -> None:
@@ -270,7 +273,7 @@ class Orchestrator:
             self.watch.ring(study_bell(study))
             return
         try:
-            outcome = await decode_round(self.store.messages, study, plan, tally)
+            outcome = await decode_round(self.store, study, plan, tally)
         except UNAVAILABLE:
             raise
         except Exception:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.domain import Domain
-from protocol.mechanism import WORD_BITS, Estimate, Question, Terms, ranked
+from protocol.mechanism import WORD_BITS, Estimate, SumQuestion, Terms, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
@@ -37,7 +37,7 @@ MOST_CELLS = 3 * 2**22
 _MOST_VALUE = 2**31
 
 
-class TableQuestion(Question):
+class TableQuestion(SumQuestion):
     """A question for one table a round; `table` is its mode, `hash_bits` of the default one."""
 
     table: Literal["default", "tight"] = "default"
@@ -72,25 +72,25 @@ class Table:
         )
 
 
-def table(question: Question, terms: Terms, t: float, cells: int, seed: bytes) -> Table:
+def table(question: SumQuestion, terms: Terms, t: float, cells: int, seed: bytes) -> Table:
     """Return the table of `cells` cells; ValueError if there is none of so many."""
     threshold = Threshold(t, question.contribution)
     return Table(Iblt(in_mode(question, _cell(question, terms, t), cells), cells, seed), threshold)
 
 
-def in_mode(question: Question, cell: Cell, cells: int) -> Cell:
+def in_mode(question: SumQuestion, cell: Cell, cells: int) -> Cell:
     """Return `cell` as the tables of `cells` have it that the question asks for."""
     return tight_cell(cell, cells) if _is_tight(question) else cell
 
 
-def fitting_cells(question: Question, cell: Cell, nbytes: int) -> int:
+def fitting_cells(question: SumQuestion, cell: Cell, nbytes: int) -> int:
     """Return the most cells of a table that packs into `nbytes`, 0 if none does."""
     return min(
         MOST_CELLS, most_tight_cells(cell, nbytes) if _is_tight(question) else cell.most(nbytes)
     )
 
 
-def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> int:
+def most_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
     """Return the most cells that each of `tables` tables can have in the question's words.
 
     Raises:
@@ -99,14 +99,14 @@ def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> i
     return fitting_cells(question, _cell(question, terms, t), question.nbytes // tables)
 
 
-def words(question: Question, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
+def words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
     """Return the 16-bit words that `tables` tables of `cells` cells take; raises as above."""
     cell = in_mode(question, _cell(question, terms, t), cells)
     nbytes: int = cell.ring(cells).nbytes
     return -(-tables * nbytes * 8 // WORD_BITS)
 
 
-def likely(question: Question, terms: Terms, t: float) -> int:
+def likely(question: SumQuestion, terms: Terms, t: float) -> int:
     """Return what a key's value exceeds with odds of 1e-9: what all tokens together come to.
 
     That is six deviations above their mean, or what they can reach if that is less.
@@ -119,7 +119,7 @@ def likely(question: Question, terms: Terms, t: float) -> int:
     return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
 
 
-def likely_cell(question: Question, most: int, t: float) -> Cell:
+def likely_cell(question: SumQuestion, most: int, t: float) -> Cell:
     """Return what a cell holds if no key comes to more than `most`, as `likely` or less has it."""
     domain, total = question.domain, most
     if _is_tight(question) and t < question.contribution:
@@ -127,7 +127,7 @@ def likely_cell(question: Question, most: int, t: float) -> Cell:
     return Cell(domain.chunks, domain.bound, most, total, _evidence(question))
 
 
-def check_words(question: Question, terms: Terms) -> None:
+def check_words(question: SumQuestion, terms: Terms) -> None:
     """Check that a table of `LEAST_CAPACITY` keys fits.
 
     Raises:
@@ -142,7 +142,7 @@ def check_words(question: Question, terms: Terms) -> None:
         )
 
 
-def worst_threshold(question: Question, terms: Terms) -> float:
+def worst_threshold(question: SumQuestion, terms: Terms) -> float:
     """Return the t at which a table has room for whatever devices hold, with odds of about 1/2.
 
     It is n m / L0, with cells as wide as any threshold needs.
@@ -151,7 +151,7 @@ def worst_threshold(question: Question, terms: Terms) -> float:
     return max(1.0, terms.devices * question.contribution / capacity(cells))
 
 
-def _cell(question: Question, terms: Terms, t: float) -> Cell:
+def _cell(question: SumQuestion, terms: Terms, t: float) -> Cell:
     """Return what a cell must hold when every device adds all it can to one item.
 
     Raises:
@@ -170,12 +170,12 @@ def _cell(question: Question, terms: Terms, t: float) -> Cell:
     return Cell(question.domain.chunks, question.domain.bound, most, total, _evidence(question))
 
 
-def _evidence(question: Question) -> int:
+def _evidence(question: SumQuestion) -> int:
     """Return 1 / odds of the question's hash bits, less what makes powers of two cost a bit."""
     if not isinstance(question, TableQuestion):
         return EVIDENCE
     return max(1, (15 << question.hash_bits) // 16)
 
 
-def _is_tight(question: Question) -> bool:
+def _is_tight(question: SumQuestion) -> bool:
     return isinstance(question, TableQuestion) and question.table == "tight"

@@ -43,9 +43,9 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Mechanism,
     Plan,
-    Question,
+    Summing,
+    SumQuestion,
     Terms,
     ranked,
 )
@@ -149,7 +149,7 @@ class TrackedPlan(Plan):
         return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
 
 
-class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
+class Tracked(Summing[TrackedQuestion, TrackedPlan]):
     """See the module's docstring."""
 
     name = "tracked"
@@ -336,7 +336,7 @@ def _to_fetch(
     return fetches[: min(fitting, pace)]
 
 
-def _check_pieces(question: Question, terms: Terms, rounds: int) -> None:
+def _check_pieces(question: SumQuestion, terms: Terms, rounds: int) -> None:
     if not isinstance(question.domain, Hashed):
         return
     numbers = numbers_for(question.domain, rounds)
@@ -355,7 +355,7 @@ def _numbers(plan: TrackedPlan) -> int:
     return numbers_for(domain, plan.rounds) if isinstance(domain, Hashed) else 1
 
 
-def _cells(question: Question, nbytes: int, most: int, t: float) -> int:
+def _cells(question: SumQuestion, nbytes: int, most: int, t: float) -> int:
     """Return the cells that fit in `nbytes`, and at least those of one key."""
     fitting = fitting_cells(question, likely_cell(question, most, t), nbytes)
     return max(cells_for(1), fitting)

@@ -10,8 +10,9 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
 from protocol.hashed import Hashed
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
 from protocol.messages import ProblemType, StudyRequest, StudyView
+from protocol.report import packed_bytes
 from protocol.round import Phase
 from secagg.deals import Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES
@@ -39,10 +40,14 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
 
 
 def _largest_upload(plan: AnyPlan) -> int:
-    """Return how many bytes a device may say at once: a vector and a deal, or a reveal."""
+    """Return how many bytes a device may say at once: a vector and a deal, a reveal, a report."""
+    if plan.mechanism in REPORTING:
+        nbytes: int = REPORTING[plan.mechanism].nbytes(plan)
+        return packed_bytes(nbytes, plan.registry is not None)
     size = plan.terms.cohort_size
     deal = SeedDeal.nbytes(min(size - 1, MOST_HOLDERS)) + SIGNATURE_BYTES
-    return max(MECHANISMS[plan.mechanism].ring(plan).nbytes + deal, Reveal.nbytes(size))
+    vector: int = SUMMING[plan.mechanism].ring(plan).nbytes
+    return max(vector + deal, Reveal.nbytes(size))
 
 
 @dataclass(frozen=True, slots=True)
