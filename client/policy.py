@@ -68,7 +68,7 @@ class Policy:
     ) -> None:
         """Check the plan that was offered for round `number` of `study`.
 
-        `given` are the studies that this device gave a vector to already: it gives once.
+        `given` are the studies that this device gave to already: it gives once.
 
         Raises:
             PolicyError: names the first limit that the plan is beyond.
@@ -77,7 +77,7 @@ class Policy:
             shown = f"round {plan.round} of {plan.study}"
             raise PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
         if study in given:
-            raise PolicyError("once per study", f"asked for a second vector in study {study}")
+            raise PolicyError("once per study", f"asked for a second contribution to study {study}")
         self._check_registrar(plan)
         if plan.mechanism in SUMMING:
             self._check_terms(plan)
