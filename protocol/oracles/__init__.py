@@ -1,0 +1,1 @@
+"""Local-DP oracles: perturb on the device, aggregate by addition, estimate or identify."""
