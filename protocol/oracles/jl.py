@@ -34,8 +34,8 @@ class JohnsonLindenstrauss(Projection):
     _signs: Family = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rows <= 2**16:
-            raise ValueError(f"rows must be within 1 and 65,536, not {self.rows}")
+        if not 1 <= self.rows <= 2**14:
+            raise ValueError(f"rows must be within 1 and 16,384, not {self.rows}")
         Projection.__post_init__(self)
         family = Family(self.seed, "hsu2012 jl", 2, -(-self.rows // 64))
         object.__setattr__(self, "_signs", family)

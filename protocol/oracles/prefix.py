@@ -43,6 +43,10 @@ class FrequencyOracle(Protocol):
     def domain(self) -> int:
         """Return the bound of values."""
 
+    @property
+    def bits(self) -> int:
+        """Return the bits of a report, which takes as many bytes as hold them."""
+
     def perturb(self, values: Values, chance: Chance) -> Reports:
         """Return a report for each of `values`, shape `(n, bytes)`."""
 
@@ -104,6 +108,11 @@ class PrefixExtension:
         """Return the lengths of prefixes that are reported, in bits."""
         return [*range(self.start, self.length, self.step), self.length]
 
+    @property
+    def bits(self) -> int:
+        """Return the bits of a report: a byte and the oracle's."""
+        return 8 + self.oracle.bits
+
     def perturb(self, strings: Strings, chance: Chance) -> Reports:
         """Return a report for each of `strings`: which length, a byte, and the oracle's report.
 
@@ -122,7 +131,7 @@ class PrefixExtension:
         for group in np.unique(groups).tolist():
             rows = np.flatnonzero(groups == group)
             said.append((rows, self.oracle.perturb(self._keys(strings[rows], group), chance)))
-        reports = np.empty((len(strings), 1 + said[0][1].shape[1]), np.uint8)
+        reports = np.empty((len(strings), -(-self.bits // 8)), np.uint8)
         reports[:, 0] = groups
         for rows, part in said:
             reports[rows, 1:] = part
@@ -136,8 +145,9 @@ class PrefixExtension:
         Raises:
             ValueError: if `reports` are no reports, or none is of some length, or `most` < 1.
         """
-        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] < 2:
-            raise ValueError(f"reports must be uint8 of shape (n, bytes), not {reports.shape}")
+        width = -(-self.bits // 8)
+        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != width:
+            raise ValueError(f"reports must be uint8 of shape (n, {width}), not {reports.shape}")
         if most < 1:
             raise ValueError(f"most must be 1 or more, not {most}")
         groups = reports[:, 0]

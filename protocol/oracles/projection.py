@@ -42,6 +42,7 @@ from protocol.oracles.randomizers import Additive, Floats, Randomizer, Sampled, 
 Noise = Literal["paper", "laplace", "gaussian", "pure", "sampled"]
 Relation = Literal["replacement", "deletion"]
 Values = NDArray[np.uint64]
+MOST_INTEGERS = 2**20
 _AT_ONCE = 2**20  # cells that are held in memory
 
 S = TypeVar("S", np.uint8, np.uint64)
@@ -82,6 +83,11 @@ class Projection(ABC):
             raise ValueError(f"size must be within 2 and {self.most_values:,}, not {self.size}")
         if len(self.seed) != 32:
             raise ValueError(f"seed must have 32 bytes, not {len(self.seed)}")
+        if self.queries * self.cells > MOST_INTEGERS:
+            raise ValueError(
+                f"messages must have {MOST_INTEGERS:,} integers at most, "
+                f"not {self.queries} queries of {self.cells} cells"
+            )
         object.__setattr__(self, "randomizer", self._randomizer())
 
     @property

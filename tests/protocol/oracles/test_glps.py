@@ -142,3 +142,8 @@ def test_a_message_has_the_bits_that_are_stated() -> None:
 def test_shapes_out_of_range_are_refused(parameter: str, wrong: int) -> None:
     with pytest.raises(ValueError, match=f"{parameter} must be"):
         SparseRecovery(epsilon=1, size=1000, seed=SEED, **{parameter: wrong})  # type: ignore[arg-type]
+
+
+def test_a_message_that_nobody_could_send_is_refused() -> None:
+    with pytest.raises(ValueError, match="messages must have 1,048,576 integers at most"):
+        SparseRecovery(epsilon=1, size=2**64, seed=SEED, buckets=2**14)

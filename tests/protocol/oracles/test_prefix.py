@@ -33,6 +33,11 @@ class Hadamard:
         return Fields((self.domain, 2))
 
     @property
+    def bits(self) -> int:
+        """Return the bits of a report."""
+        return self.fields.bits
+
+    @property
     def gain(self) -> float:
         """Return p - q."""
         return math.tanh(self.epsilon / 2)
@@ -195,6 +200,7 @@ def test_batches_are_concatenated_and_a_device_is_one_row() -> None:
     chance = seeded(rng)
     parts = [mechanism.perturb(strings[:1], system), mechanism.perturb(strings[1:], chance)]
     assert parts[0].shape == (1, 1 + 2)
+    assert mechanism.bits == 8 + 13
     assert mechanism.identify(np.concatenate(parts))[0].value == b"abcd"
 
 
@@ -241,9 +247,9 @@ def test_strings_of_another_form_are_refused(strings: NDArray[Any]) -> None:
 def test_reports_of_another_form_are_refused() -> None:
     mechanism = PrefixExtension(oracle=Hadamard(2**8, 1.0), size=8, seed=SEED)
     reports = mechanism.perturb(np.zeros((500, 8), np.uint8), seeded(np.random.default_rng(6)))
-    with pytest.raises(ValueError, match=r"reports must be uint8 of shape \(n, bytes\)"):
+    with pytest.raises(ValueError, match=r"reports must be uint8 of shape \(n, 3\)"):
         mechanism.identify(reports.astype(np.int64))
-    with pytest.raises(ValueError, match=r"shape \(n, 2\), not uint8 of"):
+    with pytest.raises(ValueError, match=r"reports must be uint8 of shape \(n, 3\)"):
         mechanism.identify(reports[:, :-1])
     with pytest.raises(ValueError, match="most must be 1 or more"):
         mechanism.identify(reports, 0)

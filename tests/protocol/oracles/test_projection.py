@@ -2,10 +2,12 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,3 +317,9 @@ def test_states_of_another_form_are_refused(name: str) -> None:
         mechanism.identify(state[1:], 3)
     with pytest.raises(ValueError, match="n must be the number of reports, 3, not 4"):
         mechanism.identify(state, 4)
+
+
+def test_the_page_shows_code_that_works() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "hsu2012.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "hsu2012.md", "exec"), {})  # noqa: S102
