@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from protocol.chance import Chance, below
 from protocol.hashing import Family, reduce
-from protocol.oracles.wire import Reports
 from protocol.oracles.projection import Values
 from protocol.oracles.randomizers import Floats
+from protocol.oracles.wire import Reports
 
 Strings = NDArray[np.uint8]
 MOST_CANDIDATES = 2**22

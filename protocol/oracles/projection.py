@@ -36,8 +36,8 @@ from protocol.oracles.composition import (
     pure_scale,
 )
 from protocol.oracles.discrete_noise import Integers
-from protocol.oracles.wire import Reports
 from protocol.oracles.randomizers import Additive, Floats, Randomizer, Sampled, Symbols
+from protocol.oracles.wire import Reports
 
 Noise = Literal["paper", "laplace", "gaussian", "pure", "sampled"]
 Relation = Literal["replacement", "deletion"]

@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from protocol.chance import Chance, below, happens, seeded, system
-from protocol.oracles.wire import Fields, Reports
 from protocol.oracles.prefix import PrefixExtension
 from protocol.oracles.projection import Values
 from protocol.oracles.randomizers import Floats
+from protocol.oracles.wire import Fields, Reports
 
 SEED = bytes(32)
 
