@@ -92,7 +92,7 @@ class _Signs(Coded):
 
     def whole_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform."""
-        return 8.0 * reports + 30.0 * self.space
+        return 8.0 * reports + 10.0 * self.space
 
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each (r, residue, sign)."""

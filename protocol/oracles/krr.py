@@ -20,7 +20,7 @@ import numpy as np
 from protocol.chance import Chance
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Codes, Support, Values, Votes
-from protocol.oracles.odds import WHOLE, favour, respond, responses
+from protocol.oracles.odds import WHOLE, favour, respond
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class RandomisedResponse(Coded):
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each value's being the report."""
         self._listable(value, self.domain)
-        return dict(enumerate(responses(self.domain, self.keep)[value]))
+        p, q = self.true_odds, self.false_odds
+        return {report: p if report == value else q for report in range(self.domain)}
 
     def _encode(self, values: Values, chance: Chance) -> Codes:
         return respond(chance, values, self.domain, self.keep)

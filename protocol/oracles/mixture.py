@@ -7,8 +7,8 @@ m_1 with odds of `share`, else to m_2, has the mean of both variances, at every 
     f^       =  (1/n) sum over both of (S_i - n_i q_i) / (p_i - q_i)
 
 Which is drawn before the value is looked at, so it tells nothing. For OCMS over GF(q) it makes
-up for the gaps between fields as well: at epsilon 2, of 3 and 5 both, worst cases are better
-than of the best single m.
+up for the gaps between fields as well: at epsilon 3, where m = 6 is the best and no field has 6
+elements, GF(5) and GF(7) together are better than that.
 
 Source: ours.
 """

@@ -100,7 +100,7 @@ class Ocms(Coded):
 
     def whole_ns(self, reports: int) -> float:
         """Return the nanoseconds of going through all preimages."""
-        return 1.2 * reports * self.prime / self.m + 200.0 * reports + self.prime
+        return 0.7 * reports * self.prime / self.m + 200.0 * reports + self.prime
 
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each (a, b, y)."""

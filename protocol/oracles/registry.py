@@ -1,5 +1,7 @@
 """Every oracle by name, and back from the parameters that define one."""
 
+from dataclasses import fields
+
 from protocol.oracles.apple import AppleSketch
 from protocol.oracles.bits import Rappor, SubsetSelection
 from protocol.oracles.counts import Parameters
@@ -32,13 +34,16 @@ def oracle_of(parameters: Parameters) -> Oracle:
     """Return the oracle that these are the `parameters` of.
 
     Raises:
-        ValueError: if there is none of that name, or a parameter is missing, unknown or out of
-            range.
+        ValueError: if there is none of that name, or a parameter is missing, unknown, of
+            another type or out of range.
     """
     rest = dict(parameters)
     name = str(rest.pop("oracle", ""))
     if name not in ORACLES:
         raise ValueError(f"oracle must be one of {', '.join(ORACLES)}, not {name!r}")
+    for one in fields(ORACLES[name]):
+        if one.type in (int, bool) and one.name in rest and type(rest[one.name]) is not one.type:
+            raise ValueError(f"{one.name} must be of type {one.type.__name__}")
     try:
         return ORACLES[name](**rest)  # type: ignore[arg-type]  # checked by the class
     except TypeError as error:

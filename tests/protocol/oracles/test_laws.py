@@ -1,5 +1,7 @@
 """What holds of every oracle: reports travel and add, in any order, and garbage is refused."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from protocol.chance import seeded, system
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Counts, Values
+from protocol.oracles.inner_product import OcmsGf
 from protocol.oracles.oracle import MOST_WHOLE, Oracle
 from protocol.oracles.registry import ORACLES, oracle_of
 from tests.protocol.oracles.examples import name, small, usual
@@ -192,6 +195,10 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
         ({"oracle": "rappor", "domain": 2**25, "symmetric": True}, r"at most 2\^24"),
         ({"oracle": "hadamard", "domain": 9, "m": 2}, "hadamard: .* unexpected"),
         ({"oracle": "ocms", "domain": 9, "m": 2}, "ocms: .* missing"),
+        ({"oracle": "ocms", "domain": 9.0, "m": 2, "prime": 101}, "domain must be of type int"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": "3"}, "q must be of type int"),
+        ({"oracle": "rappor", "domain": 9, "symmetric": 1}, "symmetric must be of type bool"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": 3, "epsilon": "1"}, "ocms-gf: "),
         ({"oracle": "flh", "domain": 9}, "oracle must be one of krr, ocms"),
     ],
 )
@@ -199,7 +206,29 @@ def test_a_parameter_out_of_range_is_refused_by_name(
     parameters: dict[str, str | int | float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        oracle_of(parameters | {"epsilon": 1.0})
+        oracle_of({"epsilon": 1.0} | parameters)
+
+
+@pytest.mark.parametrize("oracle", [OcmsGf(5.0, 30_000, 149), OcmsGf(3.0, 70_000, 16)], ids=name)
+def test_large_fields_are_decoded_by_solutions(oracle: OcmsGf) -> None:
+    assert not oracle.is_tabled
+    reports = oracle.perturb(held(oracle, 400), seeded(np.random.default_rng(8)))
+    some = np.arange(0, oracle.domain, 97, dtype=np.uint64)
+    votes = oracle.votes(reports, some).sum(axis=0, dtype=np.int64)
+    whole = oracle.support(oracle.gather(reports))
+    assert whole[::97].tolist() == votes.tolist()
+    assert abs(int(whole.sum()) - 400 * oracle.domain / oracle.q) < 0.01 * whole.sum()
+
+
+def test_devices_do_without_the_compiler() -> None:
+    code = (
+        "import sys, numpy as np; from protocol.chance import system;"
+        "from protocol.oracles.registry import oracle_of;"
+        "made = oracle_of({'oracle': 'ocms', 'epsilon': 1.0, 'domain': 50, 'm': 3, 'prime': 101});"
+        "made.perturb(np.array([3], np.uint64), system);"
+        "assert not {'numba', 'scipy.fft', 'scipy.stats'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_large_domain_is_asked_for_candidates_only() -> None:
