@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from protocol.chance import Chance, happens
 from protocol.oracles.counts import Reports, Support, Values, Votes
+from protocol.oracles.limits import check_epsilon
 from protocol.oracles.odds import WHOLE, favour
 from protocol.oracles.optimal import best
 from protocol.oracles.oracle import Oracle
@@ -168,6 +169,7 @@ class SubsetSelection(_Bits):
     @classmethod
     def standard(cls, epsilon: float, domain: int) -> Self:
         """Return the one with w = d/(e + 1), rounded; raises as the class does."""
+        check_epsilon(epsilon)
         return cls(epsilon, domain, max(1, round(domain / (exp(epsilon) + 1))))
 
     @classmethod

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from protocol.chance import Chance, below
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Codes, Frequencies, Support, Values, Votes
+from protocol.oracles.limits import check_epsilon
 from protocol.oracles.odds import WHOLE, favour, respond, responses
 from protocol.oracles.transforms import hadamard
 
@@ -170,8 +171,9 @@ class RecursiveHadamard(_Signs):
         Raises:
             ValueError: if a parameter is out of range, or the domain no larger than that.
         """
+        check_epsilon(epsilon)
         residues = 1
-        while 2 * residues < min(exp(min(epsilon, 64)), domain):
+        while 2 * residues < min(exp(epsilon), domain):
             residues *= 2
         return cls(epsilon, domain, residues)
 

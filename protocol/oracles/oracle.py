@@ -44,10 +44,8 @@ from protocol.oracles.counts import (
     Values,
     Votes,
 )
+from protocol.oracles.limits import MOST_WHOLE, check_domain, check_epsilon
 
-LEAST_EPSILON, MOST_EPSILON = 1e-6, 32.0
-MOST_DOMAIN = 2**32
-MOST_WHOLE = 2**26  # values that are counted all together
 _ROWS = 2**15  # reports at once: their words stay in the processor's cache
 _MOST_VOTES = 2**22  # at once
 _MOST_REPORTS_LISTED = 2**20
@@ -66,12 +64,8 @@ class Oracle(ABC):
     domain: int
 
     def __post_init__(self) -> None:
-        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:  # NaN is not
-            raise ValueError(
-                f"epsilon must be within {LEAST_EPSILON:g} and {MOST_EPSILON:g}, not {self.epsilon}"
-            )
-        if not 2 <= self.domain <= MOST_DOMAIN:
-            raise ValueError(f"domain must be within 2 and 2^32, not {self.domain}")
+        check_epsilon(self.epsilon)
+        check_domain(self.domain)
 
     @property
     def parameters(self) -> Parameters:

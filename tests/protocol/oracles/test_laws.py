@@ -2,16 +2,23 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from protocol.chance import seeded, system
+from protocol.oracles.bits import SubsetSelection
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Counts, Values
+from protocol.oracles.hadamard import RecursiveHadamard
 from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.oracle import MOST_WHOLE, Oracle
+from protocol.oracles.limits import MOST_WHOLE
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.mixture import OcmsMixture
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.oracle import Oracle
 from protocol.oracles.registry import ORACLES, oracle_of
 from tests.protocol.oracles.examples import name, small, usual
 
@@ -150,11 +157,22 @@ def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
         one.support(Counts(one, 9, np.zeros(3, np.int64)))
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 33.0, 1e-9])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9])
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     for oracle in small(1.0):
         with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
             oracle_of(oracle.parameters | {"epsilon": epsilon})
+    makers: list[Callable[[float, int], Oracle]] = [
+        *(kind.for_mse for kind in (Ocms, OcmsGf, OcmsMixture, SubsetSelection)),
+        *(kind.for_l2 for kind in (Ocms, OcmsGf, LocalHashing)),
+        SubsetSelection.standard,
+        RecursiveHadamard.for_epsilon,
+    ]
+    for make in makers:
+        with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
+            make(epsilon, 1000)
+        with pytest.raises(ValueError, match="domain must be"):
+            make(1.0, 0)
 
 
 @pytest.mark.parametrize(
