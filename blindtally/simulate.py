@@ -27,6 +27,7 @@ from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
+_APART = "json_path", "sets", "epsilon", "goal"  # options that are no fields of `Asked`
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,7 @@ def simulate(
         wanted = Wanted(mechanism, data, column, clients, threshold, epsilon, goal, seed)
         _simulate_reports(wanted, json_path)
         return
-    others = ("json_path", "sets", "epsilon", "goal")
-    options = {k: v for k, v in locals().items() if k not in others}
+    options = {k: v for k, v in locals().items() if k not in _APART}
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
