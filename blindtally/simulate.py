@@ -20,7 +20,7 @@ from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
 from blindtally.simulate_reports import Wanted
 from protocol.domain import Alphabet, Utf8, cheapest_domain
-from protocol.mechanism import Question, Terms
+from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.simulation import run_study
 from secagg.parameters import Mode
@@ -219,7 +219,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or name in Question.model_fields:
+        if not equals or name in SumQuestion.model_fields:
             raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
         try:
             settings[name] = json.loads(value)

@@ -62,7 +62,7 @@ from protocol.mechanisms.outlook import (
     slipped,
     worth_tracking,
 )
-from protocol.mechanisms.strings import Fetch, Fetches, Strings, numbers_for
+from protocol.mechanisms.strings import NUMBER_BYTES, Fetch, Fetches, Strings, numbers_for
 from protocol.mechanisms.tables import (
     MOST_CELLS,
     Table,
@@ -337,22 +337,32 @@ def _to_fetch(
 
 
 def _check_pieces(question: SumQuestion, terms: Terms, rounds: int) -> None:
-    if not isinstance(question.domain, Hashed):
+    """Check that the longest string can be fetched, from the second round on, piece by piece."""
+    domain = question.domain
+    if not isinstance(domain, Hashed):
         return
-    numbers = numbers_for(question.domain, rounds)
-    one = (Fetch(name="", piece=0),)
-    needed = Fetches(one, terms.devices * question.contribution, numbers).lane.nbytes
-    if needed > _LEAST_FETCHED * question.nbytes:
-        words = math.ceil(8 * needed / _LEAST_FETCHED / WORD_BITS)
+    least = -(-domain.max_bytes // (NUMBER_BYTES * max(1, rounds - 1)))
+    if _most_numbers(question, terms) < least:
+        one = Fetches((Fetch(name="", piece=0),), terms.devices * question.contribution, least)
+        words = math.ceil(8 * one.lane.nbytes / _LEAST_FETCHED / WORD_BITS)
         raise ValueError(
-            f"{question.words} words are too few to fetch strings of {question.domain.max_bytes} "
+            f"{question.words} words are too few to fetch strings of {domain.max_bytes} "
             f"bytes in {rounds} rounds: {words} words are needed, or fewer max_bytes"
         )
 
 
+def _most_numbers(question: SumQuestion, terms: Terms) -> int:
+    """Return the numbers of a piece that fits whatever the counters take."""
+    bits = Fetches((), terms.devices * question.contribution, 1).lane.bits
+    return int(8 * _LEAST_FETCHED * question.nbytes) // bits
+
+
 def _numbers(plan: TrackedPlan) -> int:
     domain = plan.question.domain
-    return numbers_for(domain, plan.rounds) if isinstance(domain, Hashed) else 1
+    if not isinstance(domain, Hashed):
+        return 1
+    most = _most_numbers(plan.question, plan.terms)
+    return max(1, min(numbers_for(domain, plan.rounds), most))
 
 
 def _cells(question: SumQuestion, nbytes: int, most: int, t: float) -> int:

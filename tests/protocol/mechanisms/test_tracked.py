@@ -173,7 +173,7 @@ def test_long_studies_are_remembered_in_blocks() -> None:
 def test_strings_too_long_for_the_words_are_refused_with_the_words_that_do() -> None:
     long = Hashed(max_bytes=4000)
     chance = random.Random(1)
-    with pytest.raises(ValueError, match="bytes in 6 rounds: 8340 words are needed") as refused:
+    with pytest.raises(ValueError, match="bytes in 6 rounds: 3340 words are needed") as refused:
         MECHANISM.first_plan(question(domain=long, words=900), TERMS, "study", 6, chance)
     words = int(str(refused.value).split(": ")[1].split()[0])
     MECHANISM.first_plan(question(domain=long, words=words), TERMS, "study", 6, chance)
