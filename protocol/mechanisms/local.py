@@ -38,7 +38,7 @@ from protocol.mechanism import (
     ranked,
 )
 from protocol.mechanisms.holdings import check_contribution
-from protocol.oracles.counts import Counts, Frequencies, Values
+from protocol.oracles.counts import Counts, Frequencies, Parameters, Values
 from protocol.oracles.goals import Goal, oracle_for
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.registry import oracle_of
@@ -90,7 +90,7 @@ class LocalPlan(Plan):
 
     mechanism: Name
     question: LocalQuestion
-    parameters: dict[str, str | int | float]
+    parameters: Parameters
 
     @model_validator(mode="after")
     def _is_the_oracle_asked_for(self) -> "LocalPlan":

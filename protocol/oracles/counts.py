@@ -15,7 +15,7 @@ Reports: TypeAlias = NDArray[np.uint8]  # (n, nbytes): reports on the wire
 Votes: TypeAlias = NDArray[np.int8]  # (n, k): what each report says of each candidate
 Support: TypeAlias = NDArray[np.int64]
 Frequencies: TypeAlias = NDArray[np.float64]
-Parameters: TypeAlias = dict[str, str | int | float]
+Parameters: TypeAlias = dict[str, str | bool | int | float]
 
 
 @dataclass(frozen=True, eq=False)
