@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.simulation import Outcome
 
 
@@ -106,7 +106,7 @@ def measure(outcomes: Sequence[Outcome[AnyPlan]], question: AnyQuestion) -> Resu
     truth: Counter[str] = Counter()
     for outcome in outcomes:
         truth.update(outcome.truth)
-    concluded = MECHANISMS[question.mechanism].conclude(question, outcomes[-1].tally)
+    concluded = SUMMING[question.mechanism].conclude(question, outcomes[-1].tally)
     heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in concluded)
     return Result(
         comparison=compare(heavy, truth, question.threshold),
@@ -118,4 +118,4 @@ def measure(outcomes: Sequence[Outcome[AnyPlan]], question: AnyQuestion) -> Resu
 
 
 def _words(plan: AnyPlan) -> int:
-    return -(-MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
+    return -(-SUMMING[plan.mechanism].ring(plan).nbytes // 2)

@@ -14,17 +14,20 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from blindtally import simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
+from blindtally.simulate_reports import Wanted
 from protocol.domain import Alphabet, Utf8, cheapest_domain
-from protocol.mechanism import Question, Terms
-from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
+from protocol.mechanism import SumQuestion, Terms
+from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
+_APART = "json_path", "sets", "epsilon", "goal"  # options that are no fields of `Asked`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def simulate(
     mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
     data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
     column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds (R).")] = 30,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds (R); reports have one.")] = 30,
     clients: Annotated[int, typer.Option(min=3, help="Devices in a round (n).")] = 10_000,
     threshold: Annotated[
         float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
@@ -90,6 +93,12 @@ def simulate(
     mode: Annotated[
         Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
     ] = "active",
+    epsilon: Annotated[
+        float, typer.Option(help="What a locally private report costs its device.")
+    ] = 1.0,
+    goal: Annotated[
+        Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
+    ] = "l2",
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A field of this mechanism's question."),
@@ -103,7 +112,11 @@ def simulate(
 
     Example: blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
     """
-    options = {k: v for k, v in locals().items() if k not in ("json_path", "sets")}
+    if mechanism in REPORTING:
+        wanted = Wanted(mechanism, data, column, clients, threshold, epsilon, goal, seed)
+        _simulate_reports(wanted, json_path)
+        return
+    options = {k: v for k, v in locals().items() if k not in _APART}
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
@@ -119,9 +132,22 @@ def simulate(
         write_json(json_path, as_json(asked, setup, result))
 
 
+def _simulate_reports(wanted: Wanted, json_path: str | None) -> None:
+    try:
+        result = simulate_reports.run(wanted)
+    except ValidationError as error:
+        raise failed("; ".join(one["msg"] for one in error.errors())) from None
+    except ValueError as error:
+        raise failed(str(error)) from None
+    if json_path != "-":
+        simulate_reports.show(wanted, result)
+    if json_path is not None:
+        write_json(json_path, simulate_reports.as_json(wanted, result))
+
+
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
     """Return what the study finds; progress goes to stderr if somebody watches it."""
-    mechanism = MECHANISMS[setup.question.mechanism]
+    mechanism = SUMMING[setup.question.mechanism]
     people = setup.population.rounds(
         setup.rounds,
         setup.clients,
@@ -193,7 +219,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or name in Question.model_fields:
+        if not equals or name in SumQuestion.model_fields:
             raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
         try:
             settings[name] = json.loads(value)

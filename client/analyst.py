@@ -21,7 +21,7 @@ import stamina
 
 from client.problems import accept, was_not_done, worth_repeating
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyQuestion
+from protocol.mechanisms import SUMMING, AnyQuestion
 from protocol.messages import (
     RETRY_SECONDS,
     HeavyHitter,
@@ -176,7 +176,7 @@ class Analyst:
             CohortFailedError: if it never will be.
         """
         path = f"/studies/{study}/rounds/{view.number}/cohorts/{cohort}/sum"
-        ring: Ring = MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+        ring: Ring = SUMMING[view.plan.question.mechanism].ring(view.plan)
         return ring.unpack(self._send("GET", path).content)
 
     def _study(self, method: str, path: str) -> StudyView:

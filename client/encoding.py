@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.mechanism import Histogram
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.sampling import clip
 from secagg.ring import Vector
 
@@ -45,6 +45,6 @@ def contribute(question: AnyQuestion, held: Histogram, rng: np.random.Generator)
 
 def encode(plan: AnyPlan, contribution: Contribution, rng: np.random.Generator) -> Vector:
     """Return the vector of `plan` that carries `contribution`."""
-    mechanism = MECHANISMS[plan.question.mechanism]
+    mechanism = SUMMING[plan.question.mechanism]
     vector: Vector = mechanism.encode(plan, contribution.histogram, rng)
     return vector

@@ -33,8 +33,12 @@ from client.problems import (
     WrongPhaseError,
     WrongStateError,
 )
+from client.reporting import Reporting
 from client.transport import POLL_SECONDS, Traffic, Transport
+from protocol.chance import system
 from protocol.mechanism import Histogram, enrolment_scope
+from protocol.mechanisms import REPORTING
+from protocol.mechanisms.local import EVERY_STUDY
 from protocol.messages import CohortView, RoundView, StudyView
 from protocol.round import Phase, phases
 from secagg.cohort import Registry
@@ -226,15 +230,13 @@ class Fleet:
     ) -> Entry:
         device = self._device(index)
         chance = np.random.default_rng([self._crew.seed, index, view.number])
-        part = Participation(
-            transport,
-            view,
-            device,
-            policy=self._crew.policy,
-            secrets=self._secrets,
-            chance=chance,
-        )
+        part = self._part(transport, view, device, chance)
         last, end, error = None, End.FINISHED, ""
+        if leaving is not None and isinstance(part, Reporting):  # it has one step to take
+            heard(None)
+            return Entry(
+                index, End.VANISHED, None, -1, -1, transport.traffic, device.contribution, None
+            )
         steps = part.steps(self._study.id)
         try:
             async for last in steps:
@@ -252,6 +254,16 @@ class Fleet:
         cohort, slot = (seat.cohort, seat.slot) if seat else (-1, -1)
         given = device.contribution
         return Entry(index, end, last, cohort, slot, transport.traffic, given, part.vector, error)
+
+    def _part(
+        self, transport: Transport, view: RoundView, device: Device, chance: np.random.Generator
+    ) -> Participation | Reporting:
+        policy = self._crew.policy
+        if view.plan.mechanism in REPORTING:
+            return Reporting(transport, view, device, policy=policy, chance=system)
+        return Participation(
+            transport, view, device, policy=policy, secrets=self._secrets, chance=chance
+        )
 
     def _free(self) -> list[int]:
         """Return the devices that may still give their vectors."""
@@ -291,7 +303,9 @@ def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> b
     """Return the enrolment of `identity` for `study`, empty if nobody enrols."""
     if registrar is None or study.terms.registrar is None:
         return b""
-    registry = Registry(registrar.public, enrolment_scope(study.id))
+    is_report = study.question.mechanism in REPORTING
+    scope = enrolment_scope(EVERY_STUDY if is_report else study.id)
+    registry = Registry(registrar.public, scope)
     return registrar.sign(registry.enrolment(identity.public))
 
 

@@ -9,6 +9,8 @@ once; by asking again one might:
     other shares            nothing by itself, but other holders, picked anew: who may ask for
                             them a billion times meets some that are its own
 
+    another report          private by its own chance only, and each costs epsilon again
+
 So of the first three a device gives one in a study, ever, and it draws holders a few times (a
 draw is recorded as the digest of its keys, since it counts even if nothing is sent for it). It
 records the digest of what it is about to send, durably, and only then sends it. The same bytes
@@ -20,12 +22,16 @@ No secret is ever written. Keys, seeds and shares live in memory only, so after 
 is nothing left of a round that could be given; what the journal adds then is that no other
 round begins. A crash between record and send costs a device its part in one study, and
 nothing worse.
+
+Of reports it also records what each costs, and so what a device has spent: that holds for all
+studies together.
 """
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -44,22 +50,29 @@ class What(StrEnum):
     VECTOR = "vector"
     CONFIRMATION = "confirmation"
     REVEAL = "reveal"
+    REPORT = "report"
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """That a device gave a message of SHA-256 `digest`, in hexadecimal, to a study's cohort."""
+    """That a device gave a message of SHA-256 `digest`, in hexadecimal, to a study's cohort.
+
+    `epsilon` is what it cost.
+    """
 
     study: str
     round: int
     cohort: int
     what: What
     digest: str
+    epsilon: float = 0.0
 
     @classmethod
-    def of(cls, study: str, number: int, cohort: int, what: What, body: bytes) -> Self:
+    def of(
+        cls, study: str, number: int, cohort: int, what: What, body: bytes, epsilon: float = 0.0
+    ) -> Self:
         """Return the record of `body`."""
-        return cls(study, number, cohort, what, sha256(body).hexdigest())
+        return cls(study, number, cohort, what, sha256(body).hexdigest(), epsilon)
 
 
 class JournalError(RuntimeError):
@@ -69,11 +82,16 @@ class JournalError(RuntimeError):
 class Journal(ABC):
     """What one device gave, in all its studies."""
 
-    def record(self, given: Given, most: int = 1) -> None:
+    def record(
+        self, given: Given, most: int = 1, allow: Callable[[float], None] | None = None
+    ) -> None:
         """Record what is about to be sent; once this returns it may be.
 
+        `allow` is asked first whether it may be spent, by the epsilon that was spent before.
+
         Raises:
-            PolicyError: if the device gave `most` other messages of this kind in this study.
+            PolicyError: if the device gave `most` other messages of this kind in this study, or
+                `allow` raises it.
             JournalError: if it cannot be recorded.
         """
         with self._exclusive() as known:
@@ -83,16 +101,19 @@ class Journal(ABC):
             if len(alike) >= most:
                 asked = f"asked for {given.what} number {most + 1} in study {given.study}"
                 raise PolicyError("once per study" if most == 1 else "max_sharings", asked)
+            if allow is not None:
+                allow(math.fsum(one.epsilon for one in known))
             self._append(given)
 
     def studies(self) -> frozenset[str]:
-        """Return the studies that the device gave a vector to: it takes no further part there.
+        """Return the studies that the device gave to: it takes no further part there.
 
         Raises:
             JournalError: if the journal cannot be read.
         """
         with self._exclusive() as known:
-            return frozenset(one.study for one in known if one.what is What.VECTOR)
+            given = (What.VECTOR, What.REPORT)
+            return frozenset(one.study for one in known if one.what in given)
 
     @abstractmethod
     @contextmanager

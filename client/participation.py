@@ -29,7 +29,7 @@ from client.encoding import Contribution, encode
 from client.journal import Given, Journal, What
 from client.policy import Policy
 from client.transport import Transport
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms import SUMMING
 from protocol.messages import (
     Join,
     RoundView,
@@ -40,7 +40,7 @@ from protocol.messages import (
     unpack_roster,
     unpack_sharers,
 )
-from protocol.round import phases
+from protocol.round import Phase, phases
 from secagg.cohort import Cohort, View
 from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.errors import RefusedError
@@ -64,9 +64,17 @@ class Step(StrEnum):
     MASKED = "masked"
     CONFIRMED = "confirmed"
     REVEALED = "revealed"
+    REPORTED = "reported"
 
 
-STEP_IN: Final = dict(zip(phases("active"), Step, strict=True))  # the step that a phase awaits
+STEP_IN: Final = {  # the step that a phase awaits
+    Phase.ENROLLING: Step.JOINED,
+    Phase.SHARING: Step.SHARED,
+    Phase.MASKING: Step.MASKED,
+    Phase.CONFIRMING: Step.CONFIRMED,
+    Phase.UNMASKING: Step.REVEALED,
+    Phase.REPORTING: Step.REPORTED,
+}
 
 
 def steps(mode: Mode) -> tuple[Step, ...]:
@@ -117,7 +125,7 @@ class Participation:
         self._secrets = secrets
         self._chance = chance
         self._ticket = ""
-        self._ring: Ring = MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+        self._ring: Ring = SUMMING[view.plan.question.mechanism].ring(view.plan)
 
     async def steps(self, study: str) -> AsyncGenerator[Step]:
         """Take part in a round of `study`, step by step.

@@ -15,8 +15,9 @@ the plan's terms, which it compares here, and from the roster.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
 from protocol.messages import Seat
+from protocol.report import packed_bytes
 from secagg.deals import KeyDeal, SeedDeal
 from secagg.errors import RefusedError
 from secagg.keys import SIGNATURE_BYTES, Identity
@@ -46,7 +47,9 @@ class Policy:
     others, None if any may, or nobody. `max_upload_bytes` bounds what a device sends in one
     round before the survivors are known: its shares, and its vector. `max_sharings` bounds
     how often it shares keys in one study without giving a vector: each time is another chance
-    of 2^-sigma for whoever hopes for better holders.
+    of 2^-sigma for whoever hopes for better holders. `max_epsilon` bounds what a device spends
+    on locally private reports in all studies together; of a report no other limit matters but
+    `registrar` and `max_upload_bytes`.
     """
 
     max_contribution: int = 100
@@ -58,13 +61,14 @@ class Policy:
     max_upload_bytes: int = 4 * 2**20
     max_sharings: int = 64
     registrar: bytes | None = None
+    max_epsilon: float = 4.0
 
     def check_plan(
         self, plan: AnyPlan, study: str, number: int, given: Collection[str] = ()
     ) -> None:
         """Check the plan that was offered for round `number` of `study`.
 
-        `given` are the studies that this device gave a vector to already: it gives once.
+        `given` are the studies that this device gave to already: it gives once.
 
         Raises:
             PolicyError: names the first limit that the plan is beyond.
@@ -73,8 +77,10 @@ class Policy:
             shown = f"round {plan.round} of {plan.study}"
             raise PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
         if study in given:
-            raise PolicyError("once per study", f"asked for a second vector in study {study}")
-        self._check_terms(plan)
+            raise PolicyError("once per study", f"asked for a second contribution to study {study}")
+        self._check_registrar(plan)
+        if plan.mechanism in SUMMING:
+            self._check_terms(plan)
         self._check_size(plan)
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
@@ -101,15 +107,27 @@ class Policy:
             raise PolicyError("seat", f"seated me in {where}, which there is not")
         self._check_quorum(terms.assumptions.quorum(n))
 
+    def check_epsilon(self, spent: float, epsilon: float) -> None:
+        """Check that `epsilon` may be spent after what was `spent` before.
+
+        Raises:
+            PolicyError: if it is more than is left.
+        """
+        if spent + epsilon > self.max_epsilon * (1 + 1e-9):
+            left = max(0.0, self.max_epsilon - spent)
+            raise PolicyError("max_epsilon", f"asks for epsilon {epsilon:g} where {left:g} is left")
+
+    def _check_registrar(self, plan: AnyPlan) -> None:
+        if self.registrar is not None and plan.terms.registrar != self.registrar.hex():
+            shown = plan.terms.registrar or "no registrar"
+            raise PolicyError("registrar", f"names {shown} where {self.registrar.hex()} is wanted")
+
     def _check_terms(self, plan: AnyPlan) -> None:
         terms = plan.terms
         self._check_quorum(terms.assumptions.quorum(terms.minimum))
         if terms.mode not in self.modes:
             wanted = " or ".join(sorted(self.modes))
             raise PolicyError("modes", f"asked for the {terms.mode} mode where {wanted} is wanted")
-        if self.registrar is not None and terms.registrar != self.registrar.hex():
-            shown = terms.registrar or "no registrar"
-            raise PolicyError("registrar", f"names {shown} where {self.registrar.hex()} is wanted")
         if terms.corrupt < self.min_corrupt:
             wanted = f"at least {self.min_corrupt} is to be assumed"
             raise PolicyError("min_corrupt", f"assumes {terms.corrupt} corrupt where {wanted}")
@@ -139,7 +157,10 @@ class Policy:
 
 
 def upload_bytes(plan: AnyPlan) -> int:
-    """Return the bytes of a device's shares and vector in a full cohort."""
+    """Return the bytes of a device's report, or of its shares and vector in a full cohort."""
+    if plan.mechanism in REPORTING:
+        nbytes: int = REPORTING[plan.mechanism].nbytes(plan)
+        return packed_bytes(nbytes, plan.registry is not None)
     holders = parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
-    vector: int = MECHANISMS[plan.question.mechanism].ring(plan).nbytes
+    vector: int = SUMMING[plan.question.mechanism].ring(plan).nbytes
     return KeyDeal.nbytes(holders) + SeedDeal.nbytes(holders) + vector + SIGNATURE_BYTES

@@ -85,6 +85,16 @@ class AlreadyCountedError(ServiceError):
     """The device is in the sum of an earlier round of the study."""
 
 
+class OtherPlanError(ServiceError):
+    """The report was made for another plan than the round's."""
+
+    advice = "report to the round as `rounds/open` shows it"
+
+
+class BudgetSpentError(ServiceError):
+    """The device has spent its privacy budget with this service."""
+
+
 class NotEnrolledError(ServiceError):
     """The study's registrar did not sign this device's identity for it."""
 
@@ -127,6 +137,8 @@ CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_STATE: WrongStateError,
     ProblemType.NO_ROUND: NoRoundError,
     ProblemType.ALREADY_COUNTED: AlreadyCountedError,
+    ProblemType.OTHER_PLAN: OtherPlanError,
+    ProblemType.BUDGET_SPENT: BudgetSpentError,
     ProblemType.NOT_ENROLLED: NotEnrolledError,
     ProblemType.BARRED: BarredError,
     ProblemType.COHORT_FAILED: CohortFailedError,

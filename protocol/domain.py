@@ -9,6 +9,7 @@ what a hash stood for. The price is linear in the length of the longest item. Ha
     alphabet   strings over a few known characters, up to `length` of them: groups of
                characters are numbers to the base |A|
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
+    listed     a dictionary that everybody knows: an item is its place in it
 
 Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
 a length.
@@ -20,19 +21,21 @@ Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
 """
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.digits import Digits
 from protocol.hashed import Hashed
-from protocol.item_space import ItemSpace
+from protocol.item_space import ItemSpace, Keys
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
 
 
-class Alphabet(ItemSpace):
+class Alphabet(Digits):
     """Strings of `length` of the `characters`; up to `length` if one of them is the `pad`.
 
     The pad fills up shorter items, so an item may not end in it: this keeps the map
@@ -60,11 +63,6 @@ class Alphabet(ItemSpace):
             most += 1
         return -(-self.length // most)
 
-    @property
-    def bound(self) -> int:
-        """Return the number that every chunk stays below."""
-        return int(self._base**self._digits_per_chunk)
-
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
         if self.pad:
@@ -78,13 +76,12 @@ class Alphabet(ItemSpace):
         return len(self.characters)
 
     @property
-    def _digits_per_chunk(self) -> int:
-        return -(-self.length // self.chunks)
+    def _length(self) -> int:
+        return self.length
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
         filler = self.pad or self.characters[0]  # fills the last group, beyond `length`
-        width = self.chunks * self._digits_per_chunk
-        text = "".join(item.ljust(width, filler) for item in items)
+        text = "".join(item.ljust(self._width, filler) for item in items)
         points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         known = np.array([ord(character) for character in self.characters], dtype=np.uint32)
         order = np.argsort(known)
@@ -99,7 +96,7 @@ class Alphabet(ItemSpace):
         return text[: self.length]
 
 
-class Utf8(ItemSpace):
+class Utf8(Digits):
     """Any text of at most `max_bytes` bytes of UTF-8, without NUL, which fills up."""
 
     kind: Literal["utf8"] = "utf8"
@@ -109,11 +106,6 @@ class Utf8(ItemSpace):
     def chunks(self) -> int:
         """Return how many integers an item becomes."""
         return -(-self.max_bytes // 3)
-
-    @property
-    def bound(self) -> int:
-        """Return the number that every chunk stays below."""
-        return int(self._base**self._digits_per_chunk)
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -128,19 +120,67 @@ class Utf8(ItemSpace):
         return 256
 
     @property
-    def _digits_per_chunk(self) -> int:
-        return -(-self.max_bytes // self.chunks)
+    def _length(self) -> int:
+        return self.max_bytes
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        width = self.chunks * self._digits_per_chunk
-        raw = b"".join(item.encode().ljust(width, b"\0") for item in items)
+        raw = b"".join(item.encode().ljust(self._width, b"\0") for item in items)
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint64)
 
     def _item(self, digits: NDArray[Any]) -> str:
         return digits.astype(np.uint8).tobytes().rstrip(b"\0").decode()
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed, Field(discriminator="kind")]
+class Listed(ItemSpace):
+    """A dictionary: the `items` and no others, each with its place for a key.
+
+    The list is part of every plan, so each device receives it.
+    """
+
+    kind: Literal["listed"] = "listed"
+    items: tuple[str, ...] = Field(min_length=2, max_length=2**20, repr=False)
+
+    @model_validator(mode="after")
+    def _is_a_set(self) -> Self:
+        if len(self._places) != len(self.items):
+            raise ValueError("an item stands twice in the list")
+        return self
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {item: place for place, item in enumerate(self.items)}
+
+    @property
+    def chunks(self) -> int:
+        """Return 1."""
+        return 1
+
+    @property
+    def bound(self) -> int:
+        """Return the number of items."""
+        return len(self.items)
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` is in the list."""
+        return item in self._places
+
+    def name(self, item: str) -> str:
+        """Return `item`."""
+        return item
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        """Return the places of these items; ValueError if one is not in the list."""
+        unknown = [name for name in names if name not in self]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not in the list")
+        return np.array([self._places[name] for name in names], np.uint64).reshape(-1, 1)
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the item of each key; None for a key that no item has."""
+        return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
+
+
+Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed | Listed, Field(discriminator="kind")]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

@@ -17,17 +17,17 @@ Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are 
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.item_space import ItemSpace, Keys
 
 _MOST_BITS = 24  # of a chunk
+_BELOW = 3  # 2^20 - 3 and 2^24 - 3 are primes, so that a chunk takes no bit more in a prime lane
 MARK = "#"
-_NAME = re.compile(rf"{MARK}[0-9a-f]{{10,18}}")
+_HEX = re.compile(r"[0-9a-f]+")
 
 
 class Hashed(ItemSpace):
@@ -46,7 +46,7 @@ class Hashed(ItemSpace):
     @property
     def bound(self) -> int:
         """Return the number that every chunk stays below."""
-        return 1 << self._chunk_bits
+        return (1 << self._chunk_bits) - _BELOW
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -54,51 +54,40 @@ class Hashed(ItemSpace):
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        if _NAME.fullmatch(item):
+        if len(item) == 1 + self._hex and item[0] == MARK and _HEX.fullmatch(item[1:]):
             return False  # it would be taken for a key whose item is not known
         return size <= self.max_bytes and "\0" not in item
 
     def name(self, item: str) -> str:
         """Return the name of the key of `item`."""
-        return self._name(self._number(item))
+        salt = self.salt.encode()
+        digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
+        number = int.from_bytes(digest.digest(), "big")
+        return self._name(self._chunks(number))
 
     def keys_of(self, names: Sequence[str]) -> Keys:
-        """Return the keys of these names."""
-        return self._chunks([int(name.removeprefix(MARK), 16) for name in names])
+        """Return the keys of these names; ValueError if one is no name."""
+        rows = [self._chunks(int(name.removeprefix(MARK), 16)) for name in names]
+        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
 
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the name of each key."""
-        rows = keys.tolist()
-        bits = self._chunk_bits
-        return [self._name(sum(c << bits * i for i, c in enumerate(row))) for row in rows]
+        return [self._name(row) for row in keys.tolist()]
+
+    @property
+    def _hex(self) -> int:
+        """Return the hexadecimal digits of a name."""
+        return self.key_bits // 4
 
     @property
     def _chunk_bits(self) -> int:
         return self.key_bits // self.chunks
 
-    def _number(self, item: str) -> int:
-        salt = self.salt.encode()
-        digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
-        return int.from_bytes(digest.digest(), "big")
+    def _chunks(self, number: int) -> list[int]:
+        """Return the chunks of a number, its lowest bits first: one in 2^18 is taken modulo p."""
+        bits, low = self._chunk_bits, (1 << self._chunk_bits) - 1
+        return [(number >> bits * chunk & low) % self.bound for chunk in range(self.chunks)]
 
-    def _name(self, number: int) -> str:
-        return f"{MARK}{number:0{self.key_bits // 4}x}"
-
-    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        return self._chunks([self._number(item) for item in items])
-
-    def _chunks(self, numbers: Sequence[int]) -> Keys:
-        bits, low = self._chunk_bits, self.bound - 1
-        rows = [[n >> bits * chunk & low for chunk in range(self.chunks)] for n in numbers]
-        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
-
-    def _item(self, digits: NDArray[Any]) -> str:
-        raise NotImplementedError  # names are made from whole keys
-
-    @property
-    def _base(self) -> int:
-        return 1 << self._chunk_bits
-
-    @property
-    def _digits_per_chunk(self) -> int:
-        return 1
+    def _name(self, chunks: Sequence[int]) -> str:
+        number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
+        return f"{MARK}{number:0{self._hex}x}"

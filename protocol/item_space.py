@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,31 +31,22 @@ class ItemSpace(Public, ABC):
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
 
-    @abstractmethod
-    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        """Return each item's digits, first to last, filled up to whole chunks."""
-
-    @abstractmethod
-    def _item(self, digits: NDArray[Any]) -> str:
-        """Return the item of a row of digits; ValueError if none has it."""
-
-    @property
-    @abstractmethod
-    def _base(self) -> int:
-        """Return what every digit stays below."""
-
     @property
     def bits(self) -> int:
         """Return the bits of a key as fields of the fewest bits would hold it."""
         return self.chunks * self.bound.bit_length()
 
+    @abstractmethod
     def name(self, item: str) -> str:
         """Return what stands for `item` in a sum and its answers: itself, unless it is hashed."""
-        return item
 
+    @abstractmethod
     def keys_of(self, names: Sequence[str]) -> Keys:
-        """Return the keys of what goes by these names."""
-        return self.encode(names)
+        """Return the keys of what goes by these names; ValueError if one is no name."""
+
+    @abstractmethod
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the name of each key; None for a key that no item has."""
 
     def encode(self, items: Sequence[str]) -> Keys:
         """Return the keys of `items`, shape `(len(items), chunks)`.
@@ -66,33 +57,4 @@ class ItemSpace(Public, ABC):
         for item in items:
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
-        if not items:
-            return np.zeros((0, self.chunks), dtype=np.uint64)
-        digits = self._digits(items).reshape(len(items), self.chunks, -1)
-        keys = np.zeros(digits.shape[:2], dtype=np.uint64)
-        for column in range(digits.shape[2]):
-            keys = keys * np.uint64(self._base) + digits[:, :, column]
-        return keys
-
-    def decode(self, keys: Keys) -> list[str | None]:
-        """Return the item of each key; None for a key that no item has."""
-        group = self._digits_per_chunk
-        digits = np.zeros((*keys.shape, group), dtype=np.uint64)
-        rest = keys.copy()
-        for column in reversed(range(group)):
-            rest, digits[:, :, column] = np.divmod(rest, np.uint64(self._base))
-        fits = (rest == 0).all(axis=1).tolist()
-        rows = digits.reshape(len(keys), self.chunks * group)
-        return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
-
-    @property
-    @abstractmethod
-    def _digits_per_chunk(self) -> int:
-        """Return how many digits make a chunk."""
-
-    def _checked(self, digits: NDArray[Any]) -> str | None:
-        try:
-            item = self._item(digits)
-        except ValueError:
-            return None
-        return item if item in self else None
+        return self.keys_of([self.name(item) for item in items])

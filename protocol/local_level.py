@@ -16,7 +16,9 @@ counted exactly differ from round to round: neighbours in time differ by D alone
 phi as well.
 
 Where most items jump at once, between two blocks, the population itself has *broken* there: that
-step has a phi of its own, and what is behind it tells little of what is before.
+step has a phi of its own, and what is behind it tells little of what is before. And where one item
+is seen so much more or less than was expected that chance cannot explain it, it has jumped by
+itself: its rate is believed to have moved by as much as it takes.
 
 The estimate is exact Bayes for the linear Gaussian model (a Kalman filter whose state is the
 rate and the sum of what was missed), with variances taken at each item's mean rate.
@@ -40,6 +42,7 @@ _VAGUE = 3.0  # sd of the first rate, in multiples of its mean
 _JUMP = 1.5  # the median square of items beyond which most of them have jumped
 _MOST_BREAKS = 8  # of a study
 _MOST_JUMP = 3.0  # of a rate at a break, in multiples of its mean
+_SURPRISE = 3.3  # deviations beyond which an item has jumped by itself
 _LEAST_TOKENS = 0.25  # the rate of what was never seen is taken for this many over all exposure
 
 
@@ -110,6 +113,8 @@ def filter_levels(history: History, drift: Drift) -> Levels:
         if block:
             phi = drift.breaks.get(block, drift.phi)
             rate_var = rate_var + (phi * np.maximum(before, mean)) ** 2
+        surprise = seen - exposed * rate
+        rate_var = rate_var + _own_jump(surprise, exposed, rate_var, drift.dispersion * mean)
         hidden = np.maximum(devices - exposed, 0)
         missed = missed + hidden * rate
         missed_var = missed_var + 2 * hidden * covariance + hidden**2 * rate_var
@@ -117,7 +122,6 @@ def filter_levels(history: History, drift: Drift) -> Levels:
         scatter = scatter + hidden * mean
         spread = exposed * rate_var + drift.dispersion * mean  # times `exposed`: of `seen`
         gain, missed_gain = rate_var / spread, covariance / spread
-        surprise = seen - exposed * rate
         rate, missed = rate + gain * surprise, missed + missed_gain * surprise
         missed_var = missed_var - missed_gain * exposed * covariance
         covariance = covariance - gain * exposed * covariance
@@ -126,6 +130,19 @@ def filter_levels(history: History, drift: Drift) -> Levels:
     missed = np.maximum(missed, 0)
     variances = np.maximum(missed_var, 0) + drift.dispersion * np.minimum(missed, scatter)
     return Levels(history.seen.sum(axis=1) + missed, variances, np.maximum(rate, 0), rate_var)
+
+
+def _own_jump(surprise: Floats, exposed: Floats, rate_var: Floats, scatter: Floats) -> Floats:
+    """Return what to add to the variance of each rate, so that its surprise is one deviation.
+
+    Nothing where it is less than `_SURPRISE` of them already.
+    """
+    usual = exposed * (exposed * rate_var + scatter)
+    excess = surprise**2 - usual
+    # Few tokens are skew: the variance is taken a third of the way to where they lie.
+    jumped = np.abs(surprise) > _SURPRISE * np.sqrt(usual + np.abs(surprise) / 3)
+    added: Floats = np.where(jumped, excess / np.maximum(exposed, 1e-9) ** 2, 0.0)
+    return added
 
 
 @dataclass(frozen=True, slots=True)

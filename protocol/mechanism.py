@@ -1,4 +1,4 @@
-"""What a round asks, and the three functions that answer it.
+"""What a round asks, and the functions that answer it.
 
     study -> plan(r) -> encode (each device) -> vectors -> [sum] -> decode -> answer(r) -> plan(r+1)
                                                                      tally(r-1)  tally(r)
@@ -9,6 +9,9 @@ agreed to. A *mechanism* turns questions into plans, local histograms into vecto
 into answers. It holds no state: what it must know of earlier rounds is in the study's *tally*
 (`tally.py`), which each answer carries on. And it knows nothing of the sum: between `encode`
 and `decode` there is addition alone, which is the privacy boundary.
+
+There is a second transport. A `Reporting` mechanism trusts no sum: each device sends one
+*report*, private by its own chance, and the boundary is the device's own.
 
 Source: the R-round linear-sketching setting of [Gascon23, section 2].
 """
@@ -22,8 +25,10 @@ from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, model_validator
 
+from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
 from protocol.public import Public
@@ -34,6 +39,7 @@ from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
+Reports: TypeAlias = NDArray[np.uint8]  # (n, nbytes): locally private ones, as they travel
 WORD_BITS = 16
 MOST_ROUNDS = 10_000
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -85,17 +91,24 @@ class Question(Public):
     """What an analyst asks: every item of `domain` that devices hold `threshold` times or more.
 
     `threshold` is the paper's tau, over all rounds; `contribution` its m, the most items
-    that one device adds; `words` its C, the most 16-bit words that a device sends a round.
-    Found is what reaches the threshold as surely as `confidence` (`confidence.py`); at 1/2 the
-    estimate decides. A mechanism's own question adds its fields.
+    that one device adds. Found is what reaches the threshold as surely as `confidence`
+    (`confidence.py`); at 1/2 the estimate decides. A mechanism's own question adds its fields.
     """
 
     mechanism: str
     threshold: float = Field(ge=1, le=1e12)
     contribution: int = Field(ge=1, le=10_000)
     domain: Domain
-    words: int = Field(ge=1, le=2**26)
     confidence: float = Field(default=0.5, gt=0, lt=1)
+
+
+class SumQuestion(Question):
+    """A question that is answered by secure sums.
+
+    `words` is the paper's C, the most 16-bit words that a device sends a round.
+    """
+
+    words: int = Field(ge=1, le=2**26)
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +188,7 @@ class Answer:
 
 
 class Mechanism(ABC, Generic[Q, P]):
-    """Turns questions into plans, histograms into vectors, sums into answers.
+    """Turns questions into plans, and tallies into what is heavy; how plans are answered differs.
 
     Chance is an argument: `Random` where secrecy may hang on it (the programs pass the
     system's), numpy's `Generator` where only statistics do.
@@ -190,6 +203,30 @@ class Mechanism(ABC, Generic[Q, P]):
         Raises:
             ValueError: if the question cannot be answered under these terms; says what can.
         """
+
+    def next_plan(self, plan: P, answer: Answer | None, tally: Tally, rng: Random) -> P:
+        """Return the plan of the next round; `answer` is None after a round without one.
+
+        `tally` is the study's: `answer`'s, or that of the round before. Here the plan is the
+        same but for its seed: the mechanism is not interactive.
+        """
+        del answer, tally
+        return plan.following(rng)
+
+    def conclude(self, question: Q, tally: Tally) -> list[Estimate]:
+        """Return the items that are heavy by `tally`, highest estimate first.
+
+        Here the columns `count` and `variance` are estimates and variances summed over rounds:
+        rounds are over different devices with fresh chance, so both add up.
+        """
+        counts, variances = tally.column(COUNT), tally.column(VARIANCE)
+        found = reaches(counts, variances, question.threshold, question.confidence)
+        heavy = np.flatnonzero(found).tolist()
+        return ranked(Estimate(tally.items[row], counts[row], variances[row]) for row in heavy)
+
+
+class Summing(Mechanism[Q, P]):
+    """A mechanism whose rounds are secure sums: histograms become vectors, sums answers."""
 
     @abstractmethod
     def ring(self, plan: P) -> Ring:
@@ -224,25 +261,37 @@ class Mechanism(ABC, Generic[Q, P]):
     def decode(self, plan: P, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what `total`, the sum of `participants` vectors, says after earlier rounds."""
 
-    def next_plan(self, plan: P, answer: Answer | None, tally: Tally, rng: Random) -> P:
-        """Return the plan of the next round; `answer` is None after a round without a sum.
+    def is_readable(self, plan: P, total: Vector, participants: int, tally: Tally) -> bool:
+        """Return whether `decode` would read `total` whole, for less work where there is less."""
+        return self.decode(plan, total, participants, tally).decoded
 
-        `tally` is the study's: `answer`'s, or that of the round before. Here the plan is the
-        same but for its seed: the mechanism is not interactive.
+
+class Reporting(Mechanism[Q, P]):
+    """A mechanism whose devices send one locally private report each, which anybody may read."""
+
+    @abstractmethod
+    def nbytes(self, plan: P) -> int:
+        """Return the bytes of a report."""
+
+    @abstractmethod
+    def epsilon(self, plan: P) -> float:
+        """Return what a report costs: it is epsilon-locally private for its one item."""
+
+    @abstractmethod
+    def encode(self, plan: P, histograms: Iterable[Histogram], chance: Chance) -> Reports:
+        """Return a report for each device, shape `(n, nbytes)`; an empty histogram makes one too.
+
+        Raises:
+            ValueError: if a device holds more than one item, or one outside the plan's domain.
         """
-        del answer, tally
-        return plan.following(rng)
 
-    def conclude(self, question: Q, tally: Tally) -> list[Estimate]:
-        """Return the items that are heavy by `tally`, highest estimate first.
+    @abstractmethod
+    def check(self, plan: P, reports: Reports) -> None:
+        """Raise ValueError if one of `reports` cannot be one of this plan."""
 
-        Here the columns `count` and `variance` are estimates and variances summed over rounds:
-        rounds are over different devices with fresh chance, so both add up.
-        """
-        counts, variances = tally.column(COUNT), tally.column(VARIANCE)
-        found = reaches(counts, variances, question.threshold, question.confidence)
-        heavy = np.flatnonzero(found).tolist()
-        return ranked(Estimate(tally.items[row], counts[row], variances[row]) for row in heavy)
+    @abstractmethod
+    def decode(self, plan: P, batches: Iterable[Reports], tally: Tally) -> Answer:
+        """Return what all reports say together, after earlier rounds; it is always decoded."""
 
 
 COUNT, VARIANCE = "count", "variance"  # columns of a tally

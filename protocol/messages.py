@@ -64,6 +64,8 @@ class ProblemType(StrEnum):
     WRONG_STATE = "wrong-state"  # 409: the study is not in a state that allows this
     NO_ROUND = "no-round"  # 409: no round takes devices now; come back after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round
+    OTHER_PLAN = "other-plan"  # 409: the report was made for another plan than this round's
+    BUDGET_SPENT = "budget-spent"  # 409: this device has no privacy budget left for this
     NOT_ENROLLED = "not-enrolled"  # 403: the study's registrar did not sign this identity
     BARRED = "barred"  # 403: this device departed from the protocol in an earlier cohort
     COHORT_FAILED = "cohort-failed"  # 410: the sum will not be made; forget it
@@ -91,6 +93,7 @@ class Timeouts(Public):
     masking: Seconds = 60
     confirming: Seconds = 60
     unmasking: Seconds = 60
+    reporting: Seconds = 3600
     patience: Seconds = 5
 
 

@@ -1,11 +1,14 @@
-"""The phases of one cohort's secure sum, and when each is over.
+"""The phases of one cohort, and when each is over.
 
     enrolling -> sharing -> masking -> confirming -> unmasking -> summed
          |           |          |           |            |
          +-----------+----------+-----------+------------+-> failed
 
 Only a sum that is to be safe from an active server has its survivors confirmed; the others
-go from masking to unmasking.
+go from masking to unmasking. Where devices send reports that are private by themselves, there is
+one phase only:
+
+    reporting -> summed, or failed
 
 A phase is over when everybody it waits for was heard, or when its deadline passes; then it
 goes on if a quorum was heard and fails if not. Once a quorum was heard, it is over as soon as
@@ -21,13 +24,14 @@ from secagg.parameters import Mode
 
 
 class Phase(StrEnum):
-    """One stage of a cohort's sum; the order of definition is the order of time."""
+    """One stage of a cohort; the order of definition is the order of time."""
 
     ENROLLING = "enrolling"
     SHARING = "sharing"
     MASKING = "masking"
     CONFIRMING = "confirming"
     UNMASKING = "unmasking"
+    REPORTING = "reporting"
     SUMMED = "summed"
     FAILED = "failed"
 
@@ -39,7 +43,7 @@ class Phase(StrEnum):
 
 def phases(mode: Mode) -> tuple[Phase, ...]:
     """Return the phases in which a cohort of `mode` hears its participants, first to last."""
-    heard = tuple(phase for phase in Phase if not phase.is_over)
+    heard = tuple(p for p in Phase if not p.is_over and p is not Phase.REPORTING)
     if mode == "active":
         return heard
     return tuple(phase for phase in heard if phase is not Phase.CONFIRMING)
@@ -47,6 +51,8 @@ def phases(mode: Mode) -> tuple[Phase, ...]:
 
 def after(phase: Phase, mode: Mode) -> Phase:
     """Return the phase that follows `phase`, which is not over."""
+    if phase is Phase.REPORTING:
+        return Phase.SUMMED
     following = (*phases(mode), Phase.SUMMED)
     return following[following.index(phase) + 1]
 

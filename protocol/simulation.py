@@ -17,7 +17,7 @@ from typing import Generic
 
 import numpy as np
 
-from protocol.mechanism import Answer, Histogram, Mechanism, P, Plan, Q, Terms
+from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms
 from protocol.round import Phase, phases
 from protocol.sampling import clip
 from protocol.tally import NOTHING, Tally
@@ -52,7 +52,7 @@ class Outcome(Generic[P]):
 
 
 def run_study(
-    mechanism: Mechanism[Q, P],
+    mechanism: Summing[Q, P],
     question: Q,
     terms: Terms,
     rounds: Iterable[Sequence[Histogram]],
@@ -86,7 +86,7 @@ def run_study(
 
 
 def run_round(
-    mechanism: Mechanism[Q, P],
+    mechanism: Summing[Q, P],
     plan: P,
     histograms: Sequence[Histogram],
     rng: Random,

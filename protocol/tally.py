@@ -66,6 +66,14 @@ class Tally:
             summed[name] = wide
         return Tally(tuple(rows), summed, self.arrays)
 
+    def put(self, name: str, column: Column) -> "Tally":
+        """Return this tally with a column in the place of what was there.
+
+        Raises:
+            ValueError: if it has not a number for each item.
+        """
+        return Tally(self.items, {**self.columns, name: column}, self.arrays)
+
     def keep(self, name: str, array: NDArray[Any]) -> "Tally":
         """Return this tally with `array` under `name`, in the place of what was there."""
         return Tally(self.items, self.columns, {**self.arrays, name: array})

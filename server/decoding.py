@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
+import numpy as np
 import structlog
 
 from protocol.mechanism import Answer
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan
 from protocol.tally import Tally
 from secagg.aggregator import Settled, Unmasked, settle_deals, unmask
 from secagg.cohort import Cohort, Sharer, View
 from secagg.deals import KeyDeal, Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES
 from secagg.ring import Ring, Vector
+from server.store import Store
 from server.store.messages import Messages
+from server.store.reports import Reports
 from server.store.rounds import Outcome
 
 _SHOWN = 20  # complaints in one line of the log
@@ -119,7 +122,7 @@ def _reveals(batch: list[tuple[int, bytes]]) -> dict[int, Reveal]:
 
 def _check_laws(plan: AnyPlan, found: Unmasked, participants: int) -> bytes:
     """Return the packed sum, if it can be one."""
-    mechanism = MECHANISMS[plan.mechanism]
+    mechanism = SUMMING[plan.mechanism]
     fault = mechanism.fault(plan, found.total, participants)
     if fault is not None:
         raise PoisonedError(fault, found.blamed)
@@ -134,24 +137,44 @@ def _log_complaints(cohort: int, reveals: dict[int, Reveal]) -> None:
         )
 
 
-async def decode_round(messages: Messages, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
-    """Return what the sums of a round's cohorts say together, after `tally`.
+async def decode_round(store: Store, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+    """Return what a round's reports, or the sums of its cohorts, say together, after `tally`.
 
     If they cannot be read together, those that cannot be read alone are left out: a vector that
     keeps every law may still make nonsense of its cohort's sum, and should not of the others'.
     """
-    sums = await messages.sums(study, plan.round)
+    if plan.mechanism in REPORTING:
+        return await _decode_reports(store.reports, study, plan, tally)
+    sums = await store.messages.sums(study, plan.round)
     if not sums:
         return Outcome("failed")
     return await asyncio.to_thread(_decode, plan, tally, sums)
+
+
+async def _decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+    mechanism = REPORTING[plan.mechanism]
+    nbytes, batches = mechanism.nbytes(plan), list[bytes]()
+    async for batch in reports.bodies(study, plan.round, nbytes):
+        batches.append(batch)
+    participants = sum(len(batch) for batch in batches) // nbytes
+    if participants < plan.terms.minimum:
+        return Outcome("failed", participants)
+    arrays = [np.frombuffer(batch, np.uint8).reshape(-1, nbytes) for batch in batches]
+    answer = await asyncio.to_thread(mechanism.decode, plan, arrays, tally)
+    heavy = tuple(mechanism.conclude(plan.question, answer.tally))
+    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer, heavy)
 
 
 def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
     outcome = _decode_all(plan, tally, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome
-    alone = {number: _decode_all(plan, tally, {number: one}) for number, one in sums.items()}
-    unread = frozenset(number for number, one in alone.items() if one.state != "decoded")
+    mechanism, ring = SUMMING[plan.mechanism], SUMMING[plan.mechanism].ring(plan)
+    unread = frozenset(
+        number
+        for number, (packed, count) in sums.items()
+        if not mechanism.is_readable(plan, ring.unpack(packed), count, tally)
+    )
     if len(unread) in (0, len(sums)):
         return outcome  # too much in them altogether, and nobody's fault
     _log.warning("cohorts left out", study=plan.study, round=plan.round, cohorts=sorted(unread))
@@ -160,7 +183,7 @@ def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) 
 
 
 def _decode_all(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
-    mechanism = MECHANISMS[plan.mechanism]
+    mechanism = SUMMING[plan.mechanism]
     ring = mechanism.ring(plan)
     total = ring.zero()
     for packed, _ in sums.values():

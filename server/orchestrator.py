@@ -43,6 +43,7 @@ _WHAT = {
     Phase.MASKING: "sent their vectors",
     Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
+    Phase.REPORTING: "reported",
 }
 _HEAVY = 2  # sums and answers made at the same time
 
@@ -204,6 +205,8 @@ class Orchestrator:
         return replace(due.waiting, last=max(due.waiting.last, self._since))
 
     def _deadline(self, due: Due, phase: Phase) -> datetime:
+        if phase.is_over:
+            return due.waiting.deadline
         return self.now() + timedelta(seconds=getattr(due.timeouts, phase.value))
 
     def _moved(self, due: Due, phase: Phase, moved: bool) -> None:
@@ -259,10 +262,18 @@ class Orchestrator:
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""
         view = await self.store.studies.show(study)
-        plan = await self.store.rounds.plan(study, number)
-        tally = await self.store.answers.tally(study)
         try:
-            outcome = await decode_round(self.store.messages, study, plan, tally)
+            plan = await self.store.rounds.plan(study, number)
+            tally = await self.store.answers.tally(study)
+        except UNAVAILABLE:
+            raise
+        except Exception:  # of another version, perhaps: without a plan there is no going on
+            _log.exception("plan or tally not read: the study stops", study=study, round=number)
+            await self.store.rounds.close(study, number, Outcome("failed"), None)
+            self.watch.ring(study_bell(study))
+            return
+        try:
+            outcome = await decode_round(self.store, study, plan, tally)
         except UNAVAILABLE:
             raise
         except Exception:
@@ -285,13 +296,14 @@ class Orchestrator:
             _log.info("round closed", study=study, round=number, state=outcome.state)
         self.watch.ring(study_bell(study))
 
-    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan | None:
+    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan:
+        """Return the next plan; the same again, with a fresh seed, if there is a fault in it."""
         answer = outcome.answer
         try:
             return await plan_next(plan, answer, answer.tally if answer else tally, self.rng)
         except Exception:
-            _log.exception("no next plan: the study stops", study=plan.study, round=plan.round)
-            return None
+            _log.exception("no next plan: the last goes on", study=plan.study, round=plan.round)
+            return plan.following(self.rng)
 
 
 def _names(due: Due) -> dict[str, object]:

@@ -36,6 +36,8 @@ STATUS = {
     ProblemType.WRONG_STATE: (409, "Wrong state"),
     ProblemType.NO_ROUND: (409, "No round takes devices"),
     ProblemType.ALREADY_COUNTED: (409, "Already counted"),
+    ProblemType.OTHER_PLAN: (409, "Another plan"),
+    ProblemType.BUDGET_SPENT: (409, "Privacy budget spent"),
     ProblemType.NOT_ENROLLED: (403, "Not enrolled"),
     ProblemType.BARRED: (403, "Barred"),
     ProblemType.COHORT_FAILED: (410, "The cohort failed"),

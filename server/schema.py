@@ -191,6 +191,24 @@ class Message(Table):
     body: Mapped[bytes | None] = mapped_column(deferred=True)
 
 
+class Report(Table):
+    """One device's locally private report: one a study, and what it cost the device."""
+
+    __tablename__ = "reports"
+    __table_args__ = (
+        Index("reports_by_identity", "identity"),
+        Index("reports_by_cohort", "cohort", "identity"),
+    )
+
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"))
+    epsilon: Mapped[float]
+    received: Mapped[datetime]
+    digest: Mapped[bytes]
+    body: Mapped[bytes]
+
+
 class StudyTally(Table):
     """What the rounds of a study have said so far, as its mechanism reads it."""
 

@@ -21,6 +21,12 @@ class Settings(BaseSettings):
     busy_timeout: float = Field(
         default=5.0, gt=0, le=60, description="Seconds to wait for a locked database."
     )
+    most_epsilon: float = Field(
+        default=16.0,
+        gt=0,
+        le=1000,
+        description="What a device may spend on locally private reports, in all studies.",
+    )
     max_upload_bytes: int = Field(
         default=64 * 2**20, ge=1024, description="The largest binary body accepted."
     )

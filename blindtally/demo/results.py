@@ -13,7 +13,8 @@ from typing import Any
 
 from blindtally.measures import Found, Score, compare
 from client.fleet import Played
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import SUMMING, AnyPlan
+from protocol.mechanisms.local import LocalPlan
 from protocol.mechanisms.oracles import OraclePlan
 from protocol.messages import CohortView, HeavyHitter, StudyView
 from protocol.round import Phase
@@ -112,7 +113,7 @@ def verify(played: Played, cohort: CohortView, total: Vector) -> None:
         InexactError: if they differ in any bit, or a survivor is not a device of ours.
     """
     plan = played.view.plan
-    ring: Ring = MECHANISMS[plan.question.mechanism].ring(plan)
+    ring: Ring = SUMMING[plan.question.mechanism].ring(plan)
     survivors = played.in_sum(cohort)
     where = f"round {played.view.number}, cohort {cohort.number}"
     if len(survivors) != len(cohort.survivors):
@@ -165,7 +166,7 @@ def measure(
 
 def _room(plan: AnyPlan) -> int:
     """Return how many distinct items a table of `plan` holds; 0 if there is none."""
-    return 0 if isinstance(plan, OraclePlan) else capacity(plan.cells)
+    return 0 if isinstance(plan, OraclePlan | LocalPlan) else capacity(plan.cells)
 
 
 def round_result(played: Played, exact: bool) -> RoundResult:
@@ -205,7 +206,7 @@ def _bytes(played: Sequence[Played]) -> Bytes:
         return Bytes(0, 0, 0)
     plans = [one.view.plan for one in played]
     return Bytes(
-        vector=max(MECHANISMS[plan.question.mechanism].ring(plan).nbytes for plan in plans),
+        vector=max(SUMMING[plan.question.mechanism].ring(plan).nbytes for plan in plans),
         sent=fmean(entry.traffic.sent for entry in whole),
         received=fmean(entry.traffic.received for entry in whole),
     )

@@ -21,7 +21,7 @@ from client.fleet import Crew
 from client.policy import Policy
 from protocol.domain import Alphabet, cheapest_domain
 from protocol.mechanism import Histogram, Terms
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms import MECHANISMS, SUMMING
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import Timeouts
 from protocol.sketches.capacity import cells_for
@@ -98,7 +98,7 @@ def choose(
 
 def _words(question: AdaptiveIbltQuestion, terms: Terms) -> int:
     """Return the words of a table with room for `ROOM` items a device."""
-    mechanism = MECHANISMS[question.mechanism]
+    mechanism = SUMMING[question.mechanism]
     plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
     a_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
     return math.ceil(cells_for(max(LEAST_ROOM, round(ROOM * terms.devices))) * a_cell)

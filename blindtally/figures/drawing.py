@@ -16,6 +16,7 @@ from blindtally.figures.curves import (
     Curve,
 )
 from blindtally.figures.growth import Growth
+from blindtally.figures.local import APPLE, GF, HE, MSE, RHR, Errors, L
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,14 @@ _COLOURS: Final = {
     BEST_FIXED: "#1f77b4",
     ADAPTIVE: _GREEN,
     OURS: "#d62728",
+}
+_LOCAL_COLOURS: Final = {
+    MSE: "#d62728",
+    L: _GREEN,
+    GF: "#ff7f0e",
+    HE: "#1f77b4",
+    APPLE: _GREY,
+    RHR: "#111111",
 }
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -83,6 +92,28 @@ def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:
             axes.grid(alpha=0.3)
             axes.legend(fontsize=8)
         figure.suptitle(title, fontsize=10)
+
+
+def draw_local(path: Path, found: Sequence[Errors]) -> None:
+    """Write errors over epsilon, a row an experiment, theory dashed; raises as `draw_curves`."""
+    names = list(dict.fromkeys(one.experiment for one in found))
+    with _Drawing(path, (9, 2.6 * len(names) + 0.6)) as figure:
+        grid = figure.subplots(len(names), 3, squeeze=False)
+        for row, name in zip(grid, names, strict=True):
+            for axes, measure in zip(row, ("worst", "l1", "l2"), strict=True):
+                for method, colour in _LOCAL_COLOURS.items():
+                    mine = [one for one in found if (one.experiment, one.method) == (name, method)]
+                    over = [one.epsilon for one in mine]
+                    seen, theory = (
+                        [getattr(one, key) for one in mine]
+                        for key in (measure, measure + "_theory")
+                    )
+                    label = method if (name, measure) == (names[0], "worst") else None
+                    axes.plot(over, seen, "o-", color=colour, markersize=3, label=label)
+                    axes.plot(over, theory, "--", color=colour, linewidth=0.8)
+                axes.set(yscale="log", title=f"{name}: {measure}", xlabel="epsilon")
+                axes.grid(alpha=0.3)
+        figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
 
 
 def _line(

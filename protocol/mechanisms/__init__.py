@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from protocol.mechanism import Mechanism
+from protocol.mechanism import Mechanism, Reporting, Summing
 from protocol.mechanisms.adaptive_iblt import (
     AdaptiveIblt,
     AdaptiveIbltPlan,
@@ -16,6 +16,7 @@ from protocol.mechanisms.approximate_histogram import (
     ApproximateHistogramPlan,
     ApproximateHistogramQuestion,
 )
+from protocol.mechanisms.local import LOCAL, LocalPlan, LocalQuestion
 from protocol.mechanisms.oracles import (
     COUNT_MEDIAN,
     COUNT_SKETCH,
@@ -36,6 +37,7 @@ AnyQuestion: TypeAlias = Annotated[
     | ApproximateHistogramQuestion
     | CountMedianQuestion
     | CountSketchQuestion
+    | LocalQuestion
     | SubsampledIbltQuestion
     | TrackedQuestion,
     Field(discriminator="mechanism"),
@@ -45,12 +47,13 @@ AnyPlan: TypeAlias = Annotated[
     | ApproximateHistogramPlan
     | CountMedianPlan
     | CountSketchPlan
+    | LocalPlan
     | SubsampledIbltPlan
     | TrackedPlan,
     Field(discriminator="mechanism"),
 ]
 
-MECHANISMS: dict[str, Mechanism[Any, Any]] = {
+SUMMING: dict[str, Summing[Any, Any]] = {
     mechanism.name: mechanism
     for mechanism in (
         AdaptiveIblt(),
@@ -61,6 +64,8 @@ MECHANISMS: dict[str, Mechanism[Any, Any]] = {
         Tracked(),
     )
 }
+REPORTING: dict[str, Reporting[Any, Any]] = {mechanism.name: mechanism for mechanism in LOCAL}
+MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUMMING, **REPORTING}
 
 _QUESTION: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)
 _PLAN: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)

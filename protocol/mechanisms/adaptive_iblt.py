@@ -28,7 +28,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Terms, add_estimates
+from protocol.mechanism import Answer, Histogram, Plan, Summing, Terms, add_estimates
 from protocol.mechanisms.holdings import gather
 from protocol.mechanisms.pace import Pace, Rule, Seen, first, halfway
 from protocol.mechanisms.tables import (
@@ -83,7 +83,7 @@ class AdaptiveIbltPlan(Plan):
         return Threshold(self.t, self.question.contribution)
 
 
-class AdaptiveIblt(Mechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
+class AdaptiveIblt(Summing[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     """See the module's docstring."""
 
     name = "adaptive-iblt"

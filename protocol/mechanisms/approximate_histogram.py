@@ -53,9 +53,9 @@ from protocol.mechanism import (
     Estimate,
     Hex32,
     Histogram,
-    Mechanism,
     Plan,
-    Question,
+    Summing,
+    SumQuestion,
     Terms,
     ranked,
 )
@@ -72,7 +72,7 @@ _SLACK = 1.15  # of the room for everything, so that no round fills its table to
 _MOST_KEPT = 2**28  # cells over all rounds
 
 
-class ApproximateHistogramQuestion(Question):
+class ApproximateHistogramQuestion(SumQuestion):
     """How often the items of `domain` are held, each to within about `threshold`.
 
     `rule` chooses the sizes, `beta` is the theorem's failure probability. `repetitions` and
@@ -137,7 +137,7 @@ class ApproximateHistogramPlan(Plan):
         return _sketch(self.question, self.terms, self.shape, self.places, self.seed)
 
 
-class ApproximateHistogram(Mechanism[ApproximateHistogramQuestion, ApproximateHistogramPlan]):
+class ApproximateHistogram(Summing[ApproximateHistogramQuestion, ApproximateHistogramPlan]):
     """See the module's docstring."""
 
     name = "approximate-histogram"
@@ -264,7 +264,7 @@ def _words(question: ApproximateHistogramQuestion, terms: Terms, shape: Shape) -
 
 
 def _sketch(
-    question: Question, terms: Terms, shape: Shape, places: str, seed: str
+    question: SumQuestion, terms: Terms, shape: Shape, places: str, seed: str
 ) -> CountSketch | None:
     if shape.rows == 0:
         return None

@@ -10,7 +10,9 @@ counters add up to its total modulo 2^b, whatever anybody holds: a linear law, w
 If a count has left its window, however far, the total is off by what is missing, and the check by
 w_i times that: the quotient names it, and it is put right. If several have, or somebody lied, the
 two do not agree (but for odds of a group's size / p), and all are left as they were read: those
-that left are wrong by multiples of 2^b, the others are right.
+that left are wrong by multiples of 2^b, the others are right. What is missing from the total then
+is the group's *slip*. Nobody knows whose it is: it is a variance of all, and a reason to make their
+windows wider in the next round.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import nbdtrik
 
 from protocol.local_level import Floats
 from protocol.public import Public
@@ -69,8 +70,7 @@ class Counters:
     @cached_property
     def moduli(self) -> Counts:
         """Return the modulus of each item's counter."""
-        sizes = [len(group.items) for group in self.groups]
-        return np.repeat([2**group.bits for group in self.groups], sizes).astype(np.int64)
+        return np.repeat([2**group.bits for group in self.groups], self._sizes).astype(np.int64)
 
     def encode(self, counts: Counts) -> Vector:
         """Return the lanes of `counts`, one for each of `items`."""
@@ -93,18 +93,37 @@ class Counters:
             return f"the counters add up to {whole:,}, which is more than {most:,}"
         return None
 
-    def decode(self, vector: Vector, expected: Floats) -> Counts:
-        """Return the count of each item, where so many were expected."""
+    def decode(self, vector: Vector, expected: Floats) -> tuple[Counts, Counts]:
+        """Return the count of each item, where so many were expected, and the slip of its group.
+
+        A slip is not negative; what is missing may be.
+        """
         read = np.concatenate([part.astype(np.int64) for part in vector[::3]])
         lows = window_lows(expected, self.moduli)
         counts = lows + (read - lows) % self.moduli
-        for part, total, check in zip(self._parts(counts), vector[1::3], vector[2::3], strict=True):
-            _put_right(part, int(total[0]), int(check[0]))
-        return counts
+        slips = np.zeros_like(counts)
+        parts = zip(
+            self._parts(counts), self._parts(slips), vector[1::3], vector[2::3], strict=True
+        )
+        for part, slip, total, check in parts:
+            slip[:] = abs(_put_right(part, int(total[0]), int(check[0])))
+        return counts, slips
+
+    def variances(self, slips: Counts) -> Floats:
+        """Return the variance of each count, if those that left did so by one window each.
+
+        Of k items j have then left, j windows missing: j / k is the odds of each to be one.
+        """
+        sizes = np.repeat([len(group.items) for group in self.groups], self._sizes)
+        variances: Floats = slips * self.moduli / sizes
+        return variances
 
     def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
-        ends = np.cumsum([len(group.items) for group in self.groups])
-        return np.split(values, ends)[:-1]
+        return np.split(values, np.cumsum(self._sizes))[:-1]
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(group.items) for group in self.groups]
 
 
 def window_lows(expected: Floats, moduli: Counts) -> Counts:
@@ -121,9 +140,12 @@ def bits_for(expected: Floats, deviations: Floats) -> Counts:
     mean = np.maximum(expected, 1e-6)
     variance = np.maximum(deviations**2, mean * (1 + 1e-6))
     shape, share = mean**2 / (variance - mean), mean / variance
-    # Quantiles; scipy.stats has the same, and takes half a second to import on a device.
-    above = np.ceil(nbdtrik(1 - ODDS, shape, share))
-    below = np.maximum(np.ceil(nbdtrik(ODDS, shape, share)), 0)
+    # Devices never come here, and are spared the half second that this import takes. Quantiles
+    # of scipy.special are no way out: they fail for counts of nearly Poisson's variance.
+    from scipy.stats import nbinom  # noqa: PLC0415
+
+    above = nbinom.isf(ODDS, shape, share)
+    below = nbinom.ppf(ODDS, shape, share)
     # A window that is not cut at 0 has half its width on each side of what is expected.
     width = np.minimum(above + 1, 2 * np.maximum(above - mean, mean - below) + 2)
     bits: Counts = np.clip(np.ceil(np.log2(width)), 1, MOST_BITS).astype(np.int64)
@@ -136,10 +158,15 @@ def _check(counts: Counts) -> int:
     return int((places * (counts % _P) % _P).sum() % _P)
 
 
-def _put_right(counts: Counts, total: int, check: int) -> None:
-    """Move, in place, the one count that left its window, if there is one."""
+def _put_right(counts: Counts, total: int, check: int) -> int:
+    """Move, in place, the one count that left its window, if there is one; return what is missing.
+
+    That is 0 unless several have left, or somebody lied.
+    """
     missing, off = total - int(counts.sum()), (check - _check(counts)) % _P
     if missing % _P:
         row = off * pow(missing, -1, _P) % _P - 1
         if 0 <= row < len(counts) and counts[row] + missing >= 0:
             counts[row] += missing
+            return 0
+    return missing

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.item_space import Keys
-from protocol.mechanism import Histogram, Question
+from protocol.mechanism import Histogram, SumQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Holdings:
         return totals
 
 
-def gather(question: Question, histograms: Iterable[Histogram]) -> Holdings:
+def gather(question: SumQuestion, histograms: Iterable[Histogram]) -> Holdings:
     """Return what the devices hold.
 
     Raises:

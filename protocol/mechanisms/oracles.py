@@ -28,9 +28,9 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Mechanism,
     Plan,
-    Question,
+    Summing,
+    SumQuestion,
     Terms,
     ranked,
 )
@@ -45,7 +45,7 @@ _MOST_COUNT = 2**31
 _SCORES, _VARIANCES = "scores", "variances"  # of a tally: numbers by candidate
 
 
-class OracleQuestion(Question, ABC):
+class OracleQuestion(SumQuestion, ABC):
     """Which items of an enumerable `domain` are heavy; a sketch has `hashes` rows."""
 
     mechanism: str
@@ -113,7 +113,7 @@ class CountSketchPlan(OraclePlan):
     question: CountSketchQuestion
 
 
-class Oracle(Mechanism[OracleQuestion, OraclePlan]):
+class Oracle(Summing[OracleQuestion, OraclePlan]):
     """See the module's docstring."""
 
     def __init__(self, name: str, plan: type[OraclePlan]) -> None:
@@ -217,11 +217,11 @@ def _named(
     )
 
 
-def _is_signed(question: Question) -> bool:
+def _is_signed(question: SumQuestion) -> bool:
     return question.mechanism == "count-sketch"
 
 
-def _most_count(question: Question, terms: Terms) -> int:
+def _most_count(question: SumQuestion, terms: Terms) -> int:
     most = terms.devices * question.contribution
     if most >= _MOST_COUNT:
         raise ValueError(f"a cell counts to less than {_MOST_COUNT:,}; devices may hold {most:,}")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
@@ -22,8 +23,11 @@ _HOPE = 2.0  # standard errors below the threshold at which an item is given up
 _DOUBT = 1.0  # standard errors above it at which an item is taken for heavy before the end
 _LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
-_DEVICES, _OFFERED, _DRIFT = "devices", "offered", "drift"  # arrays of the tally
+_NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
+_DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
+_SLIP, _SLIPPED = "slip", "slipped"  # of the last round, and variances of all
+_WIDER = 4  # bits that a slip makes a counter wider by at most
 
 
 def remember(
@@ -40,10 +44,13 @@ def remember(
         blocks = tally.arrays.get(name, np.zeros(min(plan.rounds, MOST_BLOCKS))).copy()
         blocks[block] += amount
         tally = tally.keep(name, blocks)
+    tally = tally.keep(_CROWD, _crowd(tally, participants))
     items = [one.item for one in counted]
     seen = np.array([one.count for one in counted], np.float64)
     exposed = np.full(len(items), participants - offered)
-    tally = tally.add(items, {_SEEN.format(block): seen, _EXPOSED.format(block): exposed})
+    doubt = np.array([one.variance for one in counted], np.float64)
+    columns = {_SEEN.format(block): seen, _EXPOSED.format(block): exposed, _SLIPPED: doubt}
+    tally = tally.add(items, columns)
     if sampled:
         items = [one.item for one in sampled]
         tokens = np.array([one.count for one in sampled]) / threshold.mean
@@ -52,6 +59,24 @@ def remember(
     drift = measure_drift(history_of(tally))
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(tally.arrays[_DEVICES]))]
     return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion, *jumps]))
+
+
+def remember_slips(tally: Tally, items: Sequence[str], slips: NDArray[np.int64]) -> Tally:
+    """Return `tally` with the last round's `slips`, in the place of those before."""
+    every = np.zeros(len(tally.items))
+    every[[tally.rows[item] for item in items]] = slips
+    return tally.put(_SLIP, every)
+
+
+def slipped(tally: Tally) -> Floats:
+    """Return the variance of what was counted of each item, which only slips make."""
+    return tally.column(_SLIPPED)
+
+
+def crowd(tally: Tally) -> float:
+    """Return how many devices the next round is expected to have, for one of the last."""
+    latest, usual = tally.arrays.get(_CROWD, np.ones(2)).tolist()
+    return float(usual / latest)
 
 
 def history_of(tally: Tally) -> History:
@@ -101,7 +126,7 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
     if not tally.items:
         return ()
     items = _reaching(plan, tally, _HOPE)
-    bits = bits_for(*expect(tally, plan.terms.devices, items)) if items else np.zeros(0)
+    bits = _bits(plan, tally, items)
     total = (plan.terms.devices * plan.question.contribution).bit_length()
     bits = np.minimum(bits, total).astype(np.int64)
     widths = len(np.unique(bits))
@@ -117,6 +142,20 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
         )
         for width in np.unique(bits[kept]).tolist()
     )
+
+
+def _bits(plan: Plan, tally: Tally, items: Sequence[str]) -> NDArray[np.int64]:
+    """Return the bits of each item's counter, with what has just slipped in mind.
+
+    If several counts left their windows, none of them went further than all of them together.
+    """
+    if not items:
+        return np.zeros(0, np.int64)
+    bits = bits_for(*expect(tally, plan.terms.devices, items))
+    slips = tally.column(_SLIP)[[tally.rows[item] for item in items]]
+    wider = np.ceil(np.log2(1 + 2 * slips / 2.0**bits)).astype(np.int64)
+    widened: NDArray[np.int64] = bits + np.minimum(wider, _WIDER)
+    return widened
 
 
 def likely_heavy(plan: Plan, tally: Tally) -> list[str]:
@@ -140,6 +179,13 @@ def _reaching(plan: Plan, tally: Tally, hope: float) -> list[str]:
     found = np.flatnonzero(outlook + hope * np.sqrt(spread) >= plan.question.threshold)
     ordered = found[np.argsort(-outlook[found], kind="stable")]
     return [tally.items[row] for row in ordered.tolist()]
+
+
+def _crowd(tally: Tally, participants: int) -> Floats:
+    """Return the devices of the last round, and those of an usual one."""
+    latest = float(max(1, participants))
+    usual = float(tally.arrays.get(_CROWD, np.array([latest, latest]))[1])
+    return np.array([latest, usual + _NEWS * (latest - usual)])
 
 
 def _block(plan: Plan) -> int:

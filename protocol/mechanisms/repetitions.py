@@ -14,7 +14,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.mechanism import Answer, Estimate, Question, Terms, add_estimates, ranked
+from protocol.mechanism import Answer, Estimate, SumQuestion, Terms, add_estimates, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.mechanisms.tables import Table, table
 from protocol.tally import Tally
@@ -75,7 +75,7 @@ def elected(tally: Tally) -> list[int]:
 class Repetitions:
     """`tables` tables of `cells` cells for one round, sampled at threshold `t`."""
 
-    question: Question
+    question: SumQuestion
     terms: Terms
     t: float
     tables: int

@@ -24,7 +24,7 @@ from protocol.sketches.primes import widest_prime
 from protocol.tally import Tally
 from secagg.ring import Array, Lane
 
-_BYTES = 3  # of a number
+NUMBER_BYTES = 3  # of a number
 _LEAST_NUMBERS = 3  # of a piece: most words and their end
 _STRINGS = "strings"  # an array of the tally: JSON of what is known of each name, in hexadecimal
 _ENDED = "."  # behind what is whole
@@ -34,7 +34,7 @@ class Fetch(Public):
     """A piece to fetch: of which name, and which of its pieces, from 0."""
 
     name: str
-    piece: int = Field(ge=0, le=4096 // (_BYTES * _LEAST_NUMBERS))
+    piece: int = Field(ge=0, le=4096 // NUMBER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Fetches:
     @property
     def lane(self) -> Lane:
         """Return the lane of the pieces, one number after the other."""
-        p = widest_prime(max(self.most, 2 ** (8 * _BYTES) - 1))
+        p = widest_prime(max(self.most, 2 ** (8 * NUMBER_BYTES) - 1))
         return Lane(p, max(1, self.numbers * len(self.wanted)))
 
     @cached_property
@@ -72,10 +72,12 @@ class Fetches:
         return numbers.reshape(-1).astype(self.lane.dtype)
 
     def _piece(self, item: str, piece: int) -> NDArray[np.uint64]:
-        size = self.numbers * _BYTES
+        size = self.numbers * NUMBER_BYTES
         raw = item.encode()[piece * size :][:size].ljust(size, b"\0")
-        starts = range(0, size, _BYTES)
-        return np.array([int.from_bytes(raw[s : s + _BYTES], "big") for s in starts], np.uint64)
+        starts = range(0, size, NUMBER_BYTES)
+        return np.array(
+            [int.from_bytes(raw[s : s + NUMBER_BYTES], "big") for s in starts], np.uint64
+        )
 
     def decode(self, sums: Array, counts: Mapping[str, int]) -> dict[str, bytes]:
         """Return the pieces of those names that somebody holds, and whose sums make bytes."""
@@ -85,14 +87,14 @@ class Fetches:
             if count:
                 inverse = pow(count, -1, p)
                 numbers = [number * inverse % p for number in row]
-                if max(numbers) < 2 ** (8 * _BYTES):
-                    found[fetch.name] = b"".join(n.to_bytes(_BYTES, "big") for n in numbers)
+                if max(numbers) < 2 ** (8 * NUMBER_BYTES):
+                    found[fetch.name] = b"".join(n.to_bytes(NUMBER_BYTES, "big") for n in numbers)
         return found
 
 
 def numbers_for(domain: Hashed, rounds: int) -> int:
     """Return the numbers of a piece with which a third of the rounds fetch the longest item."""
-    return max(_LEAST_NUMBERS, -(-domain.max_bytes // (_BYTES * max(1, rounds // 3))))
+    return max(_LEAST_NUMBERS, -(-domain.max_bytes // (NUMBER_BYTES * max(1, rounds // 3))))
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,11 @@ class Strings:
 
     def next_piece(self, name: str, numbers: int) -> Fetch:
         """Return the piece of so many numbers to fetch next of a name that has no item yet."""
-        return Fetch(name=name, piece=len(self.begun.get(name, b"")) // (_BYTES * numbers))
+        return Fetch(name=name, piece=len(self.begun.get(name, b"")) // (NUMBER_BYTES * numbers))
 
     def pieces(self, numbers: int) -> float:
         """Return the pieces of so many numbers that an item takes, as those known did."""
-        size = _BYTES * numbers
+        size = NUMBER_BYTES * numbers
         known = [len(item.encode()) // size + 1 for item in self.whole.values()]
         return sum(known) / len(known) if known else -(-self.domain.max_bytes // size)
 

@@ -45,9 +45,9 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Mechanism,
     Plan,
-    Question,
+    Summing,
+    SumQuestion,
     Terms,
     ranked,
 )
@@ -68,7 +68,7 @@ from secagg.ring import Ring, Vector
 MOST_TABLES = 10_000
 
 
-class SubsampledIbltQuestion(Question):
+class SubsampledIbltQuestion(SumQuestion):
     """Which items are heavy, told in at most `words` words a device, sampled alike in each round.
 
     `rule` chooses t, b and the tables' size; `beta` is the failure probability of the theorem.
@@ -140,7 +140,7 @@ def cells_without_twins(capacity: int, keys: float, odds: float) -> int:
     return cells_for(room)
 
 
-class SubsampledIblt(Mechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
+class SubsampledIblt(Summing[SubsampledIbltQuestion, SubsampledIbltPlan]):
     """See the module's docstring."""
 
     name = "subsampled-iblt"

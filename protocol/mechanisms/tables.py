@@ -5,9 +5,12 @@ A device samples its histogram at threshold t (`protocol/sampling.py`) and inser
 value, an unbiased estimate of its count. A table has room for L0 keys (`capacity.py`), as many
 as the words and the width of a cell allow.
 
-A question may ask for *tight* tables (`sketches/tight.py`): they have more cells in as many words,
-and say nothing when they are too full. What a key may add up to is bounded for them by what all
-tokens together are likely to come to, as larger values would be tried in vain.
+A question may ask for fewer `hash_bits` beside a key, or none: cells are smaller, a table that is
+read whole is as exact, and only the keys of one that is not may be false (`iblt.py`). Or it may
+ask for *tight* tables (`sketches/tight.py`), which choose their hash bits themselves: they have
+more cells in as many words, and say nothing when they are too full. What a key may add up to is
+bounded for them by what all tokens together are likely to come to, as larger values would be
+tried in vain.
 
 Source: Algorithms 1 and 2 of [Gascon23].
 """
@@ -18,13 +21,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from protocol.domain import Domain
-from protocol.mechanism import WORD_BITS, Estimate, Question, Terms, ranked
+from protocol.mechanism import WORD_BITS, Estimate, SumQuestion, Terms, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Cell, Iblt, Listing
+from protocol.sketches.iblt import EVIDENCE, Cell, Iblt, Listing
 from protocol.sketches.tight import most_tight_cells, tight_cell
 from secagg.ring import Vector
 
@@ -33,10 +37,11 @@ MOST_CELLS = 3 * 2**22
 _MOST_VALUE = 2**31
 
 
-class TableQuestion(Question):
-    """A question for one table a round; `table` is its mode."""
+class TableQuestion(SumQuestion):
+    """A question for one table a round; `table` is its mode, `hash_bits` of the default one."""
 
     table: Literal["default", "tight"] = "default"
+    hash_bits: int = Field(default=7, ge=0, le=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +72,25 @@ class Table:
         )
 
 
-def table(question: Question, terms: Terms, t: float, cells: int, seed: bytes) -> Table:
+def table(question: SumQuestion, terms: Terms, t: float, cells: int, seed: bytes) -> Table:
     """Return the table of `cells` cells; ValueError if there is none of so many."""
     threshold = Threshold(t, question.contribution)
     return Table(Iblt(in_mode(question, _cell(question, terms, t), cells), cells, seed), threshold)
 
 
-def in_mode(question: Question, cell: Cell, cells: int) -> Cell:
+def in_mode(question: SumQuestion, cell: Cell, cells: int) -> Cell:
     """Return `cell` as the tables of `cells` have it that the question asks for."""
     return tight_cell(cell, cells) if _is_tight(question) else cell
 
 
-def fitting_cells(question: Question, cell: Cell, nbytes: int) -> int:
+def fitting_cells(question: SumQuestion, cell: Cell, nbytes: int) -> int:
     """Return the most cells of a table that packs into `nbytes`, 0 if none does."""
     return min(
         MOST_CELLS, most_tight_cells(cell, nbytes) if _is_tight(question) else cell.most(nbytes)
     )
 
 
-def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> int:
+def most_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
     """Return the most cells that each of `tables` tables can have in the question's words.
 
     Raises:
@@ -94,14 +99,14 @@ def most_cells(question: Question, terms: Terms, t: float, tables: int = 1) -> i
     return fitting_cells(question, _cell(question, terms, t), question.nbytes // tables)
 
 
-def words(question: Question, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
+def words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
     """Return the 16-bit words that `tables` tables of `cells` cells take; raises as above."""
     cell = in_mode(question, _cell(question, terms, t), cells)
     nbytes: int = cell.ring(cells).nbytes
     return -(-tables * nbytes * 8 // WORD_BITS)
 
 
-def likely(question: Question, terms: Terms, t: float) -> int:
+def likely(question: SumQuestion, terms: Terms, t: float) -> int:
     """Return what a key's value exceeds with odds of 1e-9: what all tokens together come to.
 
     That is six deviations above their mean, or what they can reach if that is less.
@@ -114,15 +119,15 @@ def likely(question: Question, terms: Terms, t: float) -> int:
     return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
 
 
-def likely_cell(question: Question, most: int, t: float) -> Cell:
+def likely_cell(question: SumQuestion, most: int, t: float) -> Cell:
     """Return what a cell holds if no key comes to more than `most`, as `likely` or less has it."""
     domain, total = question.domain, most
     if _is_tight(question) and t < question.contribution:
         total *= math.ceil(t)  # all keys together may come to more than one of them can
-    return Cell(domain.chunks, domain.bound, most, total)
+    return Cell(domain.chunks, domain.bound, most, total, _evidence(question))
 
 
-def check_words(question: Question, terms: Terms) -> None:
+def check_words(question: SumQuestion, terms: Terms) -> None:
     """Check that a table of `LEAST_CAPACITY` keys fits.
 
     Raises:
@@ -137,7 +142,7 @@ def check_words(question: Question, terms: Terms) -> None:
         )
 
 
-def worst_threshold(question: Question, terms: Terms) -> float:
+def worst_threshold(question: SumQuestion, terms: Terms) -> float:
     """Return the t at which a table has room for whatever devices hold, with odds of about 1/2.
 
     It is n m / L0, with cells as wide as any threshold needs.
@@ -146,7 +151,7 @@ def worst_threshold(question: Question, terms: Terms) -> float:
     return max(1.0, terms.devices * question.contribution / capacity(cells))
 
 
-def _cell(question: Question, terms: Terms, t: float) -> Cell:
+def _cell(question: SumQuestion, terms: Terms, t: float) -> Cell:
     """Return what a cell must hold when every device adds all it can to one item.
 
     Raises:
@@ -162,8 +167,15 @@ def _cell(question: Question, terms: Terms, t: float) -> Cell:
     if _is_tight(question):
         return likely_cell(question, likely(question, terms, t), t)
     total = terms.devices * threshold.total
-    return Cell(question.domain.chunks, question.domain.bound, most, total)
+    return Cell(question.domain.chunks, question.domain.bound, most, total, _evidence(question))
 
 
-def _is_tight(question: Question) -> bool:
+def _evidence(question: SumQuestion) -> int:
+    """Return 1 / odds of the question's hash bits, less what makes powers of two cost a bit."""
+    if not isinstance(question, TableQuestion):
+        return EVIDENCE
+    return max(1, (15 << question.hash_bits) // 16)
+
+
+def _is_tight(question: SumQuestion) -> bool:
     return isinstance(question, TableQuestion) and question.table == "tight"

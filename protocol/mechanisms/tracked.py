@@ -39,26 +39,30 @@ from protocol.confidence import reaches
 from protocol.hashed import Hashed
 from protocol.local_level import STATIONARY, filter_levels
 from protocol.mechanism import (
+    WORD_BITS,
     Answer,
     Estimate,
     Histogram,
-    Mechanism,
     Plan,
-    Question,
+    Summing,
+    SumQuestion,
     Terms,
     ranked,
 )
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.holdings import check_contribution, gather
 from protocol.mechanisms.outlook import (
+    crowd,
     drift_of,
     expect,
     history_of,
     likely_heavy,
     remember,
+    remember_slips,
+    slipped,
     worth_tracking,
 )
-from protocol.mechanisms.strings import Fetch, Fetches, Strings, numbers_for
+from protocol.mechanisms.strings import NUMBER_BYTES, Fetch, Fetches, Strings, numbers_for
 from protocol.mechanisms.tables import (
     MOST_CELLS,
     Table,
@@ -72,7 +76,7 @@ from protocol.mechanisms.tables import (
 )
 from protocol.sampling import Threshold
 from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Iblt
+from protocol.sketches.iblt import Iblt, Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
@@ -80,14 +84,20 @@ from secagg.ring import Ring, Vector
 _SPARE = {"default": 1.0, "tight": 2.0}
 _SHARE = 0.75  # of the bytes that counters may take
 _FETCHED = 0.3  # of the bytes beside the counters that strings may take
+_ONE_FETCHED = 0.5  # of those bytes that a single piece may take
+_LEAST_FETCHED = _ONE_FETCHED * (1 - _SHARE)  # of all bytes, whatever the counters take
 _FACTOR = 3.0  # that t changes by at most
 _ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
 
 class TrackedQuestion(TableQuestion):
-    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count."""
+    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count.
+
+    Tables count only if they are read whole, so that hash bits would be paid for in vain.
+    """
 
     mechanism: Literal["tracked"] = "tracked"
+    hash_bits: int = Field(default=0, ge=0, le=24)
     assume: Literal["drift", "stationary", "nothing"] = "drift"
 
 
@@ -139,7 +149,7 @@ class TrackedPlan(Plan):
         return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
 
 
-class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
+class Tracked(Summing[TrackedQuestion, TrackedPlan]):
     """See the module's docstring."""
 
     name = "tracked"
@@ -150,9 +160,11 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         """Return the plan of round 1, which tracks nothing.
 
         Raises:
-            ValueError: if `words` do not hold a table of a few keys; says how many do.
+            ValueError: if `words` do not hold a table of a few keys, or not the pieces that
+                fetch the longest string in so many rounds; says how many do.
         """
         check_words(question, terms)
+        _check_pieces(question, terms, rounds)
         t = worst_threshold(question, terms)
         most = likely(question, terms, t)
         return TrackedPlan(
@@ -209,12 +221,11 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
             expected, _ = expect(tally, participants, counters.items)
-            counts = counters.decode(in_counters, expected).tolist()
-            pairs = zip(counters.items, counts, strict=True)
-            counted = [Estimate(item, count, 0.0) for item, count in pairs]
-        untracked = [item for item in tally.items if item not in counters.rows]
-        known = plan.question.domain.keys_of(untracked)
-        listing = plan.table.iblt.list_entries(in_table, known)
+            counts, slips = counters.decode(in_counters, expected)
+            columns = counts.tolist(), counters.variances(slips).tolist()
+            counted = list(map(Estimate, counters.items, *columns))
+            tally = remember_slips(tally, counters.items, slips)
+        listing = _read(plan, in_table, tally)
         sampled = None
         if listing.complete:
             found = plan.table.estimates(plan.question.domain, listing)
@@ -228,6 +239,13 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         estimates = tuple(ranked([*counted, *(sampled or [])]))
         return Answer(listing.complete, listing.distinct, estimates, after)
 
+    def is_readable(
+        self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally
+    ) -> bool:
+        """Return whether the table can be read; counters always can."""
+        del participants
+        return _read(plan, _split(plan, total)[2], tally).complete
+
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, tally: Tally, rng: Random
     ) -> TrackedPlan:
@@ -236,12 +254,12 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         groups = worth_tracking(plan, tally, int(_SHARE * question.nbytes))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
-        fetches = _to_fetch(plan, counters, tally, int(_FETCHED * left))
+        fetches = _to_fetch(plan, counters, tally, left)
         strings = Fetches(fetches, counters.most, _numbers(plan))
         left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, likely(question, terms, plan.t)
         if answer is not None:
-            keys, values = _outside(plan, counters, answer)
+            keys, values = (crowd(tally) * of for of in _outside(plan, counters, answer))
             room = capacity(_cells(question, left, plan.most, plan.t))
             t *= float(np.clip(keys / _aim(room, question.table), 1 / _FACTOR, _FACTOR))
             t = min(max(1.0, t), 2 * worst_threshold(question, terms))
@@ -269,9 +287,10 @@ class Tracked(Mechanism[TrackedQuestion, TrackedPlan]):
         history = history_of(tally)
         drift = drift_of(tally) if question.assume == "drift" else STATIONARY
         levels = filter_levels(history, drift)
+        spread = levels.variances + slipped(tally)
         certain = question.threshold, question.confidence
-        heavy = np.flatnonzero(reaches(levels.totals, levels.variances, *certain))
-        totals, variances = levels.totals[heavy].tolist(), levels.variances[heavy].tolist()
+        heavy = np.flatnonzero(reaches(levels.totals, spread, *certain))
+        totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
         items = [tally.items[row] for row in heavy.tolist()]
         return ranked(map(Estimate, items, totals, variances))
 
@@ -288,10 +307,19 @@ def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
     return total[:counters], total[counters:strings], total[strings:]
 
 
+def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
+    rows = plan.counters.rows
+    untracked = [item for item in tally.items if item not in rows]
+    return plan.table.iblt.list_entries(table, plan.question.domain.keys_of(untracked))
+
+
 def _to_fetch(
     plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int
 ) -> tuple[Fetch, ...]:
-    """Return the next pieces of the strings of items that will be heavy, the heaviest first."""
+    """Return the next pieces of the strings of items that will be heavy, the heaviest first.
+
+    `nbytes` are what counters leave for them and the table.
+    """
     domain = plan.question.domain
     if not isinstance(domain, Hashed) or not counters.items:
         return ()
@@ -300,18 +328,44 @@ def _to_fetch(
     missing = [name for name in missing if name not in strings.whole]
     numbers = _numbers(plan)
     fetches = tuple(strings.next_piece(name, numbers) for name in missing)
-    fitting = Fetches(fetches, counters.most, numbers).fitting(nbytes)
+    wanted = Fetches(fetches, counters.most, numbers)
+    one = min(1, wanted.fitting(int(_ONE_FETCHED * nbytes)))
+    fitting = max(one, wanted.fitting(int(_FETCHED * nbytes)))
     to_come = len(fetches) * strings.pieces(numbers)
     pace = math.ceil(2 * to_come / max(1, plan.rounds - plan.round))
     return fetches[: min(fitting, pace)]
 
 
+def _check_pieces(question: SumQuestion, terms: Terms, rounds: int) -> None:
+    """Check that the longest string can be fetched, from the second round on, piece by piece."""
+    domain = question.domain
+    if not isinstance(domain, Hashed):
+        return
+    least = -(-domain.max_bytes // (NUMBER_BYTES * max(1, rounds - 1)))
+    if _most_numbers(question, terms) < least:
+        one = Fetches((Fetch(name="", piece=0),), terms.devices * question.contribution, least)
+        words = math.ceil(8 * one.lane.nbytes / _LEAST_FETCHED / WORD_BITS)
+        raise ValueError(
+            f"{question.words} words are too few to fetch strings of {domain.max_bytes} "
+            f"bytes in {rounds} rounds: {words} words are needed, or fewer max_bytes"
+        )
+
+
+def _most_numbers(question: SumQuestion, terms: Terms) -> int:
+    """Return the numbers of a piece that fits whatever the counters take."""
+    bits = Fetches((), terms.devices * question.contribution, 1).lane.bits
+    return int(8 * _LEAST_FETCHED * question.nbytes) // bits
+
+
 def _numbers(plan: TrackedPlan) -> int:
     domain = plan.question.domain
-    return numbers_for(domain, plan.rounds) if isinstance(domain, Hashed) else 1
+    if not isinstance(domain, Hashed):
+        return 1
+    most = _most_numbers(plan.question, plan.terms)
+    return max(1, min(numbers_for(domain, plan.rounds), most))
 
 
-def _cells(question: Question, nbytes: int, most: int, t: float) -> int:
+def _cells(question: SumQuestion, nbytes: int, most: int, t: float) -> int:
     """Return the cells that fit in `nbytes`, and at least those of one key."""
     fitting = fitting_cells(question, likely_cell(question, most, t), nbytes)
     return max(cells_for(1), fitting)

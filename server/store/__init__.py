@@ -16,6 +16,7 @@ from server.store.answers import Answers
 from server.store.cohorts import Cohorts
 from server.store.messages import Messages
 from server.store.participants import Participants
+from server.store.reports import Reports
 from server.store.rounds import Rounds
 from server.store.studies import Studies
 
@@ -30,6 +31,7 @@ class Store:
     cohorts: Cohorts
     participants: Participants
     messages: Messages
+    reports: Reports
     answers: Answers
 
 
@@ -42,5 +44,6 @@ def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> 
         Cohorts(database, now),
         Participants(database, now, rng),
         Messages(database),
+        Reports(database, now),
         Answers(database),
     )

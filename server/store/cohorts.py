@@ -209,6 +209,9 @@ def _due(
     if row.phase is Phase.ENROLLING:
         heard, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
         patience = limits.enrolling  # a larger cohort hides better: silence ends nothing
+    elif row.phase is Phase.REPORTING:
+        heard, expected, quorum = row.enrolled, rules.devices, rules.minimum
+        patience = limits.reporting  # devices come when they can
     elif row.phase is not Phase.SHARING:
         expected = row.history[-2]["heard"]  # those who were heard in the phase before
     return Due(
@@ -240,7 +243,7 @@ def _lock(session: Session, cohort: int, seen: Phase) -> Cohort | None:
 
 def _heard(session: Session, row: Cohort) -> int:
     """Return how many were heard in the present phase of a locked cohort: nobody else will."""
-    if row.phase is Phase.ENROLLING:
+    if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled
     mine = (Message.cohort == row.id, Message.kind == KIND[row.phase])
     return session.scalar(select(func.count()).select_from(Message).where(*mine)) or 0

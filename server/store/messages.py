@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
-from protocol.mechanisms import MECHANISMS, AnyPlan, parse_plan
+from protocol.mechanisms import SUMMING, AnyPlan, parse_plan
 from protocol.messages import ProblemType
 from protocol.round import Phase
 from secagg.cohort import Cohort as Sum
@@ -46,7 +46,7 @@ class Messages:
         if not has_enrolled(row):
             raise _not_enrolled(row)
         plan = parse_plan(session.get_one(Round, (row.study, row.round)).plan)
-        ring = MECHANISMS[plan.mechanism].ring(plan)
+        ring = SUMMING[plan.mechanism].ring(plan)
         seated = select(Participant).where(Participant.cohort == cohort).order_by(Participant.slot)
         roster = tuple(entry_of(seat) for seat in session.scalars(seated))
         assumptions, registry = plan.terms.assumptions, plan.registry

@@ -7,6 +7,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from protocol.mechanism import Plan
+from protocol.mechanisms import SUMMING
 from protocol.messages import StudyView
 from protocol.round import Phase
 from server.schema import Cohort, Round
@@ -18,7 +19,12 @@ def entry(phase: Phase, entered: datetime) -> dict[str, Any]:
 
 
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
-    """Insert the round that `plan` asks for, its cohorts enrolling from `now` on."""
+    """Insert the round that `plan` asks for, its cohorts enrolling from `now` on.
+
+    If devices send reports it has one cohort, which takes them from all.
+    """
+    is_sum = plan.mechanism in SUMMING
+    phase = Phase.ENROLLING if is_sum else Phase.REPORTING
     session.add(
         Round(
             study=study.id,
@@ -32,10 +38,11 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     cohort = {
         "study": study.id,
         "round": plan.round,
-        "phase": Phase.ENROLLING,
-        "deadline": now + timedelta(seconds=study.timeouts.enrolling),
+        "phase": phase,
+        "deadline": now + timedelta(seconds=getattr(study.timeouts, phase.value)),
         "enrolled": 0,
-        "history": [entry(Phase.ENROLLING, now)],
+        "history": [entry(phase, now)],
     }
-    cohorts = [cohort | {"number": number} for number in range(study.terms.cohorts)]
+    count = study.terms.cohorts if is_sum else 1
+    cohorts = [cohort | {"number": number} for number in range(count)]
     session.execute(insert(Cohort), cohorts)

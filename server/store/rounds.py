@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.mechanism import Answer, Estimate, Plan, Terms
@@ -81,12 +81,14 @@ class Rounds:
         row = find_study(session, study)
         if row.state in ("finished", "stopped"):
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
+        size, cohorts = row.terms["cohort_size"], row.terms["cohorts"]
+        enrolling = and_(Cohort.phase == Phase.ENROLLING, Cohort.enrolled < size)
+        reporting = and_(Cohort.phase == Phase.REPORTING, Cohort.enrolled < size * cohorts)
         room = exists().where(
             Cohort.study == study,
             Cohort.round == Round.number,
-            Cohort.phase == Phase.ENROLLING,
+            or_(enrolling, reporting),
             Cohort.deadline > self.now(),
-            Cohort.enrolled < row.terms["cohort_size"],
         )
         mine = (Round.study == study, Round.number > after, Round.state == "running")
         found = session.scalar(select(Round).where(*mine, room))
@@ -159,7 +161,7 @@ def _views(session: Session, rows: Sequence[Round]) -> tuple[RoundView, ...]:
     views: dict[int, list[CohortView]] = defaultdict(list)
     for cohort in cohorts:
         said = heard[cohort.id, KIND.get(cohort.phase, "")]
-        count = cohort.enrolled if cohort.phase is Phase.ENROLLING else said
+        count = cohort.enrolled if cohort.phase in (Phase.ENROLLING, Phase.REPORTING) else said
         of = (terms[cohort.round], count, survivors[cohort.id], blamed[cohort.id])
         views[cohort.round].append(cohort_view(cohort, *of))
     return tuple(round_view(row, views[row.number]) for row in rows)

@@ -9,8 +9,10 @@ from random import Random
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.hashed import Hashed
+from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
 from protocol.messages import ProblemType, StudyRequest, StudyView
+from protocol.report import packed_bytes
 from protocol.round import Phase
 from secagg.deals import Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES
@@ -38,10 +40,14 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
 
 
 def _largest_upload(plan: AnyPlan) -> int:
-    """Return how many bytes a device may say at once: a vector and a deal, or a reveal."""
+    """Return how many bytes a device may say at once: a vector and a deal, a reveal, a report."""
+    if plan.mechanism in REPORTING:
+        nbytes: int = REPORTING[plan.mechanism].nbytes(plan)
+        return packed_bytes(nbytes, plan.registry is not None)
     size = plan.terms.cohort_size
     deal = SeedDeal.nbytes(min(size - 1, MOST_HOLDERS)) + SIGNATURE_BYTES
-    return max(MECHANISMS[plan.mechanism].ring(plan).nbytes + deal, Reveal.nbytes(size))
+    vector: int = SUMMING[plan.mechanism].ring(plan).nbytes
+    return max(vector + deal, Reveal.nbytes(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +65,12 @@ class Studies:
             ValueError: if its question cannot be answered under its terms, or its devices
                 would upload more than `most_bytes` at once.
         """
+        name = self.rng.randbytes(8).hex()
         study = Study(
-            id=self.rng.randbytes(8).hex(),
+            id=name,
             name=request.name,
             state="created",
-            question=request.question.model_dump(mode="json"),
+            question=_salted(request.question, name).model_dump(mode="json"),
             terms=request.terms.model_dump(mode="json"),
             timeouts=request.timeouts.model_dump(mode="json"),
             rounds=request.rounds,
@@ -147,3 +154,14 @@ class Studies:
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
             entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
             cohort.history = [*cohort.history, entered]
+
+
+def _salted(question: AnyQuestion, study: str) -> AnyQuestion:
+    """Return `question` with the study's name for a salt if its keys are hashed without one.
+
+    Tables of keys made for one study are then of no use for another.
+    """
+    if isinstance(question.domain, Hashed) and not question.domain.salt:
+        domain = question.domain.model_copy(update={"salt": study})
+        return question.model_copy(update={"domain": domain})
+    return question

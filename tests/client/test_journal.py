@@ -81,7 +81,25 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "cohort": 0,
         "what": "reveal",
         "digest": sha256(b"one half").hexdigest(),
+        "epsilon": 0.0,
     }
+
+
+def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:
+    given = replace(REVEAL, what=What.REPORT, epsilon=0.5)
+    spent: list[float] = []
+    for number in range(3):
+        one = replace(given, study=f"study-{number}")
+        FileJournal(path).record(one, allow=spent.append)
+        FileJournal(path).record(one, allow=spent.append)  # again: it costs nothing
+    assert spent == [0.0, 0.5, 1.0]
+    assert FileJournal(path).studies() == {"study-0", "study-1", "study-2"}
+
+
+def test_a_line_without_a_cost_is_an_older_programs(path: Path) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(path.read_text().replace(', "epsilon": 0.0', ""))
+    assert FileJournal(path).studies() == {"study-1"}
 
 
 def test_a_journal_is_its_owners_alone(path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_where_steps_take_long_the_event_loop_goes_on(
 ) -> None:
     monkeypatch.setattr("client.participation.MUCH", 0)
     service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
-    assert await play(service, enrolled(service, REGISTRAR)) == list(Step)
+    assert await play(service, enrolled(service, REGISTRAR)) == list(steps("active"))
     service.total()
 
 
@@ -286,7 +286,7 @@ async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> Non
 
 # What was given is in the journal before it leaves.
 
-ONCE = [what for what in What if what is not What.SHARES]
+ONCE = [What.VECTOR, What.CONFIRMATION, What.REVEAL]
 
 
 async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_a_device_that_crashed_before_it_masked_may_come_again(tmp_path: P
     journal = FileJournal(tmp_path / "journal")
     with pytest.raises(CrashedError):
         await play(Service(view_of(), before=crash), device(journal=journal))
-    assert await play(Service(view_of(2)), device(journal=journal)) == list(Step)
+    assert await play(Service(view_of(2)), device(journal=journal)) == list(steps("active"))
 
 
 async def test_of_two_processes_of_one_device_one_gives_its_vector(tmp_path: Path) -> None:

@@ -46,4 +46,5 @@ def test_what_is_too_long_or_no_text_is_outside() -> None:
 
 def test_what_looks_like_a_name_is_no_item() -> None:
     assert DOMAIN.name("a") not in DOMAIN
-    assert "#fff" in DOMAIN
+    for item in ("#fff", "#48bf667a8b1", "#5a8004b04x", "5a8004b0424"):
+        assert item in DOMAIN

@@ -372,3 +372,22 @@ def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None
         assert counts[item].var() <= 1.3 * told[item].mean() + 1e-9
         if most == 1 and not example.is_sketch:
             assert counts[item].var() == pytest.approx(told[item].mean(), rel=0.3)
+
+
+# The first halves of plans' digests. They are bound into the keys of rounds that are running, and
+# devices hash what they read: a change here is one of the protocol, with a migration that fails
+# what is running (`server/migrations`).
+DIGESTS = {
+    "adaptive-iblt, tight, sampled": "cd115de9e74e5cdc4f638aa4bcb0f8ee",
+    "subsampled-iblt, two tables": "6555f663285613bb1abcb4ea6b1dc355",
+    "approximate-histogram, practical": "2eee1504670bcdcf5039756c2e428773",
+    "count-median": "4602c659001992387f6a8ad7e642f0ca",
+    "count-sketch, one item each": "455bff390b801d210eadb15d7ebb609d",
+    "tracked, tight, some items": "8e3b0d307a0f8a0e7a1391964a22bebc",
+}
+
+
+def test_the_digests_of_plans_change_only_with_the_protocol() -> None:
+    assert {EXAMPLES[name].question.mechanism for name in DIGESTS} == set(MECHANISMS)
+    found = {name: EXAMPLES[name].plan().digest().hex()[:32] for name in DIGESTS}
+    assert found == DIGESTS

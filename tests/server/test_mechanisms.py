@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from protocol.hashed import Hashed
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import HeavyHitterPage
 from tests.server.harness import Served, play, sum_of
@@ -41,7 +42,7 @@ async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str
 
 
 async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Served) -> None:
-    domain = {"kind": "hashed", "max_bytes": 20, "salt": "a study"}
+    domain = {"kind": "hashed", "max_bytes": 20}
     asked = {"mechanism": "tracked", "threshold": 15, "contribution": 2, "domain": domain}
     study = await served.create(question=asked | {"words": 4000}, rounds=3)
     for number in (1, 2, 3):
@@ -49,6 +50,7 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
         view = await served.until_closed(study, number)
         assert (view.state, view.participants) == ("decoded", 5)
     assert view.plan.mechanism == "tracked"
+    assert view.plan.question.domain == Hashed(max_bytes=20, salt=study)
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
     found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
     assert [(one.item, one.estimate) for one in found] == [("ab", pytest.approx(15, abs=1))]

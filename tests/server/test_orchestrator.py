@@ -68,14 +68,33 @@ async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
     assert (await served.until_closed(study, 2)).state == "decoded"
 
 
-async def test_a_fault_while_planning_stops_the_study(
+async def test_a_fault_while_planning_leaves_the_plan_as_it_was(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create(rounds=2)
     monkeypatch.setattr("server.orchestrator.plan_next", explode)
     await play(served, study)
     assert (await served.until_closed(study)).state == "decoded"
+    rounds = served.app.state.service.store.rounds
+    first, second = await rounds.plan(study, 1), await rounds.plan(study, 2)
+    assert second.seed != first.seed
+    assert second.model_copy(update={"round": 1, "seed": first.seed}) == first
+    await play(served, study, after=1)
+    assert (await served.until_closed(study, 2)).state == "decoded"
+
+
+async def test_a_tally_that_cannot_be_read_stops_its_study_and_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = await served.create(rounds=2), await served.create()
+    answers = type(served.app.state.service.store.answers)
+    monkeypatch.setattr(answers, "tally", AsyncMock(side_effect=ValueError("of another version")))
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "failed"
+    monkeypatch.undo()
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "stopped"
+    await play(served, other)
+    assert (await served.until_closed(other)).state == "decoded"
 
 
 async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> None:

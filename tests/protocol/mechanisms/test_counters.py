@@ -47,7 +47,7 @@ def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
     counts = lows + np.array(offsets)
     vector = counters.encode(counts)
     assert counters.fault(vector, int(counts.sum())) is None
-    assert counters.decode(vector, expected).tolist() == counts.tolist()
+    assert counters.decode(vector, expected)[0].tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 9950], [20, 40, 41], [2, 3000, 41]])
@@ -55,13 +55,17 @@ def test_a_count_that_left_its_window_is_found_however_far(counts: list[int]) ->
     counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
     windows = window_lows(expected, counters.moduli), counters.moduli
     assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
-    assert counters.decode(counters.encode(np.array(counts)), expected).tolist() == counts
+    read, slips = counters.decode(counters.encode(np.array(counts)), expected)
+    assert read.tolist() == counts
+    assert not slips.any()
 
 
 def test_of_two_that_left_their_windows_no_other_is_touched() -> None:
     counters, expected = counters_of([4, 6, 6, 6]), np.array([2.0, 40.0, 41.0, 42.0])
-    read = counters.decode(counters.encode(np.array([2, 140, 241, 43])), expected)
+    read, slips = counters.decode(counters.encode(np.array([2, 140, 241, 43])), expected)
     assert read.tolist() == [2, 140 - 128, 241 - 192, 43]
+    assert slips.tolist() == [0, 320, 320, 320]  # of the group of 6 bits: whose is not known
+    assert counters.variances(slips).tolist() == [0.0, *[320 * 64 / 3] * 3]
 
 
 @given(st.data())
@@ -103,7 +107,9 @@ def test_any_sum_at_all_is_read_as_something(data: st.DataObject) -> None:
         for lane in counters.lanes
     ]
     counters.fault(tuple(draw), MOST)
-    assert len(counters.decode(tuple(draw), np.full(4, 3.0))) == 4
+    counts, slips = counters.decode(tuple(draw), np.full(4, 3.0))
+    assert len(counts) == len(slips) == 4
+    assert (slips >= 0).all()
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.6, 1.7, 5.0, 30.0, 500.0, 9000.0])
@@ -126,5 +132,15 @@ def test_a_total_that_no_counts_can_have_moves_none(lie: int) -> None:
     vector = counters.encode(np.array([3, 5]))
     vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
     assert counters.fault(vector, 10**9) is None
-    read = counters.decode(vector, np.array([3.0, 5.0]))
+    read, slips = counters.decode(vector, np.array([3.0, 5.0]))
     assert read.tolist() == [3, 5]
+    assert slips.tolist() == [int(vector[1][0]) - 8] * 2
+
+
+def test_a_width_is_found_however_large_or_sure_a_count_is() -> None:
+    expected = np.geomspace(1e-6, 1e7, 60).repeat(40)
+    deviations = np.sqrt(expected) * np.tile(np.geomspace(0.5, 1e4, 40), 60)
+    bits = bits_for(expected, deviations)
+    assert ((bits >= 1) & (bits <= MOST_BITS)).all()
+    sure = deviations <= expected
+    assert (2.0 ** bits[sure] >= 4 * deviations[sure]).all()

@@ -170,6 +170,17 @@ def test_long_studies_are_remembered_in_blocks() -> None:
     assert (history.exposed <= history.devices + 1e-9).all()
 
 
+def test_strings_too_long_for_the_words_are_refused_with_the_words_that_do() -> None:
+    long = Hashed(max_bytes=4000)
+    chance = random.Random(1)
+    with pytest.raises(ValueError, match="bytes in 6 rounds: 3340 words are needed") as refused:
+        MECHANISM.first_plan(question(domain=long, words=900), TERMS, "study", 6, chance)
+    words = int(str(refused.value).split(": ")[1].split()[0])
+    MECHANISM.first_plan(question(domain=long, words=words), TERMS, "study", 6, chance)
+    with pytest.raises(ValueError, match="too few to fetch"):
+        MECHANISM.first_plan(question(domain=long, words=words - 8), TERMS, "study", 6, chance)
+
+
 def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
     """Items of any length go by short keys until they are about to be heavy."""
     urls = {item: f"https://example.org/{item * 9}/ünï?{item}" for item in ITEMS}

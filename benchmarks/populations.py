@@ -1,0 +1,50 @@
+"""Populations with one heavy hitter, and how often a mechanism names it, at any n."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from protocol.oracles.projection import Projection, Values
+from protocol.oracles.randomizers import Integers
+
+Population = Callable[[np.random.Generator], tuple[Values, Integers]]
+
+
+def rivalled(n: int, share: float, size: int = 1000) -> Population:
+    """Return a heavy hitter of `share`, a runner-up of half of it, and the rest uniform."""
+
+    def draw(rng: np.random.Generator) -> tuple[Values, Integers]:
+        first = int(n * share)
+        second = min(first // 2, n - first)
+        rest = rng.multinomial(n - first - second, np.full(size - 2, 1 / (size - 2)))
+        return rng.permutation(size).astype(np.uint64), np.concatenate(([first, second], rest))
+
+    return draw
+
+
+def flat(n: int, share: float, bits: int, tail: int) -> Population:
+    """Return a heavy hitter of `share` and a uniform tail of `tail` values."""
+
+    def draw(rng: np.random.Generator) -> tuple[Values, Integers]:
+        some = rng.integers(0, 2**bits, 2 * tail + 2, np.uint64)
+        values = np.unique(some)
+        rng.shuffle(values)
+        values = values[: tail + 1]
+        others = len(values) - 1
+        rest = rng.multinomial(n - int(n * share), np.full(others, 1 / others))
+        return values, np.concatenate(([int(n * share)], rest))
+
+    return draw
+
+
+def recoveries(make: Callable[[bytes], Projection], draw: Population, runs: int = 10) -> int:
+    """Return in how many of `runs` the heavy hitter is the first that is named."""
+    found = 0
+    for run in range(runs):
+        rng = np.random.default_rng(1000 + run)
+        mechanism = make(rng.bytes(32))
+        values, counts = draw(rng)
+        state = mechanism.simulate_state(values, counts, rng)
+        named = mechanism.identify(state, int(counts.sum()), 1)
+        found += bool(named) and named[0].value == int(values[0])
+    return found

@@ -1,0 +1,170 @@
+"""The three experiments of [Pan24] with locally private oracles: errors beside their theory.
+
+    zipf       10,000 devices, 100,000 values; those that occur, by 1 / rank, all have the same
+               residue modulo 128, which recursive Hadamard response suffers from
+    gauss      10,000 devices, 10,000 values about an unknown mean, with a deviation of 50; no
+               frequency is above f* = 0.01, and MSE-OCMS knows it
+    data       each item that a device holds, of a file such as Kosarak's
+
+Errors are those of the 100 most frequent values:
+
+    worst MSE  greatest mean square, of T runs; biased up, since it is the greatest of 100
+    l1, l2     sums of absolute values and of squares, mean of T runs
+
+Theory is the variance of each value by its true frequency; of l1, sqrt(2/pi) times the sum of
+deviations. A run draws reports anew from the same data, by the code that devices run.
+
+Source: section 6 of [Pan24]; which multiples the values of its Zipf data are is not said there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.data import Counts, DataError, read
+from protocol.chance import seeded
+from protocol.oracles.apple import AppleSketch
+from protocol.oracles.counts import Frequencies, Values
+from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.oracle import Oracle
+
+MSE, L, GF, HE, APPLE, RHR = "MSE-OCMS", "l-OCMS", "OCMS-GF", "HE", "CMS+HE", "RHR"
+METHODS: Final = (MSE, L, GF, HE, APPLE, RHR)
+INTEREST = 100
+_DEVICES, _SPACING = 10_000, 128
+_LEAST_ITEMS = 300  # more than the 256 symbols of recursive Hadamard response at epsilon 5
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What n devices hold of `domain` values; none is known to be above `most`."""
+
+    name: str
+    values: Values = field(repr=False)
+    domain: int
+    most: float = 1.0
+
+    @cached_property
+    def frequencies(self) -> Frequencies:
+        """Return the true frequencies (d,)."""
+        return np.bincount(self.values.astype(np.int64), minlength=self.domain) / len(self.values)
+
+    @cached_property
+    def interest(self) -> Values:
+        """Return the 100 most frequent values, or all there are."""
+        return np.argsort(-self.frequencies, kind="stable")[:INTEREST].astype(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """A method's errors in one experiment, measured in T runs and by theory."""
+
+    experiment: str
+    method: str
+    epsilon: float
+    worst: float
+    worst_theory: float
+    l1: float
+    l1_theory: float
+    l2: float
+    l2_theory: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+def zipf(rng: np.random.Generator) -> Experiment:
+    """Return the first experiment."""
+    domain = 100_000
+    places = np.arange(0, domain, _SPACING, dtype=np.uint64)
+    shares = 1 / np.arange(1, len(places) + 1)
+    held = rng.choice(places, _DEVICES, p=shares / shares.sum())
+    return Experiment("zipf", held, domain)
+
+
+def gauss(rng: np.random.Generator) -> Experiment:
+    """Return the second."""
+    domain = 10_000
+    drawn = np.rint(rng.normal(rng.integers(1000, 9001), 50, _DEVICES))
+    return Experiment("gauss", np.clip(drawn, 0, domain - 1).astype(np.uint64), domain, 0.01)
+
+
+def of_file(path: Path, devices: int, rng: np.random.Generator) -> Experiment:
+    """Return the third: what the first `devices` of a file hold, or draw from its counts.
+
+    Raises:
+        DataError: if the file cannot be used, or holds fewer than 300 different items.
+    """
+    found = read(path)
+    if isinstance(found, Counts):
+        drawn = rng.choice(len(found.items), devices, p=found.counts / found.counts.sum())
+        domain = len(found.items)
+    else:
+        held = [(item, count) for one in found.histograms[:devices] for item, count in one.items()]
+        names, numbers = np.unique([item for item, _ in held], return_inverse=True)
+        drawn, domain = np.repeat(numbers, [count for _, count in held]), len(names)
+    if domain < _LEAST_ITEMS:
+        raise DataError(path, f"has {domain} items: there must be {_LEAST_ITEMS} at least")
+    return Experiment(path.name.split(".")[0], drawn.astype(np.uint64), domain)
+
+
+def oracle(method: str, experiment: Experiment, epsilon: float, seed: int) -> Oracle:
+    """Return the oracle of a method; `seed` is for the public hash functions of CMS+HE."""
+    domain = experiment.domain
+    if method == MSE:
+        return Ocms.for_mse(epsilon, domain, experiment.most)
+    if method == L:
+        return Ocms.for_l2(epsilon, domain)
+    if method == GF:
+        return OcmsGf.for_mse(epsilon, domain)
+    if method == HE:
+        return Hadamard(epsilon, domain)
+    if method == APPLE:
+        return AppleSketch(epsilon, domain, m=1024, functions=2**16, seed=seed)
+    return RecursiveHadamard.for_epsilon(epsilon, domain)
+
+
+def measure(experiment: Experiment, method: str, epsilon: float, runs: int, seed: int) -> Errors:
+    """Return the errors of `runs` runs."""
+    asked, true = experiment.interest, experiment.frequencies
+    wanted = true[asked.astype(np.int64)]
+    rng = np.random.default_rng([seed, METHODS.index(method), round(1000 * epsilon)])
+    differences = np.array(list(_runs(experiment, method, epsilon, runs, rng))) - wanted
+    deviations = np.sqrt(_variances(experiment, method, epsilon))
+    squares = differences**2
+    return Errors(
+        experiment.name,
+        method,
+        epsilon,
+        float(squares.mean(axis=0).max()),
+        float((deviations**2).max()),
+        float(np.abs(differences).sum(axis=1).mean()),
+        float(np.sqrt(2 / np.pi) * deviations.sum()),
+        float(squares.sum(axis=1).mean()),
+        float((deviations**2).sum()),
+    )
+
+
+def _runs(
+    experiment: Experiment, method: str, epsilon: float, runs: int, rng: np.random.Generator
+) -> Iterator[Frequencies]:
+    for _ in range(runs):
+        one = oracle(method, experiment, epsilon, int(rng.integers(2**32)))
+        yield one.estimate(one.perturb(experiment.values, seeded(rng)), experiment.interest)
+
+
+def _variances(experiment: Experiment, method: str, epsilon: float) -> NDArray[np.float64]:
+    asked, true = experiment.interest.astype(np.int64), experiment.frequencies
+    one, n = oracle(method, experiment, epsilon, 0), len(experiment.values)
+    if not isinstance(one, RecursiveHadamard):
+        return one.variance(true[asked], n)
+    by_residue = np.bincount(np.arange(experiment.domain) % one.residues, true)
+    return one.variance_among(true[asked], by_residue[asked % one.residues] - true[asked], n)

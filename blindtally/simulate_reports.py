@@ -1,0 +1,161 @@
+"""A study of locally private reports over a data file, in memory, measured against the truth."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from blindtally.data import read
+from protocol.chance import seeded
+from protocol.domain import Listed
+from protocol.mechanism import Estimate, Terms
+from protocol.mechanisms import REPORTING
+from protocol.mechanisms.local import LocalPlan, LocalQuestion
+from protocol.sampling import clip
+from protocol.tally import NOTHING
+
+_SHOWN = 20
+_DEVICES = 100_000  # of one cohort, which is what terms count in
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command's options say."""
+
+    mechanism: str
+    data: Path
+    column: str | None
+    clients: int
+    threshold: float
+    epsilon: float
+    goal: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What the reports of one round say, beside what is true.
+
+    Errors are of shares of all devices: the greatest square, the sum of absolute ones (l1) and
+    of squares (l2), each beside what theory expects; of the greatest it is that of a single item.
+    """
+
+    plan: LocalPlan
+    devices: int
+    estimates: np.ndarray[Any, np.dtype[np.float64]]
+    variances: np.ndarray[Any, np.dtype[np.float64]]
+    truth: np.ndarray[Any, np.dtype[np.float64]]
+    found: tuple[Estimate, ...]
+
+    def measures(self) -> dict[str, float]:
+        """Return errors and what theory says of them."""
+        errors = (self.estimates - self.truth) / self.devices
+        shares = self.truth / self.devices
+        variances = self.plan.oracle.variance(np.clip(shares, 0, 1), self.devices)
+        return {
+            "worst_mse": float((errors**2).max()),
+            "worst_mse_theory": float(variances.max()),
+            "l1": float(np.abs(errors).sum()),
+            "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
+            "l2": float((errors**2).sum()),
+            "l2_theory": float(variances.sum()),
+        }
+
+
+def run(wanted: Wanted) -> Reported:
+    """Return what one round of reports over a data file says.
+
+    Raises:
+        ValueError: if there is none; says why, and where in the file.
+    """
+    population = read(wanted.data, wanted.column)
+    domain = Listed(items=tuple(dict.fromkeys(population.items)))
+    question = LocalQuestion.model_validate(
+        {
+            "mechanism": wanted.mechanism,
+            "threshold": wanted.threshold,
+            "domain": domain,
+            "epsilon": wanted.epsilon,
+            "goal": wanted.goal,
+        }
+    )
+    clients = population.clients(1, wanted.clients)
+    rng = np.random.default_rng(wanted.seed)
+    held = [clip(one, 1, rng) for one in next(population.rounds(1, clients, 1, rng))]
+    truth = Counter(item for one in held for item in one)
+    mechanism = REPORTING[wanted.mechanism]
+    chance = Random(wanted.seed)
+    plan = mechanism.first_plan(question, _terms(clients), "simulation", 1, chance)
+    reports = mechanism.encode(plan, held, seeded(rng))
+    answer = mechanism.decode(plan, [reports], NOTHING)
+    return Reported(
+        plan,
+        clients,
+        answer.tally.arrays["scores"],
+        answer.tally.arrays["variances"],
+        np.array([truth[item] for item in domain.items], np.float64),
+        tuple(mechanism.conclude(question, answer.tally)),
+    )
+
+
+def as_json(wanted: Wanted, result: Reported) -> dict[str, Any]:
+    """Return what scripts read: errors beside theory, bits, and what was found."""
+    plan = result.plan
+    asked = {"data": str(wanted.data), "column": wanted.column, "seed": wanted.seed}
+    about = {"mechanism": plan.mechanism, "epsilon": wanted.epsilon, "goal": wanted.goal}
+    sizes = {
+        "clients": result.devices,
+        "domain": len(result.truth),
+        "bits": plan.oracle.bits,
+        "threshold": wanted.threshold,
+    }
+    found = [
+        {"item": one.item, "estimate": one.count, "standard_error": one.variance**0.5}
+        for one in result.found
+    ]
+    return (
+        about
+        | result.measures()
+        | sizes
+        | {"parameters": plan.parameters, "heavy_hitters": found, "asked": asked}
+    )
+
+
+def show(wanted: Wanted, result: Reported) -> None:
+    """Print the heaviest items, and errors beside what theory expects."""
+    domain = result.plan.question.domain
+    assert isinstance(domain, Listed)
+    truth = dict(zip(domain.items, result.truth.tolist(), strict=True))
+    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
+    for one in result.found[:_SHOWN]:
+        hitters.add_row(
+            Text(repr(one.item)),
+            f"{one.count:,.0f}",
+            f"{one.variance**0.5:,.0f}",
+            f"{truth[one.item]:,.0f}",
+        )
+    errors = Table("error of shares", "measured", "theory", box=None, pad_edge=False)
+    measures = result.measures()
+    for name in ("worst_mse", "l1", "l2"):
+        theory = measures[f"{name}_theory"]
+        errors.add_row(name.replace("_", " "), f"{measures[name]:.3g}", f"{theory:.3g}")
+    plan = result.plan
+    of = ", ".join(f"{k} {v}" for k, v in plan.parameters.items() if k not in ("oracle", "domain"))
+    Console().print(
+        f"{plan.mechanism}, {of}: {plan.oracle.bits} bits a device, {result.devices:,} devices, "
+        f"{len(result.truth):,} items, {len(result.found):,} of {wanted.threshold:g} up",
+        hitters,
+        errors,
+        sep="\n\n",
+    )
+
+
+def _terms(clients: int) -> Terms:
+    size = min(clients, _DEVICES)
+    return Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")

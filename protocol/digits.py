@@ -1,0 +1,78 @@
+"""Domains whose keys are their items: digits to a base, some of them to a chunk."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.item_space import ItemSpace, Keys
+
+
+class Digits(ItemSpace):
+    """Items that are rows of digits below `_base`, and stand for themselves."""
+
+    @property
+    @abstractmethod
+    def _base(self) -> int:
+        """Return what every digit stays below."""
+
+    @property
+    @abstractmethod
+    def _length(self) -> int:
+        """Return the digits of the longest item."""
+
+    @abstractmethod
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        """Return each item's digits, first to last, filled up to whole chunks."""
+
+    @abstractmethod
+    def _item(self, digits: NDArray[Any]) -> str:
+        """Return the item of a row of digits; ValueError if none has it."""
+
+    @property
+    def bound(self) -> int:
+        """Return the number that every chunk stays below."""
+        return int(self._base**self._digits_per_chunk)
+
+    @property
+    def _digits_per_chunk(self) -> int:
+        return -(-self._length // self.chunks)
+
+    @property
+    def _width(self) -> int:
+        """Return the digits of all chunks."""
+        return self.chunks * self._digits_per_chunk
+
+    def name(self, item: str) -> str:
+        """Return `item`."""
+        return item
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        """Return the keys of these items, all within the domain."""
+        if not names:
+            return np.zeros((0, self.chunks), dtype=np.uint64)
+        digits = self._digits(names).reshape(len(names), self.chunks, -1)
+        keys = np.zeros(digits.shape[:2], dtype=np.uint64)
+        for column in range(digits.shape[2]):
+            keys = keys * np.uint64(self._base) + digits[:, :, column]
+        return keys
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the item of each key; None for a key that no item has."""
+        group = self._digits_per_chunk
+        digits = np.zeros((*keys.shape, group), dtype=np.uint64)
+        rest = keys.copy()
+        for column in reversed(range(group)):
+            rest, digits[:, :, column] = np.divmod(rest, np.uint64(self._base))
+        fits = (rest == 0).all(axis=1).tolist()
+        rows = digits.reshape(len(keys), self._width)
+        return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
+
+    def _checked(self, digits: NDArray[Any]) -> str | None:
+        try:
+            item = self._item(digits)
+        except ValueError:
+            return None
+        return item if item in self else None

@@ -1,0 +1,46 @@
+"""Which parameters an oracle of a given kind should have: by what is to be small."""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from protocol.oracles.apple import AppleSketch
+from protocol.oracles.bits import Rappor, SubsetSelection
+from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.mixture import OcmsMixture
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.oracle import Oracle
+
+Goal: TypeAlias = Literal["worst-mse", "l2"]
+_Make: TypeAlias = Callable[[float, int], Oracle]
+
+# For each kind the oracle of the least worst variance, and that of the least sum of variances.
+_MAKES: dict[str, tuple[_Make, _Make]] = {
+    "krr": (RandomisedResponse, RandomisedResponse),
+    "ocms": (Ocms.for_mse, Ocms.for_l2),
+    "ocms-gf": (OcmsGf.for_mse, OcmsGf.for_l2),
+    "ocms-mixture": (OcmsMixture.for_mse, OcmsMixture.for_mse),
+    "hadamard": (Hadamard, Hadamard),
+    "recursive-hadamard": (RecursiveHadamard.for_epsilon, RecursiveHadamard.for_epsilon),
+    "olh": (LocalHashing.for_l2, LocalHashing.for_l2),
+    "apple-cms": (AppleSketch, AppleSketch),
+    "subset-selection": (SubsetSelection.for_mse, SubsetSelection.standard),
+    "rappor": (
+        lambda epsilon, domain: Rappor(epsilon, domain, symmetric=True),
+        lambda epsilon, domain: Rappor(epsilon, domain, symmetric=False),
+    ),
+}
+
+
+def oracle_for(name: str, epsilon: float, domain: int, goal: Goal) -> Oracle:
+    """Return the oracle of kind `name` with the parameters that are best for `goal`.
+
+    Raises:
+        ValueError: if there is no such kind, or it does not go with `epsilon` or `domain`.
+    """
+    if name not in _MAKES:
+        raise ValueError(f"oracle must be one of {', '.join(_MAKES)}, not {name!r}")
+    worst, squares = _MAKES[name]
+    return (worst if goal == "worst-mse" else squares)(epsilon, domain)

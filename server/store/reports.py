@@ -1,0 +1,138 @@
+"""Locally private reports: taken once a device and study, added up by device, read in batches."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from protocol.messages import ProblemType
+from protocol.report import Report as Signed
+from protocol.round import Phase
+from server.database import Database, reading, writing
+from server.refusals import Refusal
+from server.schema import Cohort, Report
+from server.store.studies import find_study
+
+_BATCH = 8192  # reports read at a time
+_MOST_BYTES = 4 * 2**20  # and their bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a report costs its device, and what that may spend in all studies together."""
+
+    epsilon: float
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The book of reports."""
+
+    database: Database
+    now: Callable[[], datetime]
+
+    async def accept(self, study: str, number: int, report: Signed, charge: Charge) -> None:
+        """Keep a report to round `number` of `study`.
+
+        Raises:
+            Refusal: if the round takes no more reports, the device reported to this study
+                before, or it would have spent more than its budget.
+        """
+        arrived = self.now()  # a queue of writers is no reason to be late
+        try:
+            await self._accept(study, number, report, charge, arrived)
+        except IntegrityError:  # the same device was heard this very moment
+            await self._accept(study, number, report, charge, arrived)
+
+    @writing
+    def _accept(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        report: Signed,
+        charge: Charge,
+        arrived: datetime,
+    ) -> None:
+        identity = report.identity.hex()
+        if _said_before(session, study, number, report):
+            return
+        cohort = _cohort_with_room(session, study, number, arrived)
+        if _said_before(session, study, number, report):  # heard while this waited for the lock
+            return
+        spent = select(func.sum(Report.epsilon)).where(Report.identity == identity)
+        before = session.scalar(spent) or 0.0
+        if before + charge.epsilon > charge.budget * (1 + 1e-9):
+            spends = f"{charge.epsilon:g} more is too much"
+            detail = f"this device has spent {before:g} of {charge.budget:g}: {spends}"
+            raise Refusal(ProblemType.BUDGET_SPENT, detail)
+        row = Report(
+            study=study,
+            identity=identity,
+            cohort=cohort,
+            epsilon=charge.epsilon,
+            received=self.now(),
+            digest=report.fingerprint,
+            body=report.body,
+        )
+        session.add(row)
+        session.execute(
+            update(Cohort).where(Cohort.id == cohort).values(enrolled=Cohort.enrolled + 1)
+        )
+
+    @reading
+    def spent(self, session: Session, identity: str) -> float:
+        """Return the epsilon that a device has spent in all studies."""
+        query = select(func.sum(Report.epsilon)).where(Report.identity == identity)
+        return session.scalar(query) or 0.0
+
+    async def bodies(self, study: str, number: int, nbytes: int) -> AsyncIterator[bytes]:
+        """Yield the reports of `nbytes` to a round, joined, some at a time, in a fixed order."""
+        last, most = "", max(1, min(_BATCH, _MOST_BYTES // max(1, nbytes)))
+        while batch := await self._batch(study, number, last, most):
+            yield b"".join(body for _, body in batch)
+            last = batch[-1][0]
+
+    @reading
+    def _batch(
+        self, session: Session, study: str, number: int, last: str, most: int
+    ) -> list[tuple[str, bytes]]:
+        of_round = (Cohort.study == study, Cohort.round == number)
+        query = (
+            select(Report.identity, Report.body)
+            .join(Cohort, Cohort.id == Report.cohort)
+            .where(*of_round, Report.identity > last)
+            .order_by(Report.identity)
+            .limit(most)
+        )
+        return [(identity, body) for identity, body in session.execute(query)]
+
+
+def _said_before(session: Session, study: str, number: int, report: Signed) -> bool:
+    """Return whether this very report is kept; refuse another of the same device."""
+    row = session.get(Report, (study, report.identity.hex()), populate_existing=True)
+    if row is None:
+        return False
+    if row.digest == report.fingerprint:
+        return True
+    if session.get_one(Cohort, row.cohort).round != number:
+        raise Refusal(ProblemType.ALREADY_COUNTED, "this device reported in an earlier round")
+    raise Refusal(ProblemType.CONFLICT, "this device reported something else before")
+
+
+def _cohort_with_room(session: Session, study: str, number: int, arrived: datetime) -> int:
+    """Return the cohort that takes a round's reports, locked."""
+    row = find_study(session, study)
+    if row.state != "running":
+        raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
+    query = select(Cohort).where(Cohort.study == study, Cohort.round == number)
+    cohort = session.scalar(query.with_for_update())
+    most = row.terms["cohort_size"] * row.terms["cohorts"]
+    is_open = cohort is not None and cohort.phase is Phase.REPORTING and arrived < cohort.deadline
+    if cohort is None or not is_open or cohort.enrolled >= most:
+        raise Refusal(ProblemType.NO_ROUND, f"round {number} takes no more reports")
+    return cohort.id

@@ -1,0 +1,115 @@
+"""The paper's experiments come out as the theory says, and the command tells and draws them."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.data import DataError
+from blindtally.figures import local
+from blindtally.figures.local import (
+    APPLE,
+    GF,
+    HE,
+    METHODS,
+    MSE,
+    RHR,
+    Errors,
+    L,
+    gauss,
+    measure,
+    zipf,
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[tuple[str, float, str], Errors]:
+    """Return what 25 runs of both synthetic experiments show at two epsilons."""
+    rng = np.random.default_rng(1)
+    return {
+        (one.name, epsilon, method): measure(one, method, epsilon, 25, 5)
+        for one in (zipf(rng), gauss(rng))
+        for epsilon in (1.0, 4.0)
+        for method in METHODS
+    }
+
+
+def test_errors_are_near_theory(found: dict[tuple[str, float, str], Errors]) -> None:
+    """25 runs of 100 values leave l2 a deviation of 3% (l-OCMS 6%); 100 runs are in the docs.
+
+    The worst of 100 mean squares of 25 runs is 1.85 times the variance in the mean.
+    """
+    for (_, _, method), one in found.items():
+        assert one.l2 == pytest.approx(one.l2_theory, rel=0.25 if method == L else 0.13)
+        assert one.l1 == pytest.approx(one.l1_theory, rel=0.1)
+        assert 0.9 < one.worst / one.worst_theory < 2.9
+
+
+def test_theory_is_that_of_the_prototype(found: dict[tuple[str, float, str], Errors]) -> None:
+    known = {
+        ("zipf", 1.0, MSE): (3.824e-4, 3.7728e-2),
+        ("zipf", 1.0, RHR): (7.200e-4, 7.1942e-2),
+        ("zipf", 4.0, L): (2.205e-5, 8.3352e-4),
+        ("gauss", 4.0, MSE): (8.473e-6, 8.2383e-4),
+        ("gauss", 1.0, HE): (4.678e-4, 4.6758e-2),
+        ("gauss", 4.0, APPLE): (1.073e-4, 1.0713e-2),
+    }
+    for case, (worst, l2) in known.items():
+        assert found[case].worst_theory == pytest.approx(worst, rel=0.02)
+        assert found[case].l2_theory == pytest.approx(l2, rel=0.01)
+
+
+def test_methods_stand_in_the_order_of_the_paper(
+    found: dict[tuple[str, float, str], Errors],
+) -> None:
+    for name, worst_first in (
+        ("zipf", (RHR, HE, MSE, L)),
+        ("gauss", (HE, RHR, L)),
+    ):
+        for epsilon in (1.0, 4.0):
+            if (name, epsilon) != ("gauss", 1.0):  # there RHR is worse than HE
+                l2 = [found[name, epsilon, method].l2 for method in worst_first]
+                assert all(more > less * 0.97 for more, less in pairwise(l2))
+    assert found["zipf", 4.0, GF].l2 < 0.3 * found["zipf", 4.0, HE].l2
+
+
+def test_the_data_are_those_of_the_paper() -> None:
+    rng = np.random.default_rng(2)
+    first, second = zipf(rng), gauss(rng)
+    assert (len(first.values), first.domain) == (10_000, 100_000)
+    assert len({int(value) % 128 for value in first.interest}) == 1
+    assert first.frequencies.max() == pytest.approx(0.14, abs=0.02)
+    assert (len(second.values), second.domain) == (10_000, 10_000)
+    assert second.frequencies.max() < 0.0115
+    assert len(second.interest) == 100
+
+
+def test_the_command_tells_writes_and_draws(tmp_path: Path) -> None:
+    baskets = tmp_path / "clicks.txt"
+    rng = np.random.default_rng(1)
+    lines = (" ".join(map(str, rng.geometric(0.01, 6))) for _ in range(600))
+    baskets.write_text("\n".join(lines) + "\n")
+    picture, rows = tmp_path / "ldp.png", tmp_path / "ldp.json"
+    words = ["figures", "ldp", "--data", baskets, "--devices", 500, "--runs", 1, "--epsilon", 2]
+    result = CliRunner().invoke(app, [*map(str, words), "--out", str(picture), "--json", str(rows)])
+    assert result.exit_code == 0, result.output
+    assert "clicks" in result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    told = json.loads(rows.read_text())["rows"]
+    assert [row["method"] for row in told] == 3 * list(METHODS)
+    assert all(row["l2"] > 0 for row in told)
+
+
+def test_a_file_of_few_items_and_a_picture_of_no_kind_are_refused(tmp_path: Path) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("word,count\n" + "".join(f"w{rank},{rank}\n" for rank in range(1, 50)))
+    with pytest.raises(DataError, match="has 49 items: there must be 300 at least"):
+        local.of_file(few, 1000, np.random.default_rng(1))
+    for options in (["--data", str(few)], ["--out", "ldp.pdf"]):
+        result = CliRunner().invoke(app, ["figures", "ldp", "--runs", "1", *options])
+        assert result.exit_code == 2
+        assert "49 items" in result.output or "cannot draw" in result.output

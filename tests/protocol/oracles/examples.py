@@ -1,0 +1,62 @@
+"""One oracle of each kind and then some, small enough to list every report of."""
+
+from protocol.oracles.apple import AppleSketch
+from protocol.oracles.bits import Rappor, SubsetSelection
+from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.mixture import OcmsMixture
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.oracle import Oracle
+
+
+def small(epsilon: float) -> list[Oracle]:
+    """Return oracles over 10 to 12 values, with at most 2^20 reports each."""
+    return [
+        RandomisedResponse(epsilon, 10),
+        Ocms(epsilon, 10, 3, 101),
+        Ocms(epsilon, 10, 7, 103),
+        OcmsGf(epsilon, 10, 2),
+        OcmsGf(epsilon, 10, 3),
+        OcmsGf(epsilon, 10, 4),
+        OcmsGf(epsilon, 10, 8),
+        OcmsMixture(epsilon, 10, 3, 5, 0.4),
+        OcmsMixture(epsilon, 10, 2, 3, 0.3, "prime"),
+        Hadamard(epsilon, 10),
+        RecursiveHadamard(epsilon, 12, 4),
+        LocalHashing(epsilon, 10, 4, seed_bits=8),
+        AppleSketch(epsilon, 10, m=4, functions=8),
+        Rappor(epsilon, 10, symmetric=True),
+        Rappor(epsilon, 10, symmetric=False),
+        SubsetSelection(epsilon, 10, 3),
+    ]
+
+
+def name(oracle: Oracle) -> str:
+    """Return a short name for the test."""
+    rest = [str(value) for key, value in oracle.parameters.items() if key != "oracle"]
+    return "-".join([oracle.name, *rest])
+
+
+def usual() -> list[Oracle]:
+    """Return oracles over 60 to 90 values, whose hash functions are as good as they say."""
+    return [
+        RandomisedResponse(3.0, 60),
+        Ocms.for_mse(1.0, 60),
+        Ocms.for_l2(2.0, 90),
+        Ocms(1.0, 60, 13, 101),
+        OcmsGf(1.0, 60, 3),
+        OcmsGf(2.0, 70, 4),
+        OcmsGf(3.0, 90, 7),
+        OcmsGf(4.0, 90, 16),
+        OcmsMixture.for_mse(2.0, 80),
+        OcmsMixture.for_mse(3.0, 80, hashing="prime"),
+        Hadamard(1.5, 90),
+        LocalHashing.for_l2(1.0, 70),
+        AppleSketch(2.0, 70, m=16, functions=2**12),
+        Rappor(2.0, 60, symmetric=True),
+        Rappor(2.0, 60, symmetric=False),
+        SubsetSelection.standard(1.0, 60),
+        SubsetSelection.for_mse(2.0, 60),
+    ]

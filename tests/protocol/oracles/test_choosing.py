@@ -1,0 +1,98 @@
+"""The recommended oracle errs least, as predicted, and is refused where a guess is as good."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from protocol.chance import seeded
+from protocol.oracles.choosing import GUESS, Goal, predicted, recommend
+from protocol.oracles.hadamard import Hadamard
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.ocms import Ocms
+
+
+@pytest.mark.parametrize("goal", GUESS)
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("domain", [2, 6, 300, 100_000])
+def test_nothing_else_errs_much_less(goal: Goal, epsilon: float, domain: int) -> None:
+    found = recommend(10**6, domain, epsilon, goal)
+    others = [RandomisedResponse(epsilon, domain), Hadamard(epsilon, domain)]
+    if domain > 300:
+        others += [Ocms.for_mse(epsilon, domain), LocalHashing.for_l2(epsilon, domain)]
+        others += [OcmsGf.for_mse(epsilon, domain), OcmsGf.for_l2(epsilon, domain)]
+    for other in others:
+        assert found.error <= 1.03 * predicted(other, 10**6, goal)
+    assert found.nbytes == found.oracle.nbytes <= 64
+    assert found.seconds > 0
+
+
+def test_small_dictionaries_take_randomised_response_and_large_ones_a_sketch() -> None:
+    assert recommend(1000, 4, 2.0, "worst-mse").oracle == RandomisedResponse(2.0, 4)
+    large = recommend(100_000, 100_000, 3.0, "l2")
+    assert isinstance(large.oracle, OcmsGf)
+    assert large.nbytes == 3
+    few = recommend(100_000, 200, 1.0, "worst-mse", most_bytes=25)
+    assert few.error == pytest.approx(3.918 / 100_000, rel=0.03)
+
+
+def test_a_known_bound_on_frequencies_lowers_the_error() -> None:
+    errors = [recommend(10**5, 10**4, 3.0, "worst-mse", most=most).error for most in (1.0, 0.01)]
+    assert errors[1] < 0.7 * errors[0]
+
+
+@pytest.mark.parametrize("goal", GUESS)
+def test_it_says_from_how_many_users_on_something_works(goal: Goal) -> None:
+    poor = recommend(100, 10**6, 0.5, goal)
+    if goal == "worst-mse":
+        assert poor.works
+        poor = recommend(50, 10**6, 0.5, goal)
+    assert not poor.works
+    assert poor.users > 50
+    enough = predicted(poor.oracle, poor.users, goal)
+    assert enough < GUESS[goal]
+    assert not predicted(poor.oracle, int(0.98 * poor.users), goal) < GUESS[goal]
+    assert recommend(2 * poor.users, 10**6, 0.5, goal).works
+
+
+def test_frequencies_that_are_said_to_stand_out_do() -> None:
+    """At the predicted frequency 95% are above the bar, and with odds of 95% none that is empty.
+
+    In 200 runs each of these has a deviation of 3; both are 4 of them away, or more.
+    """
+    n, domain = 20_000, 500
+    found = recommend(n, domain, 2.0, "heavy")
+    low, _ = found.oracle.spread
+    bar = 3.7190 * np.sqrt(low / n)  # the normal quantile of 1 - 0.05 / 500
+    values = np.random.default_rng(3).integers(250, domain, n).astype(np.uint64)
+    values[: int(found.error * n)] = 7
+    seen = wrong = 0
+    for run in range(200):
+        reports = found.oracle.perturb(values, seeded(np.random.default_rng(run)))
+        estimates = found.oracle.estimate(reports)
+        seen += int(estimates[7] > bar)
+        wrong += int((np.delete(estimates[:250], 7) > bar).any())
+    assert seen >= 190 - 13
+    assert wrong <= 5 + 10
+
+
+def test_an_infinite_frequency_stands_for_none() -> None:
+    assert predicted(Hadamard(0.1, 1000), 10, "heavy") == inf
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(ValueError, match="users must be 1 or more"):
+        recommend(0, 10, 1.0, "l2")
+    with pytest.raises(ValueError, match="goal must be one of worst-mse, l1, l2, heavy"):
+        recommend(10, 10, 1.0, "median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="epsilon must be within"):
+        recommend(10, 10, 0.0, "l2")
+    with pytest.raises(ValueError, match="domain must be within"):
+        recommend(10, 1, 1.0, "l2")
+    with pytest.raises(ValueError, match="most must be within"):
+        recommend(10, 9, 1.0, "l2", most=2)
+    with pytest.raises(ValueError, match="most_bytes must be more than 1"):
+        recommend(10, 10**6, 1.0, "l2", most_bytes=1)
+    assert recommend(10, 10**6, 2.0, "heavy").guess == 1

@@ -1,0 +1,221 @@
+"""Formulas against figures that were derived and measured without this code."""
+
+from math import exp, log2, sqrt
+
+import numpy as np
+import pytest
+
+from protocol.oracles.apple import AppleSketch
+from protocol.oracles.bits import Rappor, SubsetSelection
+from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
+from protocol.oracles.inner_product import OcmsGf, orders
+from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.mixture import OcmsMixture
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.optimal import (
+    absent,
+    l2_m,
+    l2_range,
+    mse_m,
+    mse_pair,
+    mse_range,
+    present,
+    squares,
+    worst,
+)
+from protocol.oracles.oracle import Oracle
+
+D = 100_000
+
+# epsilon: m of the least worst case (real), its bound, at the better integer, HE, OLH and
+# asymmetric RAPPOR, m of the least sum of squares, n l2 / d
+TABLE = {
+    0.5: (2.28, 15.917, 16.671, 16.671, 16.671, 3, 15.817),
+    1.0: (2.65, 3.918, 4.143, 4.683, 4.683, 4, 3.692),
+    2.0: (3.72, 0.9207, 0.9654, 1.7241, 1.7241, 8, 0.7246),
+    3.0: (5.48, 0.3697, 0.3970, 1.2206, 1.2206, 21, 0.2206),
+    4.0: (8.39, 0.1810, 0.1887, 1.0760, 1.0760, 56, 0.0760),
+    5.0: (13.18, 0.0974, 0.0987, 1.0273, 1.0273, 149, 0.0273),
+}
+EVERY = pytest.mark.parametrize("epsilon", TABLE)
+
+
+def at_worst(oracle: Oracle) -> float:
+    return max(oracle.spread)
+
+
+def l2(oracle: Oracle) -> float:
+    low, high = oracle.spread
+    return high + (oracle.domain - 1) * low
+
+
+@EVERY
+def test_worst_cases_are_those_of_the_table(epsilon: float) -> None:
+    m, bound, ours, hadamard, hashing, _, _ = TABLE[epsilon]
+    assert mse_range(epsilon) == pytest.approx(m, abs=0.005)
+    assert worst(epsilon, mse_range(epsilon)) == pytest.approx(bound, rel=5e-4)
+    assert exp(epsilon / 2) / (exp(epsilon / 2) - 1) ** 2 == pytest.approx(bound, rel=5e-4)
+    for oracle, expected in (
+        (Ocms.for_mse(epsilon, D), ours),
+        (Hadamard(epsilon, D), hadamard),
+        (AppleSketch(epsilon, D, functions=2**17), hadamard),
+        (Rappor(epsilon, D, symmetric=True), bound),
+        (Rappor(epsilon, D, symmetric=False), hashing),
+        (SubsetSelection.standard(epsilon, D), hashing),
+        (SubsetSelection.for_mse(epsilon, D), bound),
+    ):
+        assert at_worst(oracle) == pytest.approx(expected, rel=2e-3), oracle
+    hashed = at_worst(LocalHashing.for_l2(epsilon, D))
+    assert hashed == pytest.approx(worst(epsilon, l2_m(epsilon, D)))
+    assert hashed == pytest.approx(hashing, rel=0.06)  # g is an integer
+
+
+@EVERY
+def test_sums_of_squares_are_those_of_the_table(epsilon: float) -> None:
+    *_, m, per_value = TABLE[epsilon]
+    assert l2_m(epsilon, D) == m
+    assert l2(Ocms.for_l2(epsilon, D)) / D == pytest.approx(per_value, rel=4e-3)
+    assert l2(OcmsGf.for_l2(epsilon, D)) / D == pytest.approx(per_value, rel=0.021)
+    e = exp(epsilon)
+    bound = 2 * D * e / (e - 1) ** 2
+    bound += 2 / (e - 1) ** 2 * sqrt((e + D - 1) * (e + (D - 1) * e**2))
+    assert squares(epsilon, l2_range(epsilon, D), D) == pytest.approx(bound, rel=1e-9)
+    assert bound / D == pytest.approx(4 * e / (e - 1) ** 2, rel=2e-3)
+
+
+def test_the_nearest_integer_is_not_always_the_best() -> None:
+    nearest = {0.75: 2, 1.8: 3, 2.5: 4, 3.0: 5}
+    for epsilon, m in nearest.items():
+        assert round(mse_range(epsilon)) == m
+        assert mse_m(epsilon) == m + 1
+        assert worst(epsilon, m) > worst(epsilon, m + 1)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.75, 1.0, 2.0, 3.0, 4.3, 6.0])
+@pytest.mark.parametrize("most", [0.0, 0.01, 0.3, 0.7, 1.0])
+def test_no_integer_is_better_than_the_chosen(epsilon: float, most: float) -> None:
+    every = range(2, 1500)
+    assert mse_m(epsilon, most) == min(every, key=lambda m: worst(epsilon, m, most))
+    for domain in (5, 50, 10**6):
+        assert l2_m(epsilon, domain) == min(every, key=lambda m: squares(epsilon, m, domain))
+    real = worst(epsilon, mse_range(epsilon, most), most)
+    assert all(worst(epsilon, m, most) >= real * (1 - 1e-12) for m in every)
+
+
+def test_a_known_bound_on_frequencies_has_its_own_optimum() -> None:
+    for most in (0.0, 0.01, 0.2, 0.5):
+        for epsilon in (1.0, 3.0, 5.0):
+            e = exp(epsilon)
+            bound = (most * e + 1 - most) * (most / e + 1 - most)
+            mse = 2 * e / (e - 1) ** 2 * (1 + sqrt(bound))
+            real = mse_range(epsilon, most)
+            assert worst(epsilon, real, most) == pytest.approx(mse, rel=1e-9)
+    assert mse_range(3.0, 0.0) == pytest.approx(1 + exp(3.0))
+    assert Ocms.for_mse(5.0, 10_000, 0.01).m == 95  # as the Gaussian experiment has it
+    with pytest.raises(ValueError, match="most must be within 0 and 1"):
+        Ocms.for_mse(1.0, 10, 1.5)
+
+
+def test_two_ranges_together_reach_what_no_integer_does() -> None:
+    pair = mse_pair(3.0, (5, 6))
+    assert pair.share == pytest.approx(0.49, abs=0.005)
+    assert pair.loss == pytest.approx(0.3713, abs=1e-4)
+    for hashing in ("prime", "gf"):
+        for epsilon, (_, bound, ours, *_) in TABLE.items():
+            mixed = OcmsMixture.for_mse(epsilon, D, hashing=hashing)  # type: ignore[arg-type]
+            assert at_worst(mixed) < 1.03 * bound
+            assert at_worst(mixed) <= ours * (1 + 1e-9)
+
+
+def test_a_pair_is_never_worse_than_one_of_it() -> None:
+    for epsilon in (0.4, 1.0, 2.2, 3.0, 5.0):
+        for most in (0.0, 0.1, 1.0):
+            found = mse_pair(epsilon, (3, 5, 8), most)
+            single = min(worst(epsilon, m, most) for m in (3, 5, 8))
+            assert found.loss <= single * (1 + 1e-12)
+            low = found.share * absent(epsilon, found.first)
+            low += (1 - found.share) * absent(epsilon, found.second)
+            high = found.share * present(epsilon, found.first)
+            high += (1 - found.share) * present(epsilon, found.second)
+            assert max(low, low + (high - low) * most) == pytest.approx(found.loss)
+
+
+@EVERY
+def test_special_ranges_have_closed_forms(epsilon: float) -> None:
+    e = exp(epsilon)
+    assert absent(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2)
+    assert present(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2 + 1)
+    low, high = Hadamard(epsilon, D).spread
+    assert low == pytest.approx(((e + 1) / (e - 1)) ** 2)
+    assert high == pytest.approx(low - 1)
+    assert worst(epsilon, 2) == pytest.approx(low)
+    low, high = RandomisedResponse(epsilon, 7).spread
+    assert low == pytest.approx((e + 5) / (e - 1) ** 2)
+    assert high == pytest.approx(6 * e / (e - 1) ** 2)
+    low, high = Rappor(epsilon, 7, symmetric=False).spread
+    assert low == pytest.approx(4 * e / (e - 1) ** 2)
+    assert high == pytest.approx(((e + 1) / (e - 1)) ** 2)
+
+
+@pytest.mark.parametrize(("prime", "m"), [(101, 3), (101, 13), (103, 7), (1009, 13)])
+def test_the_collision_constant_is_the_share_of_hash_functions(prime: int, m: int) -> None:
+    """All b, and a in place of a (x - x'): the difference before `mod m` is any of F."""
+    symbols = np.arange(prime) % m
+    meet = sum(int((symbols == np.roll(symbols, shift)).sum()) for shift in range(prime))
+    collision = Ocms(1.0, 100, m, prime).collision
+    assert collision == pytest.approx(meet / prime**2, rel=1e-12)
+    assert 1 / m < collision <= 1 / m + m / (4 * prime**2)
+
+
+@pytest.mark.parametrize(
+    ("prime", "epsilon", "m", "cost"), [(101, 1.0, 3, 2e-4), (101, 5.0, 13, 3e-3)]
+)
+def test_imperfect_hashing_costs_little_variance(
+    prime: int, epsilon: float, m: int, cost: float
+) -> None:
+    inflated = at_worst(Ocms(epsilon, 100, m, prime)) / worst(epsilon, m) - 1
+    assert 0 < inflated < cost
+
+
+def test_recursive_hadamard_is_what_its_derivation_says() -> None:
+    known = {1.0: (4, 7.20), 2.0: (8, 2.956), 3.0: (32, 2.956), 4.0: (64, 2.275), 5.0: (256, 2.772)}
+    for epsilon, (symbols, alike) in known.items():
+        oracle = RecursiveHadamard.for_epsilon(epsilon, D)
+        assert 2 * oracle.residues == symbols
+        # The Zipf experiment: all have the same residue, none the others'.
+        assert oracle.spread[0] == pytest.approx(alike, rel=2e-3)
+        apart = oracle.variance_among(np.zeros(1), np.zeros(1), 1)
+        assert float(apart[0]) < oracle.spread[0]
+
+
+@EVERY
+def test_reports_take_no_more_bits_than_the_table(epsilon: float) -> None:
+    assert Hadamard(epsilon, D).bits == 18
+    assert RecursiveHadamard.for_epsilon(epsilon, D).bits <= 19
+    paper = Ocms.for_mse(epsilon, D)
+    assert paper.bits <= 2 * 17 + log2(paper.m) + 1
+    assert Rappor(epsilon, D, symmetric=True).bits == D
+
+
+def test_inner_products_halve_the_bits() -> None:
+    assert [OcmsGf(epsilon, D, q).bits for epsilon, q in ((1, 3), (3, 5), (5, 13))] == [20, 21, 23]
+    assert [Ocms.for_mse(epsilon, D).bits for epsilon in (1, 3, 5)] == [35, 36, 37]
+
+
+def test_orders_of_fields_are_primes_and_powers_of_two() -> None:
+    assert orders(2.65) == [2, 3]
+    assert orders(3.72) == [3, 4]
+    assert orders(5.48) == [5, 7]
+    assert orders(8) == [8]
+    assert orders(149.4) == [149, 151]
+    with pytest.raises(ValueError, match="epsilon must be less"):
+        orders(2000)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 5.0, 9.0])
+def test_no_size_of_set_has_a_better_worst_case(epsilon: float) -> None:
+    for domain in (2, 3, 4, 17, 60):
+        every = [SubsetSelection(epsilon, domain, w) for w in range(1, domain)]
+        best = min(at_worst(oracle) for oracle in every)
+        assert at_worst(SubsetSelection.for_mse(epsilon, domain)) == pytest.approx(best)

@@ -1,0 +1,270 @@
+"""What holds of every oracle: reports travel and add, in any order, and garbage is refused."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from protocol.chance import seeded, system
+from protocol.oracles.bits import SubsetSelection
+from protocol.oracles.coded import Coded
+from protocol.oracles.counts import Counts, Values
+from protocol.oracles.hadamard import RecursiveHadamard
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.limits import MOST_WHOLE
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.mixture import OcmsMixture
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.oracle import Oracle
+from protocol.oracles.registry import ORACLES, oracle_of
+from tests.protocol.oracles.examples import name, small, usual
+
+EVERY = pytest.mark.parametrize("oracle", [*small(1.0), *usual()], ids=name)
+
+
+def held(oracle: Oracle, n: int) -> Values:
+    return (np.arange(n) ** 2 % oracle.domain).astype(np.uint64)
+
+
+def test_every_kind_is_an_example() -> None:
+    assert {type(oracle) for oracle in small(1.0)} == set(ORACLES.values())
+
+
+@EVERY
+def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
+    again = oracle_of(oracle.parameters)
+    assert again == oracle
+    assert all(isinstance(value, str | int | float) for value in oracle.parameters.values())
+
+
+@EVERY
+def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
+    reports = oracle.perturb(held(oracle, 50), system)
+    assert reports.shape == (50, oracle.nbytes)
+    assert reports.dtype == np.uint8
+    assert 8 * (oracle.nbytes - 1) < oracle.bits <= 8 * oracle.nbytes
+    oracle.check(reports)
+
+
+@EVERY
+def test_a_seed_says_the_same_again_and_the_system_does_not(oracle: Oracle) -> None:
+    values = held(oracle, 200)
+    first, again = (oracle.perturb(values, seeded(np.random.default_rng(3))) for _ in range(2))
+    assert (first == again).all()
+    assert (oracle.perturb(values, system) != oracle.perturb(values, system)).any()
+
+
+@EVERY
+def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) -> None:
+    reports = oracle.perturb(held(oracle, 300), seeded(np.random.default_rng(5)))
+    every = np.arange(oracle.domain, dtype=np.uint64)
+    votes = oracle.votes(reports, every).sum(axis=0, dtype=np.int64)
+    assert oracle.support(oracle.gather(reports)).tolist() == votes.tolist()
+    some = every[[3, 1, 7]]
+    assert oracle.support(oracle.gather(reports, some)).tolist() == votes[[3, 1, 7]].tolist()
+    assert oracle.support(oracle.gather(reports[:1], every)).shape == (oracle.domain,)
+    whole, asked = oracle.estimate(reports), oracle.estimate(reports, some)
+    assert asked == pytest.approx(whole[[3, 1, 7]], abs=1e-12)
+
+
+@EVERY
+def test_batches_add_to_the_whole_in_any_order(oracle: Oracle) -> None:
+    rng = np.random.default_rng(6)
+    reports = oracle.perturb(held(oracle, 200), seeded(rng))
+    whole = oracle.frequencies(oracle.gather(reports))
+    shuffled = reports[rng.permutation(200)]
+    some = np.array([2, 5], np.uint64)
+    for candidates, found in ((None, whole), (some, whole[[2, 5]])):
+        parts = [
+            oracle.gather(shuffled[start:end], candidates)
+            for start, end in pairwise([0, 7, 90, 200])
+        ]
+        total = parts[2] + parts[0] + parts[1]
+        assert total.reports == 200
+        assert oracle.frequencies(total) == pytest.approx(found, abs=1e-12)
+
+
+@EVERY
+def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> None:
+    nothing = oracle.gather(np.zeros((0, oracle.nbytes), np.uint8))
+    reports = oracle.perturb(held(oracle, 20), system)
+    some = oracle.gather(reports)
+    assert (oracle.support(nothing + some) == oracle.support(some)).all()
+    with pytest.raises(ValueError, match="no reports"):
+        oracle.frequencies(nothing)
+
+
+@EVERY
+def test_values_out_of_the_domain_are_refused(oracle: Oracle) -> None:
+    for wrong in ([oracle.domain], [-1], [0, oracle.domain + 5]):
+        with pytest.raises(ValueError, match=f"values must be within 0 and {oracle.domain - 1}"):
+            oracle.perturb(np.array(wrong), system)
+    with pytest.raises(ValueError, match="values must be integers"):
+        oracle.perturb(np.array([0.5]), system)  # type: ignore[arg-type]
+    reports = oracle.perturb(held(oracle, 2), system)
+    with pytest.raises(ValueError, match="candidates must be within"):
+        oracle.estimate(reports, np.array([oracle.domain], np.uint64))
+    with pytest.raises(ValueError, match="distinct"):
+        oracle.estimate(reports, np.array([1, 1], np.uint64))
+    with pytest.raises(ValueError, match=r"value must be within|too many"):
+        oracle.distribution(oracle.domain)
+
+
+@EVERY
+def test_reports_of_a_wrong_shape_are_refused(oracle: Oracle) -> None:
+    reports = oracle.perturb(held(oracle, 4), system)
+    wide = np.concatenate([reports, reports[:, :1]], axis=1)
+    for wrong in (wide, reports[:, :-1], reports[0], reports.astype(np.int64)):
+        with pytest.raises(ValueError, match="reports must be bytes of shape"):
+            oracle.gather(wrong)
+
+
+@EVERY
+def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None:
+    reports = oracle.perturb(held(oracle, 4), system)
+    if isinstance(oracle, Coded):
+        if oracle.space == 256**oracle.nbytes:
+            pytest.skip("every string of bytes is a report")
+        code = oracle.space  # one too much
+        wrong = np.frombuffer(code.to_bytes(oracle.nbytes, "little"), np.uint8)
+        last = np.frombuffer((code - 1).to_bytes(oracle.nbytes, "little"), np.uint8)
+        oracle.check(last.reshape(1, -1))
+    else:
+        wrong = np.full(oracle.nbytes, 255, np.uint8)
+    reports[2] = wrong
+    with pytest.raises(ValueError, match="report 2 "):
+        oracle.gather(reports)
+    with pytest.raises(ValueError, match="report 2 "):
+        oracle.votes(reports, np.array([0], np.uint64))
+
+
+def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
+    one, other = small(1.0)[3:5]
+    counts = [oracle.gather(oracle.perturb(held(oracle, 9), system)) for oracle in (one, other)]
+    with pytest.raises(ValueError, match="do not add"):
+        counts[0] + counts[1]
+    with pytest.raises(ValueError, match="say nothing to"):
+        one.frequencies(counts[1])
+    reports = one.perturb(held(one, 9), system)
+    first, second = (one.gather(reports, np.array([x], np.uint64)) for x in (1, 2))
+    for unlike in (second, counts[0]):
+        with pytest.raises(ValueError, match="different candidates"):
+            first + unlike
+    with pytest.raises(ValueError, match="cells"):
+        one.support(Counts(one, 9, np.zeros(3, np.int64)))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9])
+def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
+    for oracle in small(1.0):
+        with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
+            oracle_of(oracle.parameters | {"epsilon": epsilon})
+    makers: list[Callable[[float, int], Oracle]] = [
+        *(kind.for_mse for kind in (Ocms, OcmsGf, OcmsMixture, SubsetSelection)),
+        *(kind.for_l2 for kind in (Ocms, OcmsGf, LocalHashing)),
+        SubsetSelection.standard,
+        RecursiveHadamard.for_epsilon,
+    ]
+    for make in makers:
+        with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
+            make(epsilon, 1000)
+        with pytest.raises(ValueError, match="domain must be"):
+            make(1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"oracle": "krr", "domain": 1}, "domain must be within 2"),
+        ({"oracle": "krr", "domain": 2**33}, "domain must be within 2"),
+        ({"oracle": "ocms", "domain": 3, "m": 3, "prime": 101}, "domain must be more than m = 3"),
+        ({"oracle": "ocms", "domain": 9, "m": 1, "prime": 101}, "m must be 2 or more"),
+        ({"oracle": "ocms", "domain": 9, "m": 3, "prime": 97}, "prime must be a prime from 101"),
+        ({"oracle": "ocms", "domain": 999, "m": 3, "prime": 997}, "prime must be a prime from 999"),
+        ({"oracle": "ocms", "domain": 9, "m": 3, "prime": 1001}, "prime must be a prime"),
+        ({"oracle": "ocms", "domain": 2**31 - 2, "m": 9, "prime": 2**31 - 1}, "take 66 bits"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": 6}, "q must be a prime or a power of 2"),
+        ({"oracle": "ocms-gf", "domain": 5, "q": 5}, "k-ary randomised response"),
+        ({"oracle": "ocms-gf", "domain": 2**32, "q": 3}, r"domain must be at most 3\^20"),
+        (
+            {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 3, "share": 0.5},
+            "two ranges",
+        ),
+        (
+            {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 2, "share": 1.0},
+            "share must be between 0 and 1",
+        ),
+        (
+            {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 2, "share": 0.5}
+            | {"hashing": "md5"},
+            "hashing must be",
+        ),
+        ({"oracle": "recursive-hadamard", "domain": 9, "residues": 3}, "power of 2"),
+        ({"oracle": "recursive-hadamard", "domain": 8, "residues": 4}, "more than the 8 symbols"),
+        ({"oracle": "olh", "domain": 9, "g": 4, "seed_bits": 64}, "seed_bits must be within"),
+        ({"oracle": "olh", "domain": 4, "g": 4}, "domain must be more than"),
+        ({"oracle": "apple-cms", "domain": 9, "m": 3}, "power of 2"),
+        ({"oracle": "apple-cms", "domain": 9, "functions": 0}, "functions must be"),
+        ({"oracle": "apple-cms", "domain": 9, "seed": -1}, "seed must be"),
+        ({"oracle": "subset-selection", "domain": 9, "w": 9}, "w must be within 1 and 8"),
+        ({"oracle": "rappor", "domain": 2**25, "symmetric": True}, r"at most 2\^24"),
+        ({"oracle": "hadamard", "domain": 9, "m": 2}, "hadamard: .* unexpected"),
+        ({"oracle": "ocms", "domain": 9, "m": 2}, "ocms: .* missing"),
+        ({"oracle": "ocms", "domain": 9.0, "m": 2, "prime": 101}, "domain must be of type int"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": "3"}, "q must be of type int"),
+        ({"oracle": "rappor", "domain": 9, "symmetric": 1}, "symmetric must be of type bool"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": 3, "epsilon": "1"}, "ocms-gf: "),
+        ({"oracle": "flh", "domain": 9}, "oracle must be one of krr, ocms"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(
+    parameters: dict[str, str | int | float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        oracle_of({"epsilon": 1.0} | parameters)
+
+
+@pytest.mark.parametrize("oracle", [OcmsGf(5.0, 30_000, 149), OcmsGf(3.0, 70_000, 16)], ids=name)
+def test_large_fields_are_decoded_by_solutions(oracle: OcmsGf) -> None:
+    assert not oracle.is_tabled
+    reports = oracle.perturb(held(oracle, 400), seeded(np.random.default_rng(8)))
+    some = np.arange(0, oracle.domain, 97, dtype=np.uint64)
+    votes = oracle.votes(reports, some).sum(axis=0, dtype=np.int64)
+    whole = oracle.support(oracle.gather(reports))
+    assert whole[::97].tolist() == votes.tolist()
+    assert abs(int(whole.sum()) - 400 * oracle.domain / oracle.q) < 0.01 * whole.sum()
+
+
+def test_devices_do_without_the_compiler() -> None:
+    code = (
+        "import sys, numpy as np; from protocol.chance import system;"
+        "from protocol.oracles.registry import oracle_of;"
+        "made = oracle_of({'oracle': 'ocms', 'epsilon': 1.0, 'domain': 50, 'm': 3, 'prime': 101});"
+        "made.perturb(np.array([3], np.uint64), system);"
+        "assert not {'numba', 'scipy.fft', 'scipy.stats'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_large_domain_is_asked_for_candidates_only() -> None:
+    oracle = oracle_of({"oracle": "ocms-gf", "epsilon": 8.0, "domain": 3**18, "q": 3})
+    assert oracle.domain > MOST_WHOLE
+    values = np.full(2000, 123_456_789, np.uint64)
+    reports = oracle.perturb(values, seeded(np.random.default_rng(1)))
+    with pytest.raises(ValueError, match="candidates must be named"):
+        oracle.gather(reports)
+    found = oracle.estimate(reports, np.array([123_456_789, 5], np.uint64))
+    assert found == pytest.approx([1, 0], abs=0.08)  # 4.5 standard errors at most
+
+
+@EVERY
+def test_n_levels_and_frequencies_out_of_range_are_refused(oracle: Oracle) -> None:
+    with pytest.raises(ValueError, match="n must be 1 or more"):
+        oracle.variance(np.array([0.5]), 0)
+    with pytest.raises(ValueError, match="frequencies must be within"):
+        oracle.variance(np.array([-0.1]), 10)
+    with pytest.raises(ValueError, match="level must be between"):
+        oracle.interval(np.array([0.5]), 10, 1.0)

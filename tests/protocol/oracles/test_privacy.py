@@ -1,0 +1,161 @@
+"""No report is likelier of one value than e^epsilon times as likely of another: exact, and seen."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import chdtrc
+
+from protocol.chance import Chance, seeded, system
+from protocol.oracles.audit import audit
+from protocol.oracles.coded import Coded
+from protocol.oracles.counts import Codes, Reports, Values
+from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.ocms import Ocms
+from protocol.oracles.odds import WHOLE, favour, growth
+from protocol.oracles.oracle import Oracle
+from tests.protocol.oracles.examples import name, small
+
+EPSILONS = (0.1, 1.0, 3.0, 20.0)
+EVERY = pytest.mark.parametrize("oracle", small(1.0), ids=name)
+
+
+def as_reports(oracle: Oracle, codes: Iterable[int]) -> Reports:
+    joined = b"".join(code.to_bytes(oracle.nbytes, "little") for code in codes)
+    return np.frombuffer(joined, np.uint8).reshape(-1, oracle.nbytes)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 0.5, 1.0, 3.0, 20.0, 32.0])
+def test_growth_is_just_below_the_exponential(epsilon: float) -> None:
+    with localcontext() as context:
+        context.prec = 120
+        true = Fraction(Decimal(epsilon).exp())
+    assert true * (1 - Fraction(1, 10**69)) < growth(epsilon) < true
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_thresholds_are_the_largest_that_keep_the_promise(epsilon: float) -> None:
+    for favoured, others in ((1, 1), (1, 2), (1, 12), (3, 7)):
+        keep = favour(epsilon, favoured, others)
+        ratios = [
+            Fraction(odds, favoured) / Fraction(WHOLE - odds, others) for odds in (keep, keep + 1)
+        ]
+        assert ratios[0] <= growth(epsilon) < ratios[1]
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("number", range(len(small(1.0))))
+def test_every_report_is_within_the_ratio_and_some_reach_it(number: int, epsilon: float) -> None:
+    oracle = small(epsilon)[number]
+    given = [oracle.distribution(value) for value in (0, 1, oracle.domain - 1)]
+    for odds in given:
+        assert sum(share * count for share, count in Counter(odds.values()).items()) == 1
+    most = Fraction(0)
+    for one, other in combinations(given, 2):
+        assert one.keys() == other.keys()
+        pairs = {(one[report], other[report]) for report in one}
+        most = max(most, *(max(p / p_, p_ / p) for p, p_ in pairs))
+    assert most <= growth(epsilon)
+    assert float(most / growth(epsilon)) == pytest.approx(1, abs=1e-8)
+
+
+@EVERY
+def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> None:
+    """Chi-square over all reports, odds of 1e-4 a case to fail by chance; the seed is fixed."""
+    runs, value = 200_000, 4
+    reports = oracle.perturb(np.full(runs, value, np.uint64), seeded(np.random.default_rng(11)))
+    found, counts = np.unique(reports, axis=0, return_counts=True)
+    seen = {
+        int.from_bytes(row.tobytes(), "little"): n for row, n in zip(found, counts, strict=True)
+    }
+    odds = oracle.distribution(value)
+    assert seen.keys() <= odds.keys()
+    expected = np.array([runs * float(share) for share in odds.values()])
+    observed = np.array([seen.get(code, 0) for code in odds])
+    # Reports are taken together until 20 of each group are expected.
+    order = np.argsort(expected, kind="stable")
+    groups = (expected[order].cumsum() // 20).astype(np.int64)
+    groups = np.unique(groups, return_inverse=True)[1]
+    wanted, had = (np.bincount(groups, column[order]) for column in (expected, observed))
+    statistic = float(((had - wanted) ** 2 / wanted).sum())
+    assert chdtrc(len(wanted) - 1, statistic) > 1e-4
+
+
+@EVERY
+def test_mean_votes_are_p_and_q_exactly_where_hashing_is(oracle: Oracle) -> None:
+    """So estimates are unbiased for all data, and not on average over hash functions only."""
+    if oracle.name in ("olh", "apple-cms"):
+        pytest.skip("their hash functions are assumed to be random")
+    odds = oracle.distribution(3)
+    every = np.arange(oracle.domain, dtype=np.uint64)
+    votes = oracle.votes(as_reports(oracle, odds), every)
+    table: dict[Fraction, NDArray[np.int64]] = {}
+    for share, row in zip(odds.values(), votes, strict=True):
+        table[share] = table.get(share, np.zeros(oracle.domain, np.int64)) + row
+    means = [sum(share * int(row[x]) for share, row in table.items()) for x in every.tolist()]
+    assert means[3] == oracle.true_odds
+    assert set(means[:3] + means[4:]) == {oracle.false_odds}
+
+
+@EVERY
+def test_an_audit_finds_no_more_than_is_claimed_and_most_of_it(oracle: Oracle) -> None:
+    """False alarms have odds of 1e-6 each; the seed is fixed."""
+    chance = seeded(np.random.default_rng(12))
+    finding = audit(oracle, (2, 7), 20_000, chance, confidence=1 - 1e-6)
+    assert 0.5 < finding.epsilon <= oracle.epsilon
+
+
+def test_an_audit_of_the_systems_randomness_finds_no_more_either() -> None:
+    finding = audit(Ocms(2.0, 10, 5, 101), (0, 9), 20_000, system, confidence=1 - 1e-9)
+    assert 1.0 < finding.epsilon <= 2.0
+
+
+@dataclass(frozen=True)
+class Loud(RandomisedResponse):
+    """Keeps the truth as if epsilon were half as much again."""
+
+    @property
+    def keep(self) -> int:  # type: ignore[override]
+        """Return the odds of the truth."""
+        return favour(1.5 * self.epsilon, 1, self.domain - 1)
+
+
+@dataclass(frozen=True)
+class Marked(OcmsGf):
+    """Draws its hash function by the value: its symbol is private, and its vector is not."""
+
+    def _encode(self, values: Values, chance: Chance) -> Codes:
+        codes = OcmsGf._encode(self, values, chance)
+        return np.where(values == 2, codes - codes % np.uint64(2), codes)
+
+
+@dataclass(frozen=True)
+class Shy(RandomisedResponse):
+    """Never lies with the value 0."""
+
+    def _encode(self, values: Values, chance: Chance) -> Codes:
+        codes = RandomisedResponse._encode(self, values, chance)
+        return np.where((codes == 0) & (values != 0), values, codes)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [Loud(1.0, 10), Marked(1.0, 10, 3), Shy(1.0, 10)],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_audit_catches_a_broken_oracle(broken: Coded) -> None:
+    chance = seeded(np.random.default_rng(13))
+    values = (0, 7) if isinstance(broken, Shy) else (2, 7)
+    assert audit(broken, values, 20_000, chance).epsilon > broken.epsilon
+
+
+def test_an_audit_of_too_few_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match="runs must be 100 or more"):
+        audit(RandomisedResponse(1.0, 5), (0, 1), 99, system)

@@ -1,0 +1,234 @@
+"""Locally private reports through the service: once a device, added up, and read at the end."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from client.encoding import Contribution
+from client.journal import MemoryJournal
+from client.participation import Device
+from client.policy import Policy, PolicyError
+from client.reporting import Reporting
+from client.transport import Transport
+from protocol.chance import seeded
+from protocol.mechanism import enrolment_scope
+from protocol.mechanisms import REPORTING
+from protocol.mechanisms.local import EVERY_STUDY
+from protocol.messages import HeavyHitterPage, RoundView
+from protocol.report import Report
+from secagg.cohort import Registry
+from secagg.keys import Identity
+from tests.server.conftest import Serve
+from tests.server.harness import Served
+
+ITEMS = [f"word {number}" for number in range(600)]
+QUESTION = {
+    "mechanism": "ocms",
+    "threshold": 20,
+    "domain": {"kind": "listed", "items": ITEMS},
+    "epsilon": 6.0,
+    "goal": "worst-mse",
+}
+TERMS = {"cohort_size": 60, "minimum": 10, "mode": "semi-honest", "corrupt": 0.1, "dropout": 0.3}
+
+
+def identity(number: int) -> Identity:
+    return Identity.of(number.to_bytes(32, "big"))
+
+
+def report(view: RoundView, number: int, item: str = "word 1", **changes: Any) -> Report:
+    plan = view.plan
+    chance = seeded(np.random.default_rng(number))
+    body = REPORTING[plan.mechanism].encode(plan, [{item: 1}], chance).tobytes()
+    one = Report.sign(identity(number), plan.digest(), changes.pop("body", body), b"")
+    assert not changes
+    return one
+
+
+async def put(
+    served: Served, study: str, one: Report, *, number: int = 1, packed: bytes | None = None
+) -> httpx.Response:
+    path = f"/v1/studies/{study}/rounds/{number}/reports/{one.identity.hex()}"
+    return await served.client.put(
+        path,
+        content=one.pack() if packed is None else packed,
+        headers={"content-type": "application/octet-stream"},
+    )
+
+
+def kind(response: httpx.Response) -> str:
+    return str(response.json()["type"]).rpartition(":")[2]
+
+
+@pytest.mark.parametrize("mechanism", sorted(REPORTING))
+async def test_a_study_of_each_oracle_finds_what_most_devices_hold(
+    served: Served, mechanism: str
+) -> None:
+    """Of 60 devices 50 hold one item: at epsilon 6 all oracles tell it from 599 others."""
+    question = QUESTION | {"mechanism": mechanism}
+    study = await served.create(question=question, terms=TERMS, rounds=1)
+    view = await served.open_round(study)
+    for number in range(60):
+        item = "word 7" if number < 50 else ITEMS[number]
+        response = await put(served, study, report(view, number, item))
+        assert response.status_code == 204, response.text
+    view = await served.until_closed(study)
+    assert (view.state, view.participants) == ("decoded", 60)
+    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
+    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    assert found[0].item == "word 7"
+    assert found[0].estimate == pytest.approx(50, abs=5 * found[0].standard_error)
+    assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+
+
+async def test_what_is_said_twice_is_counted_once_and_other_things_are_refused(
+    served: Served,
+) -> None:
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    view = await served.open_round(study)
+    one = report(view, 1)
+    for _ in range(2):
+        assert (await put(served, study, one)).status_code == 204
+    other = report(view, 1, body=bytes(len(one.body)))
+    refused = await put(served, study, other)
+    assert (refused.status_code, kind(refused)) == (409, "conflict")
+    assert (await served.show_round(study)).cohorts[0].enrolled == 1
+
+
+async def test_both_of_one_device_that_arrive_together_are_one(served: Served) -> None:
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    one = report(await served.open_round(study), 1)
+    answers = await asyncio.gather(*(put(served, study, one) for _ in range(8)))
+    assert [answer.status_code for answer in answers] == [204] * 8
+    assert (await served.show_round(study)).cohorts[0].enrolled == 1
+
+
+async def test_a_device_reports_once_a_study_in_whichever_round(served: Served) -> None:
+    study = await served.create(question=QUESTION, terms=TERMS | {"cohort_size": 10}, rounds=2)
+    view = await served.open_round(study)
+    for number in range(10):
+        await put(served, study, report(view, number))
+    await served.until_closed(study)
+    view = await served.open_round(study, after=1)
+    refused = await put(served, study, report(view, 3), number=2)
+    assert (refused.status_code, kind(refused)) == (409, "already-counted")
+    late = await put(served, study, report(await served.show_round(study), 11))
+    assert (late.status_code, kind(late)) == (409, "no-round")
+
+
+async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
+    """The service lets a device spend 16; its studies cost 6 each."""
+    for expected in (204, 204, 409):
+        study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+        answer = await put(served, study, report(await served.open_round(study), 5))
+        assert answer.status_code == expected
+    assert kind(answer) == "budget-spent"
+    assert "has spent 12 of 16" in answer.json()["detail"]
+    spent = await served.app.state.service.store.reports.spent(identity(5).public.hex())
+    assert spent == 12
+
+
+async def test_malformed_reports_are_refused_and_change_nothing(served: Served) -> None:
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    other = await served.create(question=QUESTION | {"epsilon": 5.0}, terms=TERMS, rounds=1)
+    view, one = await served.open_round(study), report(await served.open_round(study), 1)
+    for packed in (b"", one.pack()[:-1], one.pack() + b"\0"):
+        refused = await put(served, study, one, packed=packed)
+        assert (refused.status_code, kind(refused)) == (422, "malformed")
+    last = one.pack()[-1] ^ 1
+    spoiled = await put(served, study, one, packed=one.pack()[:-1] + bytes([last]))
+    assert "signature is not that of the identity" in spoiled.json()["detail"]
+    refused = await put(served, other, one)
+    assert (refused.status_code, kind(refused)) == (409, "other-plan")
+    refused = await put(served, study, report(view, 1, body=b"\xff" * len(one.body)))
+    assert (refused.status_code, kind(refused)) == (422, "malformed")
+    assert (await served.show_round(study)).cohorts[0].enrolled == 0
+
+
+async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(
+    served: Served,
+) -> None:
+    study, sums = await served.create(question=QUESTION, terms=TERMS), await served.create()
+    one = report(await served.open_round(study), 1)
+    refused = await put(served, sums, one)
+    assert (refused.status_code, kind(refused)) == (409, "wrong-state")
+    with pytest.raises(AssertionError, match="no-round"):
+        await served.join(study, 1)
+
+
+async def test_too_few_reports_fail_the_round_and_tell_nothing(served: Served) -> None:
+    timeouts = {"reporting": 100}
+    study = await served.create(question=QUESTION, terms=TERMS, timeouts=timeouts, rounds=2)
+    view = await served.open_round(study)
+    for number in range(9):
+        await put(served, study, report(view, number))
+    served.clock.advance(101)
+    view = await served.until_closed(study)
+    assert (view.state, view.cohorts[0].phase) == ("failed", "failed")
+    assert "9 of 60 reported in time, where 10 are needed" in str(view.cohorts[0].failure)
+    view = await served.open_round(study, after=1)
+    for number in range(20, 30):
+        await put(served, study, report(view, number), number=2)
+    served.clock.advance(101)
+    assert (await served.until_closed(study, 2)).participants == 10
+
+
+async def test_reports_survive_a_restart(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+        view = await served.open_round(study)
+        for number in range(30):
+            await put(served, study, report(view, number))
+    async with serve(database_url) as served:
+        for number in range(25, 60):
+            assert (await put(served, study, report(view, number))).status_code == 204
+        assert (await served.until_closed(study)).participants == 60
+
+
+async def test_only_devices_of_the_registrar_report(served: Served) -> None:
+    registrar = identity(1000)
+    terms = TERMS | {"registrar": registrar.public.hex()}
+    study = await served.create(question=QUESTION, terms=terms, rounds=1)
+    plan = (await served.open_round(study)).plan
+    body = REPORTING["ocms"].encode(plan, [{}], seeded(np.random.default_rng(1))).tobytes()
+    registry = Registry(registrar.public, enrolment_scope(EVERY_STUDY))
+    enrolment = registrar.sign(registry.enrolment(identity(1).public))
+    assert await put(served, study, Report.sign(identity(1), plan.digest(), body, enrolment))
+    stranger = Report.sign(identity(2), plan.digest(), body, enrolment)
+    refused = await put(served, study, stranger)
+    assert (refused.status_code, kind(refused)) == (403, "not-enrolled")
+
+
+async def take_part(served: Served, study: str, device: Device, policy: Policy) -> None:
+    view = await served.open_round(study)
+    asgi = httpx.ASGITransport(served.app)
+    async with httpx.AsyncClient(transport=asgi, base_url="http://test/v1") as http:
+        chance = seeded(np.random.default_rng(1))
+        part = Reporting(Transport(http, 5), view, device, policy=policy, chance=chance)
+        async for _ in part.steps(study):
+            pass
+
+
+async def test_a_device_spends_no_more_than_its_policy_allows(served: Served) -> None:
+    device = Device(identity(1), Contribution({"word 3": 1}, 0, 0), MemoryJournal())
+    policy = Policy(max_epsilon=13)
+    for _ in range(2):
+        study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+        await take_part(served, study, device, policy)
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    with pytest.raises(PolicyError, match="asks for epsilon 6 where 1 is left") as refused:
+        await take_part(served, study, device, policy)
+    assert refused.value.limit == "max_epsilon"
+    assert (await served.show_round(study)).cohorts[0].enrolled == 0
+
+
+async def test_a_device_makes_no_second_report_of_one_study(served: Served) -> None:
+    """What was recorded counts as given, even if the network kept it from arriving."""
+    device = Device(identity(1), Contribution({"word 3": 1}, 0, 0), MemoryJournal())
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    await take_part(served, study, device, Policy(max_epsilon=100))
+    with pytest.raises(PolicyError, match="asked for a second"):
+        await take_part(served, study, device, Policy(max_epsilon=100))
