@@ -10,7 +10,6 @@ more, by six standard errors, are *given up*: their keys are all that is kept, s
 read a table that is stuck. One that is sampled again begins anew, as if it had not been seen.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from protocol.item_space import Keys
 from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
-from protocol.mechanisms.counters import Group, bits_for
+from protocol.mechanisms.counters import Group, beside, bits_for
 from protocol.sampling import Threshold
 from protocol.tally import Tally
 
@@ -135,10 +134,11 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
         return ()
     items = _reaching(plan, tally, _HOPE)
     bits = _bits(plan, tally, items)
-    total = (plan.terms.devices * plan.question.contribution).bit_length()
-    bits = np.minimum(bits, total).astype(np.int64)
+    most = plan.terms.devices * plan.question.contribution
+    bits_beside = 8 * (1 + sum(lane.nbytes for lane in beside(most)))
+    bits = np.minimum(bits, most.bit_length()).astype(np.int64)
     widths = len(np.unique(bits))
-    kept = np.cumsum(bits) <= 8 * nbytes - widths * (8 * math.ceil(total / 8) + 8 + 16)
+    kept = np.cumsum(bits) <= 8 * nbytes - widths * bits_beside
     return tuple(
         Group(
             bits=width,

@@ -136,7 +136,8 @@ class TrackedPlan(Plan):
     @property
     def counters(self) -> Counters:
         """Return the counters of what is tracked."""
-        return Counters(self.groups, self.terms.devices * self.question.contribution)
+        most = self.terms.devices * self.question.contribution
+        return Counters(self.groups, most, bytes.fromhex(self.seed))
 
     @property
     def strings(self) -> Fetches:
