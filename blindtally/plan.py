@@ -18,7 +18,7 @@ from rich.table import Table
 
 from blindtally.figures.budgets import TRACKED, Case, needed
 from blindtally.figures.curves import GOALS, Setting, f1
-from blindtally.figures.devices import Known, Mask, deal, tracked
+from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, tracked
 from blindtally.figures.ours import adaptive, ask, terms_for
 from blindtally.figures.populations import Population, load
 from blindtally.output import failed, write_json
@@ -150,7 +150,7 @@ def predict(case: Case, setting: Setting, seeds: list[tuple[int, int]]) -> list[
             wrong = np.zeros(len(found.mask) - len(heavy), np.bool_)
             score = f1(found.mask, np.concatenate([heavy, wrong]))
             scored.setdefault(TRACKED, []).append((score, found.read, found.vector, found.plan))
-        except ValueError:  # too few words
+        except TooFewWordsError:
             pass
         if case.contribution == 1 and not isinstance(known.domain, Hashed):
             row = _adaptive(case.population, rounds, setting, heavy, rng)

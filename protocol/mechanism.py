@@ -149,9 +149,13 @@ class Plan(Public):
         return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
 
     def following(self, rng: Random, **changes: object) -> Self:
-        """Return the plan of the next round, with a fresh seed and some `changes`."""
+        """Return the plan of the next round, with a fresh seed and some `changes`.
+
+        Raises:
+            ValueError: if there is no such plan.
+        """
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
-        return self.model_copy(update=fresh | changes)
+        return type(self).model_validate(dict(self) | fresh | changes)
 
     @property
     def registry(self) -> Registry | None:

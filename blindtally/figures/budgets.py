@@ -12,7 +12,15 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from blindtally.figures.curves import GOALS, Curve, Point, Setting, f1
-from blindtally.figures.devices import Held, Known, Mask, deal, paper_adaptive, tracked
+from blindtally.figures.devices import (
+    Held,
+    Known,
+    Mask,
+    TooFewWordsError,
+    deal,
+    paper_adaptive,
+    tracked,
+)
 from blindtally.figures.populations import Drift, Population
 
 PAPER: Final = "adaptive IBLT"  # algorithm 4 at the paper's price
@@ -96,6 +104,6 @@ def _score(
         return f1(paper_adaptive(held, len(heavy), words, setting.tau, rng), heavy)
     try:
         found = tracked(held, known, words, setting.tau, rng).mask
-    except ValueError:  # too few words for a table: nothing is found
+    except TooFewWordsError:  # nothing is found
         return 0.0
     return f1(found, np.concatenate([heavy, np.zeros(len(found) - len(heavy), np.bool_)]))

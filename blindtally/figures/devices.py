@@ -111,20 +111,27 @@ class Found:
     plan: int
 
 
+class TooFewWordsError(ValueError):
+    """There is no table of so many words."""
+
+
 def tracked(
     rounds: Sequence[Held], known: Known, words: int, tau: float, rng: np.random.Generator
 ) -> Found:
     """Return what `tracked` finds, by the names that it knows in the end.
 
     Raises:
-        ValueError: if there are too few words for a table.
+        TooFewWordsError: if there is no table of so many words.
     """
     mechanism, seeds = Tracked(), Random(int(rng.integers(2**62)))
     question = TrackedQuestion(
         threshold=tau, contribution=rounds[0].contribution, domain=known.domain, words=words
     )
     most = max(held.devices for held in rounds)
-    plan = mechanism.first_plan(question, terms_for(most), "figures", len(rounds), seeds)
+    try:
+        plan = mechanism.first_plan(question, terms_for(most), "figures", len(rounds), seeds)
+    except ValueError as error:
+        raise TooFewWordsError(str(error)) from None
     tally, read, last = NOTHING, 0, plan
     for held in rounds:
         total = _send(plan, held, known, rng)

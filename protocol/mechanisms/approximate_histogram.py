@@ -245,8 +245,8 @@ def _by_theorem(question: ApproximateHistogramQuestion, terms: Terms, rounds: in
 
 
 def _by_practice(question: ApproximateHistogramQuestion, terms: Terms) -> Shape:
-    half = question.model_copy(update={"words": max(1, question.words // 2)})
-    check_words(half, terms)
+    check_words(question, terms, parts=2)
+    half = question.model_copy(update={"words": question.words // 2})
     t = max(1.0, min(worst_threshold(half, terms), question.threshold / 2))
     rows = question.rows or 5
     bits = cell_bits(terms.devices * question.contribution, signed=True)

@@ -24,12 +24,14 @@ from protocol.tally import Tally
 
 MOST_BLOCKS = 64  # a longer study has several rounds in a block
 _MANY = 4096  # items, from which on some are given up
+_MOST_KEYS = 2**16  # that are kept of them; to try more takes seconds
 _GIVEN_UP = 6.0  # standard errors below the threshold at which their numbers are
 _HOPE = 2.0  # standard errors below the threshold at which an item is given up
 _DOUBT = 1.0  # standard errors above it at which an item is taken for heavy before the end
 _LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
 _NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
+_USUAL = 1.3  # by which it may differ; beyond, others have come, and may stay
 _DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
 _KEYS = "given up"  # another
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
@@ -185,7 +187,7 @@ def give_up(plan: Plan, tally: Tally) -> Tally:
     hopeless = totals + _GIVEN_UP * deviations < plan.question.threshold
     names = [tally.items[row] for row in np.flatnonzero(hopeless).tolist()]
     keys = np.concatenate([given_up(plan, tally), plan.question.domain.keys_of(names)])
-    return tally.where(~hopeless).keep(_KEYS, np.unique(keys, axis=0))
+    return tally.where(~hopeless).keep(_KEYS, np.unique(keys, axis=0)[:_MOST_KEYS])
 
 
 def given_up(plan: Plan, tally: Tally) -> Keys:
@@ -215,6 +217,8 @@ def _crowd(tally: Tally, participants: int) -> Floats:
     """Return the devices of the last round, and those of an usual one."""
     latest = float(max(1, participants))
     usual = float(tally.arrays.get(_CROWD, np.array([latest, latest]))[1])
+    if not 1 / _USUAL <= latest / usual <= _USUAL:
+        return np.array([latest, latest])
     return np.array([latest, usual + _NEWS * (latest - usual)])
 
 

@@ -72,6 +72,7 @@ from protocol.mechanisms.tables import (
     check_words,
     fitting_cells,
     in_mode,
+    least_bytes,
     likely,
     likely_cell,
     worst_threshold,
@@ -89,6 +90,7 @@ _FETCHED = 0.3  # of the bytes beside the counters that strings may take
 _ONE_FETCHED = 0.5  # of those bytes that a single piece may take
 _LEAST_FETCHED = _ONE_FETCHED * (1 - _SHARE)  # of all bytes, whatever the counters take
 _FACTOR = 3.0  # that t changes by at most
+_SURPRISE = 0.125  # of all tokens: what one item that nobody knew of may hold
 _ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
 
@@ -166,8 +168,14 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             ValueError: if `words` do not hold a table of a few keys, or not the pieces that
                 fetch the longest string in so many rounds; says how many do.
         """
-        check_words(question, terms)
-        _check_pieces(question, terms, rounds)
+        least = _piece_words(question, terms, rounds)
+        check_words(question, terms, least=least)
+        if question.words < least and isinstance(question.domain, Hashed):
+            raise ValueError(
+                f"{question.words} words are too few to fetch strings of "
+                f"{question.domain.max_bytes} bytes in {rounds} rounds: {least} words are needed, "
+                "or fewer max_bytes"
+            )
         t = worst_threshold(question, terms)
         most = likely(question, terms, t)
         return TrackedPlan(
@@ -223,6 +231,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         in_counters, in_strings, in_table = _split(plan, total)
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
+            # A plan may be older than the tally, which has given items up meanwhile.
+            tally = tally.add([item for item in counters.items if item not in tally.rows], {})
             expected, _ = expect(tally, participants, counters.items)
             counts, slips = counters.decode(in_counters, expected)
             columns = counts.tolist(), counters.variances(slips).tolist()
@@ -256,10 +266,12 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
     ) -> TrackedPlan:
         """Return the plan of the next round: who is tracked by now, and a t for the others."""
         question, terms = plan.question, plan.terms
-        groups = worth_tracking(plan, tally, int(_SHARE * question.nbytes))
+        # A table is left whatever is tracked and fetched: what is new comes by no other way.
+        spare = max(0, question.nbytes - least_bytes(question, terms))
+        groups = worth_tracking(plan, tally, min(spare, int(_SHARE * question.nbytes)))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
-        fetches = _to_fetch(plan, counters, tally, left)
+        fetches = _to_fetch(plan, counters, tally, left, least_bytes(question, terms))
         strings = Fetches(fetches, counters.most, _numbers(plan))
         left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, likely(question, terms, plan.t)
@@ -271,7 +283,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             sampling = Threshold(t, question.contribution)
             units = values * plan.threshold.unit / sampling.unit
             room_for = _ROOM * units + 16 * sampling.bound
-            most = int(min(likely(question, terms, t), room_for))
+            everybody = likely(question, terms, t)
+            most = int(min(everybody, max(room_for, _SURPRISE * everybody)))
         cells = _cells(question, left, most, t)
         return plan.following(rng, groups=groups, fetches=fetches, t=t, cells=cells, most=most)
 
@@ -320,11 +333,11 @@ def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
 
 
 def _to_fetch(
-    plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int
+    plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int, table: int
 ) -> tuple[Fetch, ...]:
     """Return the next pieces of the strings of items that will be heavy, the heaviest first.
 
-    `nbytes` are what counters leave for them and the table.
+    `nbytes` are what counters leave for them and a table, which takes `table` at least.
     """
     domain = plan.question.domain
     if not isinstance(domain, Hashed) or not counters.items:
@@ -337,24 +350,19 @@ def _to_fetch(
     wanted = Fetches(fetches, counters.most, numbers)
     one = min(1, wanted.fitting(int(_ONE_FETCHED * nbytes)))
     fitting = max(one, wanted.fitting(int(_FETCHED * nbytes)))
+    fitting = min(fitting, wanted.fitting(max(0, nbytes - table)))
     to_come = len(fetches) * strings.pieces(numbers)
     pace = math.ceil(2 * to_come / max(1, plan.rounds - plan.round))
     return fetches[: min(fitting, pace)]
 
 
-def _check_pieces(question: SumQuestion, terms: Terms, rounds: int) -> None:
-    """Check that the longest string can be fetched, from the second round on, piece by piece."""
-    domain = question.domain
-    if not isinstance(domain, Hashed):
-        return
-    least = -(-domain.max_bytes // (NUMBER_BYTES * max(1, rounds - 1)))
-    if _most_numbers(question, terms) < least:
-        one = Fetches((Fetch(name="", piece=0),), terms.devices * question.contribution, least)
-        words = math.ceil(8 * one.lane.nbytes / _LEAST_FETCHED / WORD_BITS)
-        raise ValueError(
-            f"{question.words} words are too few to fetch strings of {domain.max_bytes} "
-            f"bytes in {rounds} rounds: {words} words are needed, or fewer max_bytes"
-        )
+def _piece_words(question: SumQuestion, terms: Terms, rounds: int) -> int:
+    """Return the words that fetch the longest string, from the second round on; 0 if none is."""
+    if not isinstance(question.domain, Hashed):
+        return 0
+    least = -(-question.domain.max_bytes // (NUMBER_BYTES * max(1, rounds - 1)))
+    one = Fetches((Fetch(name="", piece=0),), terms.devices * question.contribution, least)
+    return math.ceil(8 * one.lane.nbytes / _LEAST_FETCHED / WORD_BITS)
 
 
 def _most_numbers(question: SumQuestion, terms: Terms) -> int:

@@ -185,23 +185,27 @@ class Iblt:
     def insert(self, keys: Keys, values: Values) -> Vector:
         """Return the table of `keys`, shape `(n, chunks)`, with `values` from 1 up.
 
+        A value may be the sum of many devices', and beyond what the cells can hold: as in the
+        sum of their tables it wraps then, and the table is not read.
+
         Raises:
-            ValueError: if a key or value is out of its bounds.
+            ValueError: if a key is out of its bounds, or a value below 1 or above 2^32 - 1.
         """
         cell = self.cell
         self.check_keys(keys)
-        if values.shape != keys.shape[:1] or not _within(values, 1, cell.value_bound):
-            raise ValueError(f"values from 1 to {cell.value_bound} expected, one a key")
+        if values.shape != keys.shape[:1] or not _within(values, 1, 2**32 - 1):
+            raise ValueError("values from 1 to 2^32 - 1 expected, one a key")
         weights = values.astype(np.uint64)
         words = self.family.hash(keys, slice(self.layout.near))
-        terms = self._elements(keys, words) * weights[:, np.newaxis] % np.uint64(cell.p)
+        p = np.uint64(cell.p)
+        terms = self._elements(keys, words) * (weights % p)[:, np.newaxis] % p
         rows, cells = self.layout.edges(self.family, keys, words)
         counts, sums = (np.zeros(lane.length, np.uint64) for lane in self.ring.lanes)
         np.add.at(counts, cells, weights[rows])
         for chunk in range(cell.chunks):  # sums of 2^33 terms still fit
             np.add.at(sums, cells * cell.chunks + chunk, terms[rows, chunk])
         counts %= np.uint64(self.ring.lanes[0].q)
-        sums %= np.uint64(cell.p)
+        sums %= p
         pairs = zip(self.ring.lanes, (counts, sums), strict=True)
         return tuple(array.astype(lane.dtype) for lane, array in pairs)
 
