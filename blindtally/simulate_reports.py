@@ -93,7 +93,7 @@ def run(wanted: Wanted) -> Reported:
     chance = Random(wanted.seed)
     plan = mechanism.first_plan(question, _terms(clients), "simulation", 1, chance)
     reports = mechanism.encode(plan, held, seeded(rng))
-    answer = mechanism.decode(plan, [reports], NOTHING)
+    answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
     return Reported(
         plan,
         clients,

@@ -16,9 +16,9 @@ from client.transport import Transport
 from protocol.chance import seeded
 from protocol.mechanism import enrolment_scope
 from protocol.mechanisms import REPORTING
-from protocol.mechanisms.local import EVERY_STUDY
 from protocol.messages import HeavyHitterPage, RoundView
 from protocol.report import Report
+from protocol.reporting import EVERY_STUDY
 from secagg.cohort import Registry
 from secagg.keys import Identity
 from tests.server.conftest import Serve
@@ -63,12 +63,33 @@ def kind(response: httpx.Response) -> str:
     return str(response.json()["type"]).rpartition(":")[2]
 
 
+LINEAR = {"goal": None, "epsilon": 15.0, "noise": "pure"}
+OWN: dict[str, dict[str, Any]] = {  # what another question than one of an oracle has
+    "jl-hh": {"goal": None, "epsilon": 8.0, "rows": 64},
+    "glps-hh": LINEAR | {"buckets": 2, "repetitions": 1},
+    "bucket-hh": LINEAR | {"beta": 0.9},
+    "prefix-extension": {
+        "goal": None,
+        "domain": {"kind": "utf8", "max_bytes": 7},
+        "epsilon": 6.0,
+        "oracle": "ocms-gf",
+        "hashed_bits": 20,
+        "start": 16,
+        "keep": 8,
+    },
+}
+
+
 @pytest.mark.parametrize("mechanism", sorted(REPORTING))
-async def test_a_study_of_each_oracle_finds_what_most_devices_hold(
+async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     served: Served, mechanism: str
 ) -> None:
-    """Of 60 devices 50 hold one item: at epsilon 6 all oracles tell it from 599 others."""
-    question = QUESTION | {"mechanism": mechanism}
+    """Of 60 devices 50 hold one item: all tell it from 599 others, or from all of 56 bits.
+
+    It is the least certain for the Bucket mechanism: 13 sums of 2.6 deviations, odds of 6% to fail.
+    """
+    asked = QUESTION | {"mechanism": mechanism} | OWN.get(mechanism, {})
+    question = {name: value for name, value in asked.items() if value is not None}
     study = await served.create(question=question, terms=TERMS, rounds=1)
     view = await served.open_round(study)
     for number in range(60):
