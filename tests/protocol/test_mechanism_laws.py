@@ -1,4 +1,4 @@
-"""The laws that every mechanism keeps. A new one adds an example here, and is done.
+"""The laws that every mechanism of sums keeps. A new one adds an example here, and is done.
 
 shape       a vector is one of the plan's ring, also of a device with nothing to say
 chance      comes from the generator that was passed, and from nothing else
@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan, AnyQuestion
+from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.mechanisms.approximate_histogram import ApproximateHistogramQuestion
 from protocol.mechanisms.counters import Group
@@ -60,7 +60,7 @@ class Example:
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
         """Return the mechanism that the question asks for."""
-        return MECHANISMS[self.question.mechanism]
+        return SUMMING[self.question.mechanism]
 
     def plan(self, seed: int = 0) -> Any:
         """Return a first plan with the update."""
@@ -90,7 +90,7 @@ def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
     question = TrackedQuestion(
         threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
     )
-    first = MECHANISMS["tracked"].first_plan(question, TERMS, "laws", 30, random.Random(1))
+    first = SUMMING["tracked"].first_plan(question, TERMS, "laws", 30, random.Random(1))
     seen = [Estimate(item, 60.0, 0.0) for item in items]
     tally = remember(first, NOTHING, 40, [], seen)
     groups = (Group(bits=9, items=items),) if items else ()
@@ -161,7 +161,7 @@ def read(answer: Answer) -> dict[str, float]:
 
 
 def test_every_mechanism_has_an_example() -> None:
-    assert {example.question.mechanism for example in EXAMPLES.values()} == set(MECHANISMS)
+    assert {example.question.mechanism for example in EXAMPLES.values()} == set(SUMMING)
 
 
 @every
@@ -388,6 +388,6 @@ DIGESTS = {
 
 
 def test_the_digests_of_plans_change_only_with_the_protocol() -> None:
-    assert {EXAMPLES[name].question.mechanism for name in DIGESTS} == set(MECHANISMS)
+    assert {EXAMPLES[name].question.mechanism for name in DIGESTS} == set(SUMMING)
     found = {name: EXAMPLES[name].plan().digest().hex()[:32] for name in DIGESTS}
     assert found == DIGESTS
