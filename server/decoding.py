@@ -146,14 +146,15 @@ async def decode_round(store: Store, study: str, plan: AnyPlan, tally: Tally) ->
     keeps every law may still make nonsense of its cohort's sum, and should not of the others'.
     """
     if plan.mechanism in REPORTING:
-        return await _decode_reports(store.reports, study, plan, tally)
+        return await decode_reports(store.reports, study, plan, tally)
     sums = await store.messages.sums(study, plan.round)
     if not sums:
         return Outcome("failed")
     return await asyncio.to_thread(_decode, plan, tally, sums)
 
 
-async def _decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+async def decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+    """Return what a round's reports say after `tally`; a batch is forgotten once it is gathered."""
     mechanism, heard = REPORTING[plan.mechanism], None
     async for batch in reports.bodies(study, plan.round, mechanism.nbytes(plan)):
         some = await asyncio.to_thread(_gather, plan, batch)

@@ -1,6 +1,9 @@
 """Locally private reports through the service: once a device, added up, and read at the end."""
 
 import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 
 import httpx
@@ -14,13 +17,15 @@ from client.policy import Policy, PolicyError
 from client.reporting import Reporting
 from client.transport import Transport
 from protocol.chance import seeded
-from protocol.mechanism import enrolment_scope
-from protocol.mechanisms import REPORTING
+from protocol.mechanism import Terms, enrolment_scope
+from protocol.mechanisms import REPORTING, parse_question
 from protocol.messages import HeavyHitterPage, RoundView
 from protocol.report import Report
 from protocol.reporting import EVERY_STUDY
+from protocol.tally import NOTHING
 from secagg.cohort import Registry
 from secagg.keys import Identity
+from server.decoding import decode_reports
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 
@@ -253,3 +258,44 @@ async def test_a_device_makes_no_second_report_of_one_study(served: Served) -> N
     await take_part(served, study, device, Policy(max_epsilon=100))
     with pytest.raises(PolicyError, match="asked for a second"):
         await take_part(served, study, device, Policy(max_epsilon=100))
+
+
+class Arriving:
+    """Reports of `most` bytes a batch, made when they are asked for."""
+
+    def __init__(self, plan: Any, reports: int, batches: int) -> None:
+        self.made = [
+            REPORTING[plan.mechanism].encode(
+                plan, [{"item 7": 1}] * reports, seeded(np.random.default_rng(number))
+            )
+            for number in range(2)
+        ]
+        self.batches = batches
+
+    async def bodies(self, study: str, number: int, nbytes: int) -> AsyncIterator[bytes]:
+        """Yield the batches."""
+        assert (study, number) == ("streams", 1)
+        assert nbytes == self.made[0].shape[1]
+        for batch in range(self.batches):
+            yield self.made[batch % 2].tobytes()
+
+
+async def test_a_round_of_large_reports_is_read_batch_by_batch() -> None:
+    """40 batches of 1.25 MB, 50 MB in all: no more than a few of them are in memory."""
+    items = tuple(f"item {number}" for number in range(100_000))
+    question = parse_question(
+        {"mechanism": "subset-selection", "threshold": 20, "epsilon": 4.0}
+        | {"domain": {"kind": "listed", "items": items}}
+    )
+    mechanism, terms = REPORTING["subset-selection"], Terms.model_validate(TERMS)
+    plan = mechanism.first_plan(question, terms, "streams", 1, Random(1))
+    assert mechanism.nbytes(plan) == 12_501
+    arriving: Any = Arriving(plan, 100, 40)
+    await decode_reports(arriving, "streams", plan, NOTHING)  # caches are made
+    tracemalloc.start()
+    outcome = await decode_reports(arriving, "streams", plan, NOTHING)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (outcome.state, outcome.participants) == ("decoded", 4000)
+    assert outcome.heavy[0].item == "item 7"
+    assert peak < 35 * 2**20
