@@ -3,7 +3,8 @@
 An item is its value, below 2^64 (2^24 for JL-HH, which asks for all of them), and one more value
 stands for "nothing of it". A report is what a public random map makes of the value, under
 noise (`oracles/projection.py`); what is kept of reports are the sums of the map's rows, which
-name what most devices hold.
+name what most devices hold. For GLPS-HH, which adds a value up once for each of its bits, values
+are scrambled first: strings that begin alike would count for each other (`scrambling.py`).
 
     count(x)  =  n times x's share, from the sums        Var: the noise, and the others' signs
 
@@ -43,7 +44,8 @@ from protocol.oracles.bucket import Bucket
 from protocol.oracles.discrete_noise import Integers
 from protocol.oracles.glps import SparseRecovery
 from protocol.oracles.jl import JohnsonLindenstrauss
-from protocol.oracles.projection import Noise, Projection, Relation
+from protocol.oracles.projection import Noise, Projection, Relation, bits_of
+from protocol.oracles.scrambling import Scrambling
 from protocol.reporting import SHOWN, Reporting, ReportPlan, ReportQuestion, Reports
 from protocol.tally import Tally
 
@@ -76,8 +78,14 @@ class LinearQuestion(ReportQuestion):
         raise NotImplementedError
 
     @property
+    def scrambled_bits(self) -> int | None:
+        """Return the bits of values if they are scrambled."""
+        return None
+
+    @property
     def _size(self) -> int:
-        return self.domain.values + 1
+        bits = self.scrambled_bits
+        return self.domain.values + 1 if bits is None else 2**bits
 
 
 class JlQuestion(LinearQuestion):
@@ -105,6 +113,11 @@ class GlpsQuestion(LinearQuestion):
     mechanism: Literal["glps-hh"]
     buckets: int = Field(default=16, ge=2, le=4096)
     repetitions: int = Field(default=3, ge=1, le=15)
+
+    @property
+    def scrambled_bits(self) -> int:
+        """Return the bits of a value."""
+        return bits_of(self.domain.values + 1)
 
     def projection(self, seed: bytes) -> Projection:
         """Return GLPS-HH's map; raises as that of all."""
@@ -155,6 +168,12 @@ class LinearPlan(ReportPlan):
     def projection(self) -> Projection:
         """Return the map."""
         return self.question.projection(bytes.fromhex(self.hashes))
+
+    @cached_property
+    def scrambling(self) -> Scrambling | None:
+        """Return the permutation of values, if there is one."""
+        bits = self.question.scrambled_bits
+        return None if bits is None else Scrambling(bits, bytes.fromhex(self.hashes))
 
     @cached_property
     def spent(self) -> tuple[float, float]:
@@ -214,7 +233,10 @@ class Linear(Reporting[LinearQuestion, LinearPlan, Sums]):
 
     def encode(self, plan: LinearPlan, histograms: Iterable[Histogram], chance: Chance) -> Reports:
         """Return a report for each device."""
-        return plan.projection.perturb(values_of(plan.question.domain, histograms), chance)
+        values = values_of(plan.question.domain, histograms)
+        if plan.scrambling is not None:
+            values = plan.scrambling.forth(values)
+        return plan.projection.perturb(values, chance)
 
     def check(self, plan: LinearPlan, reports: Reports) -> None:
         """Raise ValueError if a report has a wrong length, or a field out of its range."""
@@ -243,7 +265,10 @@ LINEAR = tuple(Linear(name) for name in cast("tuple[Name, ...]", get_args(Name))
 def _identified(plan: LinearPlan, heard: Sums) -> list[Estimate]:
     """Return what is likely heavy: the `SHOWN` best items whose count is above 0."""
     hitters = plan.projection.identify(heard.state, heard.reports, SHOWN)
-    names = plan.question.domain.names_of(np.array([one.value for one in hitters], np.uint64))
+    values = np.array([one.value for one in hitters], np.uint64)
+    if plan.scrambling is not None:
+        values = plan.scrambling.back(values)
+    names = plan.question.domain.names_of(values)
     return ranked(
         Estimate(name, one.count, one.variance)
         for name, one in zip(names, hitters, strict=True)
