@@ -17,7 +17,7 @@ demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devic
 	@$(BIN)/blindtally demo $(ARGS)
 
 test: lint types imports ## check style, types and import contracts, and run the tests (ARGS="-k graph")
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses auto $(ARGS)
 
 check: test ## the same as `make test`
 

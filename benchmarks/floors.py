@@ -4,6 +4,9 @@
     agreement      X25519
     verification   Ed25519
     arrival        SHA-256 of a packed vector, and an in-place add of it
+    hash           SHA-256 of a packed vector
+    commitment     SHA-256 of a share
+    envelope       a commitment, SHA-256 for a key, AES-256-GCM of a share under it
 
 On a shared machine the same work takes a fifth more from one minute to the next. So floors
 are means as the values are, of bursts between pieces of the work; the first of a burst fills
@@ -16,6 +19,7 @@ from hashlib import sha256
 from random import Random
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg.keys import Identity, KeyPair, Stream, is_signed
 
@@ -59,9 +63,18 @@ def _primitives(words: int) -> dict[str, Callable[[], object]]:
         sha256(packed).digest()
         np.add(total, np.frombuffer(packed, np.uint32), out=total)
 
+    share, bound, nonce = bytes(33), bytes(96), bytes(12)
+
+    def envelope() -> None:
+        sha256(share).digest()
+        AESGCM(sha256(bound).digest()).encrypt(nonce, share, bound)
+
     return {
         "mask": mask,
         "agreement": lambda: mine.agree(theirs),
         "verification": lambda: is_signed(identity.public, said, signature),
         "arrival": arrival,
+        "hash": lambda: sha256(packed).digest(),
+        "commitment": lambda: sha256(share).digest(),
+        "envelope": envelope,
     }

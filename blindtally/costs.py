@@ -172,7 +172,7 @@ def measure(found: Parameters) -> Units:
 
     def arrive() -> None:
         sha256(body).digest()
-        ring.add(vector, ring.unpack(body))
+        ring.add_packed(vector, body)
 
     return Units(
         pair=_seconds(lambda: KeyPair.generate(rng)),

@@ -18,7 +18,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -27,9 +26,17 @@ from protocol.mechanism import MOST_ROUNDS, Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.public import Public
 from protocol.round import Phase
-from secagg.deals import PARCEL_BYTES, Parcel
+from secagg.deals import ENVELOPE_BYTES, Parcel
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
-from secagg.roster import Entry, Roster, Sharer, Sharers, roster_bytes, sharers_bytes
+from secagg.roster import (
+    DIGEST_BYTES,
+    Entry,
+    Roster,
+    Sharer,
+    Sharers,
+    roster_bytes,
+    sharers_bytes,
+)
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -40,7 +47,7 @@ RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no serv
 PROBLEM = "urn:blindtally:problem:"
 
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
-_PARCEL = struct.Struct(f">I{PARCEL_BYTES}s")
+_PARCEL = struct.Struct(f">I{DIGEST_BYTES}s{ENVELOPE_BYTES}s")
 
 
 class ProblemType(StrEnum):
@@ -267,7 +274,10 @@ def unpack_confirmations(body: bytes) -> dict[int, bytes]:
 
 def pack_parcels(parcels: Mapping[int, Parcel]) -> bytes:
     """Return the body that carries a holder's parcels."""
-    return b"".join(_PARCEL.pack(owner, p.pack()) for owner, p in sorted(parcels.items()))
+    return b"".join(
+        _PARCEL.pack(owner, parcel.commitment, parcel.envelope)
+        for owner, parcel in sorted(parcels.items())
+    )
 
 
 def unpack_parcels(body: bytes) -> dict[int, Parcel]:
@@ -277,7 +287,7 @@ def unpack_parcels(body: bytes) -> dict[int, Parcel]:
         ValueError: if the size is no multiple of a record's, or slots do not strictly rise.
     """
     rows = _records(_PARCEL, body, "parcels")
-    return {owner: Parcel.unpack(parcel) for owner, parcel in rows}
+    return {owner: Parcel(*parcel) for owner, *parcel in rows}
 
 
 def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[Any, ...]]:
@@ -285,6 +295,6 @@ def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[Any, .
         raise ValueError(f"{what} take {layout.size} bytes each; {len(body)} is no multiple")
     records = list(layout.iter_unpack(body))
     slots = [record[0] for record in records]
-    if any(later <= earlier for earlier, later in pairwise(slots)):
+    if slots != sorted(set(slots)):
         raise ValueError(f"the slots of {what} must strictly rise")
     return records

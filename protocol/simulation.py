@@ -165,7 +165,7 @@ def secure_sum(
         masking[slot], upload = sharing[slot].mask(view, ring, vectors[slot], rng)
         check_upload(view, slot, upload)
         seeds[slot] = upload.deal
-        ring.add(masked_sum, ring.unpack(upload.vector))
+        ring.add_packed(masked_sum, upload.vector)
     settled = settle_deals(view, deals, seeds)
 
     confirming, confirmations = {}, {}

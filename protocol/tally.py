@@ -66,6 +66,12 @@ class Tally:
             summed[name] = wide
         return Tally(tuple(rows), summed, self.arrays)
 
+    def where(self, rows: NDArray[np.bool_]) -> "Tally":
+        """Return this tally with some of its items only, and all of its arrays."""
+        items = tuple(self.items[row] for row in np.flatnonzero(rows).tolist())
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Tally(items, columns, self.arrays)
+
     def put(self, name: str, column: Column) -> "Tally":
         """Return this tally with a column in the place of what was there.
 

@@ -7,7 +7,7 @@ crowds:
     privacy      server and colluders together learn of the honest participants the sum over
                  one set of n - delta n survivors or more (less a handful, if the server is
                  active) and nothing else, but for odds of 2^-sigma each time that keys are
-                 shared, and what breaking X25519, Ed25519, HKDF-SHA256 or AES would give;
+                 shared, and what breaking X25519, Ed25519, SHA-256 or AES would give;
     correctness  the sum of the survivors' vectors is exact, but for odds of 2^-eta that the
                  cohort fails; when more is lost, it fails, and nothing of the sum is shown.
                  Who lies about shares is refused or named, and never makes the sum wrong.
@@ -34,6 +34,8 @@ server's half), then `recovery`, `masks`, `shamir` and `keys`.
 Sources: [Bonawitz17] Practical Secure Aggregation for Privacy-Preserving Machine Learning,
 CCS 2017. [Bell20] Secure Single-Server Aggregation with (Poly)Logarithmic Overhead, CCS
 2020. [Shamir79] How to Share a Secret, CACM 22(11). [Gao03] A New Algorithm for Decoding
-Reed-Solomon Codes. [RFC5869] HKDF. [RFC8032] EdDSA. [Gascon23] Federated Heavy Hitter
+Reed-Solomon Codes. [SP800-56C] Recommendation for
+Key-Derivation Methods in Key-Establishment Schemes. [RFC8032] EdDSA. [Even97] A Construction
+of a Cipher from a Single Pseudorandom Permutation. [Gascon23] Federated Heavy Hitter
 Recovery under Linear Sketching, ICML 2023.
 """

@@ -22,15 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from secagg.cohort import Cohort, View
-from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
+from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_shares
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
 from secagg.recovery import Given
 from secagg.ring import Ring, Vector
+from secagg.roster import mask_key
 from secagg.shamir import correct, is_share
 
 
@@ -80,7 +80,9 @@ def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -
 
 def heard_holders(view: View, slot: int) -> tuple[int, ...]:
     """Return the holders of `slot` that shared, in the order of their shares."""
-    return tuple(holder for holder in view.holders(slot) if holder in view.sharers)
+    if len(view.sharers) == view.cohort.n:
+        return view.holders(slot)
+    return tuple(filter(view.sharers.keys().__contains__, view.holders(slot)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +153,11 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
     if held_back := inbox.keys() - answered:
         raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
-    dealt = {owner: parcel.commitment for owner, parcel in inbox.items()}
-    dealt[slot] = settled.own[slot]
-    for owner, share in chain(reveal.seed_shares.items(), reveal.key_shares.items()):
-        if dealt.get(owner) != commit_share(share) or not is_share(share):
+    given = {**reveal.seed_shares, **reveal.key_shares}
+    for (owner, share), found in zip(given.items(), commit_shares(given.values()), strict=True):
+        parcel = inbox.get(owner)
+        dealt = parcel.commitment if parcel else settled.own[slot] if owner == slot else None
+        if dealt != found or not is_share(share):
             raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
     said = statement("reveal", settled.view.label, slot, reveal.said())
     _check_signature(settled.view.cohort, slot, said, reveal.signature)
@@ -223,10 +226,10 @@ class Unmasking:
         roster, kept = view.cohort.roster, self._settled.survivors & view.graph[slot]
         if not kept:
             return  # its masks were with the lost only, and are in no vector
-        public = roster[slot].keys.mask
+        public = mask_key(roster, slot)
         pair = KeyPair.of(self._recover(slot, lambda key: KeyPair.of(key).public == public))
         for other in kept:
-            secret = pair.agree(roster[other].keys.mask)
+            secret = pair.agree(mask_key(roster, other))
             stream = view.pairwise(slot, other).stream(secret)
             (self._wardrobe.take_off if other < slot else self._wardrobe.put_on)(self.total, stream)
 

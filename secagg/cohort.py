@@ -122,10 +122,11 @@ class View:
     sharers: Mapping[int, Sharer]
 
     def __post_init__(self) -> None:
-        n, is_sized = self.cohort.n, isinstance(self.sharers, Sharers)
-        for slot in self.sharers:
-            if not (0 <= slot < n and (is_sized or self.sharers[slot].is_sized)):
-                raise ValueError(f"participant {slot}: no such sharer, or of a wrong size")
+        wrong = self.sharers.keys() - range(self.cohort.n)
+        if not isinstance(self.sharers, Sharers):  # which has one size for all
+            wrong |= {slot for slot, sharer in self.sharers.items() if not sharer.is_sized}
+        if wrong:
+            raise ValueError(f"participant {min(wrong)}: no such sharer, or of a wrong size")
 
     @cached_property
     def label(self) -> bytes:
@@ -141,15 +142,11 @@ class View:
 
     @cached_property
     def _holders(self) -> dict[int, tuple[int, ...]]:
-        return {}
+        return self.cohort.picking.all_holders(self._contributions)
 
     def holders(self, slot: int) -> tuple[int, ...]:
         """Return the k holders that sharer `slot` picked, in the order of their shares."""
-        found = self._holders.get(slot)
-        if found is None:
-            found = self.cohort.picking.holders(slot, self._contributions[slot])
-            self._holders[slot] = found
-        return found
+        return self._holders[slot]
 
     def partners(self, slot: int) -> frozenset[int]:
         """Return the sharers whom sharer `slot` masks with."""

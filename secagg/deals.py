@@ -13,16 +13,17 @@ Shares have the full entropy of the field, so a digest commits to one and tells 
 """
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES
+from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES, Identity, Purpose, statement
 from secagg.packed import Packed
 from secagg.shamir import SHARE_BYTES
 
@@ -41,7 +42,12 @@ def commit_seed(seed: bytes) -> bytes:
 
 def commit_share(share: bytes) -> bytes:
     """Return the 32 bytes that bind a dealer to `share`, and that do not tell it."""
-    return sha256(b"blindtally share v1\0" + share).digest()
+    return commit_shares((share,))[0]
+
+
+def commit_shares(shares: Iterable[bytes]) -> list[bytes]:
+    """Return the commitment to each of `shares`."""
+    return [sha256(b"blindtally share v1\0" + share).digest() for share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,12 @@ class Parcel:
         if len(body) != PARCEL_BYTES:
             raise ValueError(f"a parcel has {PARCEL_BYTES} bytes, got {len(body)}")
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
+
+
+def seal_shares(shares: Iterable[tuple[bytes, Purpose, bytes]]) -> Packed[Parcel]:
+    """Return the parcels of shares, each with the purpose and the secret to seal it for."""
+    parcels = (commit_share(share) + to.seal(secret, share) for share, to, secret in shares)
+    return _unpack_parcels(b"".join(parcels))
 
 
 def _unpack_parcels(body: bytes) -> Packed[Parcel]:
@@ -199,6 +211,13 @@ class Reveal:
         records += [(owner, NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
         return b"".join(_REVEALED.pack(*record) for record in sorted(records))
 
+    def signed(self, identity: Identity, label: bytes, slot: int) -> "Reveal":
+        """Return this reveal signed by `identity` as what participant `slot` says under `label`."""
+        said = statement("reveal", label, slot, self.said())
+        found = replace(self, signature=identity.sign(said))
+        vars(found)["_records"] = self.said()  # the same; made once
+        return found
+
     def pack(self) -> bytes:
         """Return the bytes of the reveal."""
         return self.said() + self.signature
@@ -217,15 +236,18 @@ class Reveal:
             raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
         said = body[:size]
         records = np.frombuffer(said, RECORD)
-        if (np.diff(records["owner"].astype(np.int64)) <= 0).any():
+        owners = records["owner"].astype(np.int64)
+        if (owners[1:] <= owners[:-1]).any():
             raise ValueError("the slots of shares must strictly rise")
         if (records["kind"] > NEITHER).any():
             raise ValueError("a share's kind is 0, 1 or 2")
-        if any(records["share"][records["kind"] == NEITHER].tobytes()):
+        seeds, keys, none = (_shares(records[records["kind"] == kind]) for kind in range(3))
+        if any(map(any, none.values())):
             raise ValueError("a share that is none is all zeros")
-        by_kind: tuple[dict[int, bytes], ...] = ({}, {}, {})
-        for owner, kind, share in _REVEALED.iter_unpack(said):
-            by_kind[kind][owner] = share
-        found = cls(by_kind[SEED], by_kind[KEY], frozenset(by_kind[NEITHER]), body[size:])
+        found = cls(seeds, keys, frozenset(none), body[size:])
         vars(found)["_records"] = said  # records in rising order have one form only
         return found
+
+
+def _shares(records: NDArray[np.void]) -> dict[int, bytes]:
+    return dict(zip(records["owner"].tolist(), records["share"].tolist(), strict=True))

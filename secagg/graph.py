@@ -7,86 +7,110 @@ the shares, so everybody can tell who picked whom, and nobody's picks depend on 
 said: whatever server and corrupt participants do, an honest one's holders are uniform. The
 first m holders are its partners; a pair masks if either is the other's partner.
 
+Whoever looks for its partners grows everybody's streams. So these are one pass of AES over
+all, under a key that everybody has: a contribution is the key of [Even97], whose permutation
+that is, in counter mode.
+
 Source: picking from a committed roster [Bell20, section 4]; public contributions are ours.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from hashlib import shake_128
+from hashlib import sha256
 from math import log
 
 import numpy as np
+from numpy.typing import NDArray
 
+from secagg.keys import permute_blocks
 from secagg.parameters import Parameters
 
 CONTRIBUTION_BYTES = 32
-_WORD = np.dtype("<u4")
+_KEY_BYTES = 16
+_BLOCK = 4  # words of 32 bits
+_SOME = 2**16  # bytes of streams grown at a time, which stay in the cache
 
 
 class Picking:
     """How the participants of the cohort of `label` pick; `shape` gives n, k and m."""
 
     def __init__(self, label: bytes, shape: Parameters) -> None:
-        self._prefix = b"blindtally holders v1\0" + label
+        self._key = sha256(b"blindtally holders v1\0" + label).digest()[:_KEY_BYTES]
         self._shape = shape
         if not shape.is_complete:
             self._holder_draws = _draws(shape.n - 1, shape.holders)
             self._partner_draws = _draws(shape.n - 1, shape.partners)
 
     def holders(self, slot: int, contribution: bytes) -> tuple[int, ...]:
-        """Return the k holders of `slot`, its partners first.
+        """Return the k holders of `slot`, its partners first."""
+        return self.all_holders({slot: contribution})[slot]
+
+    def all_holders(self, contributions: Mapping[int, bytes]) -> dict[int, tuple[int, ...]]:
+        """Return the k holders of each of those who contributed, its partners first.
 
         Words of 32 bits are scaled to the n - 1 others: each pick is uniform to within a
         factor of 1 + n / 2^32.
         """
         n, k = self._shape.n, self._shape.holders
         if self._shape.is_complete:
-            return tuple(other for other in range(n) if other != slot)
-        return self._distinct(slot, contribution, k)
+            return {slot: (*range(slot), *range(slot + 1, n)) for slot in contributions}
+        found = {}
+        for slots, words in self._streams(contributions, self._holder_draws):
+            picks = self._scaled(words)
+            picks += picks >= slots.astype(np.uint64)[:, np.newaxis]
+            for slot, row in zip(slots.tolist(), picks.tolist(), strict=True):
+                found[slot] = tuple(dict.fromkeys(row))[:k]
+                assert len(found[slot]) == k, "fails for one stream in 2^80"
+        return found
 
     def partners(self, slot: int, contributions: Mapping[int, bytes]) -> frozenset[int]:
         """Return whom `slot` masks with among those of `contributions`, by slot.
 
         These are the partners that it picked, and those that picked it as theirs.
         """
-        others = [other for other in contributions if other != slot]
-        if self._shape.is_complete or not others:
-            return frozenset(others)
+        if self._shape.is_complete:
+            return frozenset(contributions).difference((slot,))
         m, scale = self._shape.partners, self._shape.n - 1
-        prefix, size = self._prefix, _WORD.itemsize * self._partner_draws
-        said = (prefix + other.to_bytes(4, "big") + contributions[other] for other in others)
-        streams = b"".join([shake_128(one).digest(size) for one in said])
-        words = np.frombuffer(streams, _WORD).reshape(len(others), -1)
         # Scaled words equal v from ceil(2^32 v / scale) on; whoever sits behind `slot` counts
         # it as v = slot, whoever sits before it as slot - 1.
-        behind = np.array(others) > slot
         first = [-(-(v << 32) // scale) for v in (slot - 1, slot, slot + 1)]
-        low = np.where(behind, first[1], first[0] % 2**32).astype(_WORD)[:, np.newaxis]
-        width = np.where(behind, first[2] - first[1], first[1] - first[0])[:, np.newaxis]
-        hits = words - low < width.astype(_WORD)  # wraps below `low`
-        drawn = np.flatnonzero(hits.any(axis=1)).tolist()
-        first_hits = hits.argmax(axis=1).tolist()
-        # Fewer than m draws before it hold fewer than m others; else they must be counted.
-        picked = {
-            others[row]
-            for row in drawn
-            if first_hits[row] < m
-            or slot in self._distinct(others[row], contributions[others[row]], m)
-        }
-        own = self.holders(slot, contributions[slot])[:m]
-        return frozenset(picked.union(other for other in own if other in contributions))
+        low = np.array([first[0] % 2**32, first[1] % 2**32], np.uint32)
+        width = np.array([first[1] - first[0], first[2] - first[1]], np.uint32)
+        found = set(self.holders(slot, contributions[slot])[:m]).intersection(contributions)
+        for slots, words in self._streams(contributions, self._partner_draws):
+            behind = (slots > slot).astype(np.intp)[:, np.newaxis]
+            hits = words - low[behind] < width[behind]  # wraps below `low`
+            rows = np.flatnonzero(hits.any(axis=1))
+            for row, before in zip(rows.tolist(), hits[rows].argmax(axis=1).tolist(), strict=True):
+                # Fewer than m draws before it hold fewer than m others; else these are counted.
+                if before < m or len({w * scale >> 32 for w in words[row, :before].tolist()}) < m:
+                    found.add(int(slots[row]))
+        return frozenset(found - {slot})
 
-    def _distinct(self, slot: int, contribution: bytes, count: int) -> tuple[int, ...]:
-        draws = self._partner_draws if count <= self._shape.partners else self._holder_draws
-        words = np.frombuffer(self._stream(slot, contribution, draws), _WORD)
-        picks = words.astype(np.uint64) * np.uint64(self._shape.n - 1) >> np.uint64(32)
-        found = tuple(dict.fromkeys((picks + (picks >= np.uint64(slot))).tolist()))
-        assert len(found) >= count, "fails for one stream in 2^80"
-        return found[:count]
+    def _scaled(self, words: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        return words.astype(np.uint64) * np.uint64(self._shape.n - 1) >> np.uint64(32)
 
-    def _stream(self, slot: int, contribution: bytes, draws: int) -> bytes:
-        said = self._prefix + slot.to_bytes(4, "big") + contribution
-        return shake_128(said).digest(_WORD.itemsize * draws)
+    def _streams(
+        self, contributions: Mapping[int, bytes], draws: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """Yield slots and the first words of their streams, some at a time, one row a slot.
+
+        Block i of a stream is AES(a xor (slot, 0, 0, i)) xor b, a and b the halves of the
+        contribution, all in words of 32 bits.
+        """
+        count = -(-draws // _BLOCK)
+        counters = np.zeros((count, _BLOCK), np.uint32)
+        counters[:, 3] = range(count)
+        slots = np.array([*contributions], np.int64)
+        halves = np.frombuffer(b"".join(contributions.values()), "<u4").reshape(-1, 2, _BLOCK)
+        some = max(1, _SOME // counters.nbytes)
+        for start in range(0, len(slots), some):
+            here, half = slots[start : start + some], halves[start : start + some]
+            keyed = half[:, 0].copy()
+            keyed[:, 0] ^= here.astype(np.uint32)
+            blocks = np.tile(keyed, count) ^ counters.reshape(-1)
+            streams = permute_blocks(self._key, blocks) ^ np.tile(half[:, 1], count)
+            yield here, streams[:, :draws]
 
 
 @lru_cache(maxsize=64)

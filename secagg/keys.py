@@ -2,20 +2,23 @@
 
     signatures  Ed25519; a statement names what is said, in which sum and by which slot
     agreement   X25519; a shared secret never leaves this module as it is
-    labels      HKDF-SHA256, salted with a label of the sum (which covers plan, cohort and
-                roster, and once it is known the graph), told apart by purpose, sender, receiver
+    labels      one step of SHA-256 over the secret, the purpose, sender, receiver and a label
+                of the sum (which covers plan, cohort and roster, and once it is known the graph)
     envelopes   AES-256-GCM under a key for one envelope; key and associated data name the
                 sum, the sender, the receiver and the purpose, so none can be reflected or moved
     streams     AES-128-CTR keystream, from which masks are drawn
+    blocks      AES-128 under a key that everybody has, from which picks are drawn
 
 A participant has two X25519 key pairs, made for one sum: one agrees on masks, the other on
 envelopes, so that giving away the first (as a lost participant's holders do) opens no
 envelope. Its Ed25519 pair is its identity: it is enrolled once, and signs only. This is the
 only module of ours that imports `cryptography`.
 
-Source: [Bonawitz17, section 3 and figure 4]; labels after [RFC5869], signatures [RFC8032].
+Source: [Bonawitz17, section 3 and figure 4], which hashes agreements too; the derivation is
+that of [SP800-56C, section 4.1], signatures are [RFC8032].
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -29,9 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
@@ -39,7 +40,8 @@ SEED_BYTES = 32
 SIGNATURE_BYTES = 64
 SEAL_BYTES = 16  # what sealing adds to a message
 _STREAM_KEY_BYTES = 16
-_SHA256 = SHA256()
+_PAIR = struct.Struct(">II")
+_FIRST = (1).to_bytes(4, "big")  # and only block of a derived key
 _NONCE = bytes(12)  # of each envelope: its key is derived for it alone
 
 _P = 2**255 - 19
@@ -160,7 +162,9 @@ def are_plainly_good(keys: NDArray[np.uint8]) -> bool:
     """
     firsts = np.sort(np.ascontiguousarray(keys[:, :, :8]).view("<u8"), axis=None)
     has_twins = (firsts[1:] == firsts[:-1]).any()
-    return not (has_twins or np.isin(firsts, _SUSPECTS).any() or (keys[:, 1:, -1] >= 2**7).any())
+    before, up_to = (np.searchsorted(firsts, _SUSPECTS, side) for side in ("left", "right"))
+    is_suspect = (before < up_to).any()
+    return not (has_twins or is_suspect or (keys[:, 1:, -1] >= 2**7).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,10 @@ def statement(what: str, label: bytes, slot: int, *payload: bytes) -> bytes:
     return named + said.digest()
 
 
+def _derive(secret: bytes, info: bytes) -> bytes:
+    return sha256(_FIRST + secret + info).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """What a derived key is for: `name`, from slot `sender` to slot `receiver`, in one sum.
@@ -219,35 +227,37 @@ class Purpose:
     receiver: int
 
     def info(self) -> bytes:
-        """Return the bytes that tell this purpose from all others under the same label."""
-        slots = self.sender.to_bytes(4, "big") + self.receiver.to_bytes(4, "big")
-        return b"blindtally v1 " + self.name.encode() + b"\0" + slots
+        """Return the bytes that tell this purpose from all others, of whatever sum."""
+        named = b"blindtally v1 " + self.name.encode() + b"\0"
+        return named + _PAIR.pack(self.sender, self.receiver) + self.label
 
-    def derive(self, secret: bytes, nbytes: int) -> bytes:
-        """Return `nbytes` derived from `secret` for this purpose alone."""
-        return self._derive(secret, nbytes, self.info())
-
-    def _derive(self, secret: bytes, nbytes: int, info: bytes) -> bytes:
-        return HKDF(_SHA256, nbytes, salt=self.label, info=info).derive(secret)
+    def derive(self, secret: bytes) -> bytes:
+        """Return the 32-byte key of a 32-byte `secret` for this purpose alone."""
+        return _derive(secret, self.info())
 
     def stream(self, secret: bytes) -> "Stream":
         """Return the keystream that `secret` grows into for this purpose."""
-        return Stream(self.derive(secret, _STREAM_KEY_BYTES))
+        return Stream(self.derive(secret)[:_STREAM_KEY_BYTES])
 
     def seal(self, secret: bytes, message: bytes) -> bytes:
         """Return `message` sealed: ciphertext and tag. Seal once for each purpose and secret."""
         info = self.info()
-        key = AESGCM(self._derive(secret, KEY_BYTES, info))
-        return key.encrypt(_NONCE, message, self.label + info)
+        return AESGCM(_derive(secret, info)).encrypt(_NONCE, message, info)
 
     def open(self, secret: bytes, sealed: bytes) -> bytes | None:
         """Return the message in `sealed`, or None if it was not sealed for this purpose."""
         info = self.info()
-        key = AESGCM(self._derive(secret, KEY_BYTES, info))
         try:
-            return key.decrypt(_NONCE, sealed, self.label + info)
+            return AESGCM(_derive(secret, info)).decrypt(_NONCE, sealed, info)
         except (InvalidTag, ValueError):  # ValueError: shorter than a tag
             return None
+
+
+def permute_blocks(key: bytes, blocks: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return AES-128 of each block of four words of 32 bits, little end first."""
+    cipher = Cipher(AES(key), ECB())  # noqa: S305 - these are no messages
+    permuted = cipher.encryptor().update(blocks.astype("<u4").tobytes())
+    return np.frombuffer(permuted, "<u4").reshape(blocks.shape)
 
 
 _ZEROS = bytes(2**19)

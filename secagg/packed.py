@@ -25,9 +25,10 @@ class Packed(Sequence[T], Generic[T]):
         self._starts = range(0, len(body), size)
         self._read = read
 
-    def cut(self, place: int, size: int) -> list[bytes]:
-        """Return `size` bytes from `place` on of each item, which is not made for it."""
-        return [self.body[start + place : start + place + size] for start in self._starts]
+    def cut(self, at: int, place: int, size: int) -> bytes:
+        """Return `size` bytes from `place` on of item `at`, which is not made for it."""
+        start = self._starts[at] + place
+        return self.body[start : start + size]
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -37,13 +37,14 @@ from secagg.deals import (
     Upload,
     commit_seed,
     commit_share,
+    seal_shares,
 )
 from secagg.errors import OutOfPhaseError, RefusedError
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
 from secagg.ring import Ring, Vector
-from secagg.roster import repeated
+from secagg.roster import mask_key, repeated, seal_key
 from secagg.shamir import is_share, split
 
 
@@ -104,9 +105,9 @@ class Joined(_State):
                         f"seated participant {holder} with keys not its own, or not enrolled"
                     )
         shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
-        sealing = {holder: self._agree(cohort.roster[holder]) for holder in holders}
-        parcels = tuple(
-            Parcel(commit_share(share), cohort.key_share(slot, holder).seal(secret, share))
+        sealing = {holder: self.seal.agree(seal_key(cohort.roster, holder)) for holder in holders}
+        parcels = seal_shares(
+            (share, cohort.key_share(slot, holder), secret)
             for (holder, secret), share in zip(sealing.items(), shares[1:], strict=True)
         )
         said = KeyDeal(contribution, parcels).sharer.said()
@@ -116,9 +117,6 @@ class Joined(_State):
 
     def _is_mine(self, entry: Entry) -> bool:
         return (entry.identity, entry.keys) == (self.identity.public, self.public)
-
-    def _agree(self, other: Entry) -> bytes:
-        return self.seal.agree(other.keys.seal)
 
 
 def _check_roster(roster: Sequence[Entry]) -> None:
@@ -155,7 +153,7 @@ class Shared(_State):
         wardrobe = Wardrobe(ring)
         wardrobe.put_on(masked, view.own(self.slot).stream(seed))
         for other in view.partners(self.slot):
-            secret = self.joined.mask.agree(self.cohort.roster[other].keys.mask)
+            secret = self.joined.mask.agree(mask_key(self.cohort.roster, other))
             stream = view.pairwise(self.slot, other).stream(secret)
             (wardrobe.put_on if self.slot < other else wardrobe.take_off)(masked, stream)
         deal, own = self._deal(view, holders, seed, rng)
@@ -190,11 +188,8 @@ class Shared(_State):
         shares = split(seed, len(self.sealing) + 1, threshold, rng)
         numbered = zip(self.sealing, shares[1:], strict=True)
         kept = set(holders)
-        parcels = tuple(
-            Parcel(
-                commit_share(share),
-                view.seed_share(self.slot, holder).seal(self.sealing[holder], share),
-            )
+        parcels = seal_shares(
+            (share, view.seed_share(self.slot, holder), self.sealing[holder])
             for holder, share in numbered
             if holder in kept
         )
@@ -282,9 +277,8 @@ class Confirmed(_State):
                 faulty.add(owner)
             else:
                 (seeds if owner in self.survivors else keys)[owner] = share
-        said = Reveal(seeds, keys, frozenset(faulty)).said()
-        signature = self.joined.identity.sign(statement("reveal", self.view.label, self.slot, said))
-        return Reveal(seeds, keys, frozenset(faulty), signature)
+        reveal = Reveal(seeds, keys, frozenset(faulty))
+        return reveal.signed(self.joined.identity, self.view.label, self.slot)
 
     def _check_witnesses(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
         cohort = self.view.cohort
@@ -306,7 +300,7 @@ class Confirmed(_State):
         """Return the share in a parcel, of the one secret that may be given of `owner`."""
         secret = self.sealing.get(owner)
         if secret is None:
-            secret = self.joined.seal.agree(self.view.cohort.roster[owner].keys.seal)
+            secret = self.joined.seal.agree(seal_key(self.view.cohort.roster, owner))
         kept = owner in self.survivors
         purpose = self.view.seed_share if kept else self.view.cohort.key_share
         share = purpose(owner, self.slot).open(secret, parcel.envelope)

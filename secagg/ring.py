@@ -96,7 +96,7 @@ class Lane:
         return words.tobytes()[: self.nbytes]
 
     def unpack(self, data: bytes | memoryview) -> Array:
-        """Return the lane packed in `data`.
+        """Return the lane packed in `data`, which cannot be written to if it is `data` itself.
 
         Raises:
             ValueError: if the size is not `nbytes`, an element is not below q, or a padding
@@ -105,7 +105,7 @@ class Lane:
         if len(data) != self.nbytes:
             raise ValueError(f"a lane of {self.nbytes} bytes expected, got {len(data)}")
         if self.bits == self.dtype.itemsize * 8:
-            array: Array = np.frombuffer(data, dtype=self.dtype).copy()
+            array: Array = np.frombuffer(data, dtype=self.dtype)
         else:
             array = self._unpack_bits(data)
         if not self.is_power_of_two and (array >= self.q).any():
@@ -201,6 +201,18 @@ class Ring:
         Raises:
             ValueError: if the size is not `nbytes` or an element is outside its lane.
         """
+        lanes = self._lanes_in(data)
+        return tuple(lane if lane.flags.writeable else lane.copy() for lane in lanes)
+
+    def add_packed(self, into: Vector, data: bytes) -> None:
+        """Add the vector that `data` carries to `into`, in place; whole words are not copied.
+
+        Raises:
+            ValueError: as `unpack`; then `into` is as it was.
+        """
+        self.add(into, self._lanes_in(data))
+
+    def _lanes_in(self, data: bytes) -> Vector:
         if len(data) != self.nbytes:
             raise ValueError(f"a vector of {self.nbytes} bytes expected, got {len(data)}")
         view, start, lanes = memoryview(data), 0, []

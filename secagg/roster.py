@@ -8,7 +8,6 @@ Labels cover the same bytes. A participant checks all entries and looks at some,
 checked is cut out of the bytes at once, and an entry is made when it is looked at.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,10 @@ from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_plainly_good
 from secagg.packed import Packed
 
 DIGEST_BYTES = 32
-_SHARER = struct.Struct(f">I{CONTRIBUTION_BYTES + DIGEST_BYTES}s")
+_SLOT_BYTES = 4
+_SHARER = np.dtype(
+    [("slot", ">u4"), ("contribution", f"V{CONTRIBUTION_BYTES}"), ("digest", f"V{DIGEST_BYTES}")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,20 @@ class Roster(Packed[Entry]):
             list(self)  # a bad one says what is wrong with it
 
 
+def mask_key(roster: Sequence[Entry], slot: int) -> bytes:
+    """Return the mask key of `slot`; of a packed roster, without making the entry."""
+    if isinstance(roster, Roster):
+        return roster.cut(slot, KEY_BYTES, KEY_BYTES)
+    return roster[slot].keys.mask
+
+
+def seal_key(roster: Sequence[Entry], slot: int) -> bytes:
+    """Return the seal key of `slot`; of a packed roster, without making the entry."""
+    if isinstance(roster, Roster):
+        return roster.cut(slot, 2 * KEY_BYTES, KEY_BYTES)
+    return roster[slot].keys.seal
+
+
 def roster_bytes(roster: Iterable[Entry]) -> bytes:
     """Return the bytes of `roster`, by slot."""
     return roster.body if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
@@ -111,36 +127,39 @@ class Sharers(Mapping[int, Sharer]):
     """
 
     def __init__(self, body: bytes) -> None:
-        size = _SHARER.size
+        size = _SHARER.itemsize
         if len(body) % size:
             raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
         self.body = body
-        self._said: dict[int, bytes] = dict(_SHARER.iter_unpack(body))
-        slots = list(self._said)
-        if len(slots) * size < len(body) or slots != sorted(slots):
+        rows = np.frombuffer(body, _SHARER)
+        slots = self._slots = rows["slot"].astype(np.int64)
+        if (slots[1:] <= slots[:-1]).any():
             raise ValueError("the slots of sharers must strictly rise")
-        self.contributions = {slot: s[:CONTRIBUTION_BYTES] for slot, s in self._said.items()}
+        said = rows["contribution"].tolist()
+        self.contributions: dict[int, bytes] = dict(zip(slots.tolist(), said, strict=True))
 
     def __len__(self) -> int:
-        return len(self._said)
+        return len(self.contributions)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._said)
+        return iter(self.contributions)
 
     def __getitem__(self, slot: int) -> Sharer:
-        said = self._said[slot]
-        return Sharer(said[:CONTRIBUTION_BYTES], said[CONTRIBUTION_BYTES:])
+        contribution = self.contributions[slot]
+        end = (int(np.searchsorted(self._slots, slot)) + 1) * _SHARER.itemsize
+        return Sharer(contribution, self.body[end - DIGEST_BYTES : end])
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self._said
+        return slot in self.contributions
 
     def keys(self) -> KeysView[int]:
         """Return the slots; as a set they are some ten times as fast as a mapping's."""
-        return self._said.keys()
+        return self.contributions.keys()
 
 
 def sharers_bytes(sharers: Mapping[int, Sharer]) -> bytes:
     """Return the bytes that say who shared."""
     if isinstance(sharers, Sharers):
         return sharers.body
-    return b"".join(_SHARER.pack(slot, sharers[slot].said()) for slot in sorted(sharers))
+    rows = ((slot, sharers[slot]) for slot in sorted(sharers))
+    return b"".join(slot.to_bytes(_SLOT_BYTES, "big") + sharer.said() for slot, sharer in rows)

@@ -12,13 +12,13 @@ False shares are found by what Shamir sharing is besides: a Reed-Solomon code. A
 of which at most (m - threshold) / 2 are false there is one polynomial that all others lie on.
 
 Source: [Shamir79]. P is fixed, where the paper lets the dealer choose it, so that every
-share has one size on the wire. Decoding is [Gao03]. Sharing by values and the integer
+share has one size on the wire. Decoding is [Gao03]. Sharing by differences and the integer
 weights are ours.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import comb, prod
 from operator import mul
 from random import Random
@@ -37,8 +37,8 @@ _LIMB = 3  # bytes of a limb
 def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]:
     """Return the 33-byte shares 1 to `count` of a secret.
 
-    The first threshold - 1 of them are drawn, the others follow from these and the secret:
-    the same as drawing the polynomial, in a third of the time.
+    Drawn are the backward differences of f at zero, one for each power: for each f there is
+    one choice of them, and the values that follow are sums.
 
     Raises:
         ValueError: if the secret is not 32 bytes, or there are fewer shares than `threshold`
@@ -50,24 +50,14 @@ def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]
         raise ValueError(f"{count} shares with threshold {threshold}: 1 to {MOST_SHARES} fit")
     drawn = rng.randbytes((threshold - 1) * _DRAW_BYTES)
     starts = range(0, len(drawn), _DRAW_BYTES)
-    ys = [int.from_bytes(drawn[start : start + _DRAW_BYTES], "big") % P for start in starts]
-    ys.insert(0, int.from_bytes(secret, "big"))
-    following = [sum(map(mul, row, ys)) % P for row in _following(threshold, count)]
-    return [y.to_bytes(SHARE_BYTES, "big") for y in ys[1:] + following]
-
-
-@lru_cache(maxsize=64)
-def _following(threshold: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return Lagrange's weights of the points 0 .. threshold - 1, for each x up to `count`.
-
-    For integers i < t <= x they are (-1)^(t-1-i) C(x, i) C(x-i-1, t-1-i).
-    """
-    last = threshold - 1
-    signs = [(-1) ** (last - i) for i in range(threshold)]
-    return tuple(
-        tuple(signs[i] * comb(x, i) * comb(x - i - 1, last - i) for i in range(threshold))
-        for x in range(threshold, count + 1)
-    )
+    # From the highest, which is constant, down to f itself.
+    row = [int.from_bytes(drawn[start : start + _DRAW_BYTES], "big") % P for start in starts]
+    row.append(int.from_bytes(secret, "big"))
+    shares = []
+    for _ in range(count):
+        row = list(accumulate(row))  # each at x is itself at x - 1 plus the next higher at x
+        shares.append((row[-1] % P).to_bytes(SHARE_BYTES, "big"))
+    return shares
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
@@ -149,7 +139,7 @@ def _full_weights(last: int) -> tuple[int, ...]:
 
 def is_share(share: bytes) -> bool:
     """Return whether `share` is a field element of 33 bytes; if not, it recovers nothing."""
-    return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < P
+    return len(share) == SHARE_BYTES and (not share[0] or int.from_bytes(share, "big") < P)
 
 
 def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:

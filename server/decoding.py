@@ -94,7 +94,7 @@ async def sum_vectors(messages: Messages, cohort: int, ring: Ring) -> Vector:
 
 def _add(ring: Ring, total: Vector, batch: list[tuple[int, bytes]]) -> None:
     for _, body in batch:
-        ring.add(total, ring.unpack(body))
+        ring.add_packed(total, body)
 
 
 async def unmask_cohort(messages: Messages, cohort: int) -> Summed:
@@ -200,7 +200,7 @@ def _decode_all(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int
     ring = mechanism.ring(plan)
     total = ring.zero()
     for packed, _ in sums.values():
-        ring.add(total, ring.unpack(packed))
+        ring.add_packed(total, packed)
     participants = sum(count for _, count in sums.values())
     answer = mechanism.decode(plan, total, participants, tally)
     heavy = tuple(mechanism.conclude(plan.question, answer.tally))

@@ -4,20 +4,23 @@ Each of a study's *tracked* items has a counter modulo 2^b, with b as small as i
 predictable: the sum tells the count modulo 2^b, and of the counts that leave this remainder the
 one in the *window* of 2^b counts around the expected one is taken. Counters of one width form a
 group, and each group has two lanes more: for its total, wide enough for any sum, and for the
-*check*, the sum of w_i c_i modulo a prime, w_i = 1, 2, 3 .. the places of the counters. A group's
+*check*, the sum of w_i c_i modulo a prime p, with random weights w_i of the round's seed. A group's
 counters add up to its total modulo 2^b, whatever anybody holds: a linear law, which poison breaks.
 
 If a count has left its window, however far, the total is off by what is missing, and the check by
 w_i times that: the quotient names it, and it is put right. If several have, or somebody lied, the
-two do not agree (but for odds of a group's size / p), and all are left as they were read: those
-that left are wrong by multiples of 2^b, the others are right. What is missing from the total then
-is the group's *slip*. Nobody knows whose it is: it is a variance of all, and a reason to make their
-windows wider in the next round.
+quotient is nobody's weight (but for odds of a group's size / p, 2^-13 for 2,000), and all are left
+as they were read: those that left are wrong by multiples of 2^b, the others are right. What is
+missing from the total then, and two windows at least, is the group's *slip*. Nobody knows whose it
+is: it is a variance of all, and a reason to make their windows wider in the next round. As a lie
+makes a slip of any size, one of more than a quarter of the group's windows counts as a quarter of
+them (as eight, if that is more).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import shake_256
 from typing import TypeVar
 
 import numpy as np
@@ -30,7 +33,8 @@ from secagg.ring import Lane, Vector
 
 MOST_BITS = 40
 ODDS = 1e-4  # that a count is above its window, or below
-_P = 65_521  # the largest prime below 2^16
+_P = 16_777_213  # the largest prime below 2^24
+_MOST_SLIP, _FEW = 0.25, 8  # of a group's windows; so many count in any case
 
 Counts = NDArray[np.int64]
 N = TypeVar("N", np.int64, np.float64)
@@ -45,16 +49,16 @@ class Group(Public):
 
 @dataclass(frozen=True)
 class Counters:
-    """The counters of `groups`; no sum of all counts reaches `most`."""
+    """The counters of `groups`; no sum of all counts reaches `most`; weights are of `seed`."""
 
     groups: tuple[Group, ...]
     most: int
+    seed: bytes = bytes(32)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """Return three lanes for each group: its counters, their total, and their check."""
-        total, check = Lane(2 ** self.most.bit_length(), 1), Lane(_P, 1)
-        of = ((Lane(2**group.bits, len(group.items)), total, check) for group in self.groups)
+        of = ((Lane(2**g.bits, len(g.items)), *beside(self.most)) for g in self.groups)
         return tuple(lane for lanes in of for lane in lanes)
 
     @cached_property
@@ -75,11 +79,11 @@ class Counters:
     def encode(self, counts: Counts) -> Vector:
         """Return the lanes of `counts`, one for each of `items`."""
         vector, lanes = [], iter(self.lanes)
-        for part in self._parts(counts):
+        for part, weights in zip(self._parts(counts), self._weights, strict=True):
             lane, total, check = next(lanes), next(lanes), next(lanes)
             vector.append((part % lane.q).astype(lane.dtype))
             vector.append(np.array([part.sum() % total.q]).astype(total.dtype))
-            vector.append(np.array([_check(part)]).astype(check.dtype))
+            vector.append(np.array([_check(part, weights)]).astype(check.dtype))
         return tuple(vector)
 
     def fault(self, vector: Vector, most: int) -> str | None:
@@ -102,11 +106,14 @@ class Counters:
         lows = window_lows(expected, self.moduli)
         counts = lows + (read - lows) % self.moduli
         slips = np.zeros_like(counts)
-        parts = zip(
-            self._parts(counts), self._parts(slips), vector[1::3], vector[2::3], strict=True
-        )
-        for part, slip, total, check in parts:
-            slip[:] = abs(_put_right(part, int(total[0]), int(check[0])))
+        parts = self._parts(counts), self._parts(slips), self._parts(self.moduli), self._weights
+        for part, slip, moduli, weights, total, check in zip(
+            *parts, vector[1::3], vector[2::3], strict=True
+        ):
+            if not _put_right(part, weights, int(total[0]), int(check[0])):
+                missing, window = abs(int(total[0]) - int(part.sum())), int(moduli[0])
+                most = max(_FEW, int(_MOST_SLIP * len(part))) * window
+                slip[:] = min(max(missing, 2 * window), most)
         return counts, slips
 
     def variances(self, slips: Counts) -> Floats:
@@ -121,9 +128,19 @@ class Counters:
     def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
         return np.split(values, np.cumsum(self._sizes))[:-1]
 
+    @cached_property
+    def _weights(self) -> list[Counts]:
+        """Return each group's weights, from 1 to p - 1."""
+        return [_draw_weights(self.seed, group.bits, len(group.items)) for group in self.groups]
+
     @property
     def _sizes(self) -> list[int]:
         return [len(group.items) for group in self.groups]
+
+
+def beside(most: int) -> tuple[Lane, Lane]:
+    """Return the lanes of a group's total and check, where no sum of counts reaches `most`."""
+    return Lane(2 ** most.bit_length(), 1), Lane(_P, 1)
 
 
 def window_lows(expected: Floats, moduli: Counts) -> Counts:
@@ -152,21 +169,28 @@ def bits_for(expected: Floats, deviations: Floats) -> Counts:
     return bits
 
 
-def _check(counts: Counts) -> int:
-    """Return the sum of each count times its place, from 1, modulo `_P`."""
-    places = np.arange(1, len(counts) + 1) % _P
-    return int((places * (counts % _P) % _P).sum() % _P)
+def _draw_weights(seed: bytes, bits: int, count: int) -> Counts:
+    stream = shake_256(b"blindtally counters v1\0" + seed + bytes([bits])).digest(4 * count)
+    words = np.frombuffer(stream, "<u4").astype(np.int64)
+    weights: Counts = 1 + words % (_P - 1)
+    return weights
 
 
-def _put_right(counts: Counts, total: int, check: int) -> int:
-    """Move, in place, the one count that left its window, if there is one; return what is missing.
+def _check(counts: Counts, weights: Counts) -> int:
+    """Return the sum of each count times its weight, modulo `_P`."""
+    return int((weights * (counts % _P) % _P).sum() % _P)
 
-    That is 0 unless several have left, or somebody lied.
+
+def _put_right(counts: Counts, weights: Counts, total: int, check: int) -> bool:
+    """Move, in place, the one count that left its window, if there is one.
+
+    Return whether total and check are right then: if not, several have left, or somebody lied.
     """
-    missing, off = total - int(counts.sum()), (check - _check(counts)) % _P
-    if missing % _P:
-        row = off * pow(missing, -1, _P) % _P - 1
-        if 0 <= row < len(counts) and counts[row] + missing >= 0:
-            counts[row] += missing
-            return 0
-    return missing
+    missing, off = total - int(counts.sum()), (check - _check(counts, weights)) % _P
+    if missing % _P == 0:
+        return missing == off == 0
+    rows = np.flatnonzero(weights == off * pow(missing, -1, _P) % _P)
+    if len(rows) != 1 or counts[rows[0]] + missing < 0:
+        return False
+    counts[rows[0]] += missing
+    return True

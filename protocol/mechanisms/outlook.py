@@ -4,27 +4,34 @@ The tally keeps, block by block of rounds, what was seen of each item and among 
 it was exposed (`local_level.py`): `devices` and `offered` for all items alike, and for each item
 what it was exposed to besides, by being counted. An item that was never seen before was exposed
 to all that was offered, which its first sample makes known: no column needs to be filled.
+
+Most items that are ever sampled are rare. Once there are many, those that cannot become heavy any
+more, by six standard errors, are *given up*: their keys are all that is kept, since they help to
+read a table that is stuck. One that is sampled again begins anew, as if it had not been seen.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.item_space import Keys
 from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
-from protocol.mechanisms.counters import Group, bits_for
+from protocol.mechanisms.counters import Group, beside, bits_for
 from protocol.sampling import Threshold
 from protocol.tally import Tally
 
 MOST_BLOCKS = 64  # a longer study has several rounds in a block
+_MANY = 4096  # items, from which on some are given up
+_GIVEN_UP = 6.0  # standard errors below the threshold at which their numbers are
 _HOPE = 2.0  # standard errors below the threshold at which an item is given up
 _DOUBT = 1.0  # standard errors above it at which an item is taken for heavy before the end
 _LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
 _NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
 _DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
+_KEYS = "given up"  # another
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
 _SLIP, _SLIPPED = "slip", "slipped"  # of the last round, and variances of all
 _WIDER = 4  # bits that a slip makes a counter wider by at most
@@ -127,10 +134,11 @@ def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
         return ()
     items = _reaching(plan, tally, _HOPE)
     bits = _bits(plan, tally, items)
-    total = (plan.terms.devices * plan.question.contribution).bit_length()
-    bits = np.minimum(bits, total).astype(np.int64)
+    most = plan.terms.devices * plan.question.contribution
+    bits_beside = 8 * (1 + sum(lane.nbytes for lane in beside(most)))
+    bits = np.minimum(bits, most.bit_length()).astype(np.int64)
     widths = len(np.unique(bits))
-    kept = np.cumsum(bits) <= 8 * nbytes - widths * (8 * math.ceil(total / 8) + 8 + 16)
+    kept = np.cumsum(bits) <= 8 * nbytes - widths * bits_beside
     return tuple(
         Group(
             bits=width,
@@ -169,16 +177,38 @@ def likely_heavy(plan: Plan, tally: Tally) -> list[str]:
     return _reaching(plan, tally, -doubt) if tally.items else []
 
 
+def give_up(plan: Plan, tally: Tally) -> Tally:
+    """Return `tally` without the numbers of items that will not be heavy after `plan`'s round."""
+    if len(tally.items) <= _MANY:
+        return tally
+    totals, deviations = _outlook(plan, tally)
+    hopeless = totals + _GIVEN_UP * deviations < plan.question.threshold
+    names = [tally.items[row] for row in np.flatnonzero(hopeless).tolist()]
+    keys = np.concatenate([given_up(plan, tally), plan.question.domain.keys_of(names)])
+    return tally.where(~hopeless).keep(_KEYS, np.unique(keys, axis=0))
+
+
+def given_up(plan: Plan, tally: Tally) -> Keys:
+    """Return the keys of what was given up."""
+    none = np.zeros((0, plan.question.domain.chunks), np.uint64)
+    found: Keys = tally.arrays.get(_KEYS, none)
+    return found
+
+
 def _reaching(plan: Plan, tally: Tally, hope: float) -> list[str]:
     """Return the items whose totals, with `hope` deviations, will reach the threshold."""
-    history = history_of(tally)
-    levels = filter_levels(history, drift_of(tally))
-    to_come = (plan.rounds - plan.round) * plan.terms.devices
-    outlook = levels.totals + levels.rates * to_come
-    spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
-    found = np.flatnonzero(outlook + hope * np.sqrt(spread) >= plan.question.threshold)
-    ordered = found[np.argsort(-outlook[found], kind="stable")]
+    totals, deviations = _outlook(plan, tally)
+    found = np.flatnonzero(totals + hope * deviations >= plan.question.threshold)
+    ordered = found[np.argsort(-totals[found], kind="stable")]
     return [tally.items[row] for row in ordered.tolist()]
+
+
+def _outlook(plan: Plan, tally: Tally) -> tuple[Floats, Floats]:
+    """Return what all items will have come to at the end of the study, with deviations."""
+    levels = filter_levels(history_of(tally), drift_of(tally))
+    to_come = (plan.rounds - plan.round) * plan.terms.devices
+    spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
+    return levels.totals + levels.rates * to_come, np.sqrt(spread)
 
 
 def _crowd(tally: Tally, participants: int) -> Floats:

@@ -55,6 +55,8 @@ from protocol.mechanisms.outlook import (
     crowd,
     drift_of,
     expect,
+    give_up,
+    given_up,
     history_of,
     likely_heavy,
     remember,
@@ -134,7 +136,8 @@ class TrackedPlan(Plan):
     @property
     def counters(self) -> Counters:
         """Return the counters of what is tracked."""
-        return Counters(self.groups, self.terms.devices * self.question.contribution)
+        most = self.terms.devices * self.question.contribution
+        return Counters(self.groups, most, bytes.fromhex(self.seed))
 
     @property
     def strings(self) -> Fetches:
@@ -231,6 +234,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             found = plan.table.estimates(plan.question.domain, listing)
             sampled = [one for one in found if one.item not in counters.rows]
         after = remember(plan, tally, participants, counted, sampled)
+        if plan.question.assume != "nothing":  # which adds up whatever was seen
+            after = give_up(plan, after)
         domain = plan.question.domain
         if plan.fetches and isinstance(domain, Hashed):
             holders = {one.item: int(one.count) for one in counted}
@@ -310,7 +315,8 @@ def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
 def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
     rows = plan.counters.rows
     untracked = [item for item in tally.items if item not in rows]
-    return plan.table.iblt.list_entries(table, plan.question.domain.keys_of(untracked))
+    known = plan.question.domain.keys_of(untracked), given_up(plan, tally)
+    return plan.table.iblt.list_entries(table, np.unique(np.concatenate(known), axis=0))
 
 
 def _to_fetch(

@@ -193,6 +193,7 @@ def test_problem_types_are_stable() -> None:
     assert sorted(ProblemType) == [
         "already-counted",
         "barred",
+        "budget-spent",
         "cohort-failed",
         "conflict",
         "internal-error",
@@ -203,6 +204,7 @@ def test_problem_types_are_stable() -> None:
         "not-authorised",
         "not-enrolled",
         "not-found",
+        "other-plan",
         "too-large",
         "unavailable",
         "wrong-media-type",

@@ -50,6 +50,17 @@ def test_a_column_that_nobody_wrote_is_zero() -> None:
     assert (mixed.column("count").tolist(), mixed.column("other").tolist()) == ([1, 0], [0, 1])
 
 
+def test_some_rows_are_those_rows_and_a_column_may_be_put_anew() -> None:
+    tally = tally_of({"a": 1, "b": 2, "c": 3}).keep("rounds", np.arange(2))
+    some = tally.where(np.array([True, False, True]))
+    assert some == tally_of({"a": 1, "c": 3}).keep("rounds", np.arange(2))
+    assert some.put("count", np.array([5.0, 6.0])) == tally_of({"a": 5, "c": 6}).keep(
+        "rounds", np.arange(2)
+    )
+    with pytest.raises(ValueError, match="columns of 2 numbers"):
+        some.put("count", np.zeros(3))
+
+
 def test_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="stands twice"):
         Tally(("a", "a"))

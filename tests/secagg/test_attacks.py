@@ -350,7 +350,7 @@ def test_masks_under_two_views_do_not_cancel(group: Group) -> None:
     other = next(slot for slot in view.partners(VICTIM) if slot in told.sharers)
     secret = group.joined[VICTIM].mask.agree(group.cohort.roster[other].keys.mask)
     for purpose in (View.pairwise, lambda v, one, _: v.own(one)):
-        one, two = (purpose(v, VICTIM, other).derive(secret, 16) for v in (view, told))
+        one, two = (purpose(v, VICTIM, other).derive(secret) for v in (view, told))
         assert one != two
 
 

@@ -1,8 +1,6 @@
 """Picks: distinct, uniform, nobody else's business; partners: mutual, whoever looks."""
 
 from collections import Counter
-from collections.abc import Iterator
-from hashlib import shake_128
 from random import Random
 
 import pytest
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 
 from secagg.graph import CONTRIBUTION_BYTES, Picking
 from secagg.parameters import Parameters
+from tests.vectors.reference import holders as by_definition
 
 LABEL = b"L" * 32
 
@@ -24,25 +23,6 @@ def said(n: int, seed: int = 0) -> dict[int, bytes]:
     """Return a contribution of everybody."""
     rng = Random(seed)
     return {slot: rng.randbytes(CONTRIBUTION_BYTES) for slot in range(n)}
-
-
-def by_definition(n: int, k: int, label: bytes, slot: int, contribution: bytes) -> list[int]:
-    """Draw k distinct holders word by word, as the definition has it."""
-    prefix = b"blindtally holders v1\0" + label + slot.to_bytes(4, "big")
-    stream = shake_128(prefix + contribution).digest(2**14)
-
-    def words() -> Iterator[int]:
-        for start in range(0, len(stream), 4):
-            yield int.from_bytes(stream[start : start + 4], "little") * (n - 1) >> 32
-
-    found: list[int] = []
-    for word in words():
-        pick = word + (word >= slot)
-        if pick not in found:
-            found.append(pick)
-        if len(found) == k:
-            break
-    return found
 
 
 shapes = st.integers(4, 90).flatmap(
@@ -60,7 +40,7 @@ def test_holders_are_the_first_k_distinct_draws_never_oneself(
     n, k, m = drawn
     slot = data.draw(st.integers(0, n - 1))
     holders = Picking(LABEL, shape(n, k, m)).holders(slot, contribution)
-    assert list(holders) == by_definition(n, k, LABEL, slot, contribution)
+    assert list(holders) == by_definition(LABEL, n, k, slot, contribution)
     assert len(set(holders)) == k
     assert set(holders) <= set(range(n)) - {slot}
 
@@ -73,7 +53,7 @@ def test_partners_are_mutual_and_those_that_brute_force_finds(
     picking, chance = Picking(LABEL, shape(n, k, m)), Random(seed)
     here = {slot: c for slot, c in said(n, seed).items() if chance.random() < 0.8}
     picked = {
-        slot: set(by_definition(n, m, LABEL, slot, contribution))
+        slot: set(by_definition(LABEL, n, m, slot, contribution))
         for slot, contribution in here.items()
     }
     for slot in here:
@@ -110,13 +90,14 @@ def test_what_others_contribute_changes_nobodys_picks() -> None:
             assert picking.partners(slot, there) - {other} == picking.partners(slot, here) - {other}
 
 
-@pytest.mark.parametrize("changed", ["label", "slot", "contribution"])
+@pytest.mark.parametrize("changed", ["label", "slot", "first half", "second half"])
 def test_another_label_slot_or_contribution_gives_other_picks(changed: str) -> None:
     contribution = bytes(CONTRIBUTION_BYTES)
     one = Picking(LABEL, shape(1_000, 10)).holders(500, contribution)
     label = b"M" * 32 if changed == "label" else LABEL
     slot = 501 if changed == "slot" else 500
-    contribution = b"\1" * CONTRIBUTION_BYTES if changed == "contribution" else contribution
+    halves = {"first half": b"\1" + bytes(31), "second half": bytes(16) + b"\1" * 16}
+    contribution = halves.get(changed, contribution)
     other = Picking(label, shape(1_000, 10)).holders(slot, contribution)
     assert len(set(one) & set(other)) < 3  # odds of 3 or more in common: 120 / 10^6, fixed
 

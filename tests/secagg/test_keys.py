@@ -16,6 +16,7 @@ from secagg.keys import (
     Stream,
     check_identity,
     is_signed,
+    permute_blocks,
     statement,
 )
 
@@ -171,7 +172,7 @@ def test_each_part_of_a_statement_changes_it() -> None:
 
 @elsewhere
 def test_each_part_of_a_purpose_changes_the_key(elsewhere: Purpose) -> None:
-    assert elsewhere.derive(SECRET, 32) != PURPOSE.derive(SECRET, 32)
+    assert elsewhere.derive(SECRET) != PURPOSE.derive(SECRET)
 
 
 @elsewhere
@@ -194,6 +195,14 @@ def test_an_envelope_that_was_touched_anywhere_does_not_open() -> None:
     for size in (0, 1, 15, len(sealed) - 1):
         assert PURPOSE.open(SECRET, sealed[:size]) is None
     assert PURPOSE.open(SECRET, sealed + b"\0") is None
+
+
+def test_blocks_are_permuted_by_aes_128() -> None:
+    # The example of FIPS 197, appendix C.1, twice.
+    key, plain = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
+    blocks = np.frombuffer(plain * 2, "<u4").reshape(1, 8)
+    meant = bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a")
+    assert permute_blocks(key, blocks).tobytes() == meant * 2
 
 
 def test_secrets_stay_out_of_representations() -> None:

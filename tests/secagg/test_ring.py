@@ -46,6 +46,33 @@ def test_addition_and_subtraction_are_those_of_integers_modulo_q(drawn: Drawn) -
 
 
 @given(rings())
+def test_a_packed_vector_is_added_as_it_would_be_unpacked(drawn: Drawn) -> None:
+    ring, one, other = drawn
+    total, meant = ring.vector(one), ring.vector(one)
+    ring.add(meant, ring.vector(other))
+    ring.add_packed(total, ring.pack(ring.vector(other)))
+    assert integers(total) == integers(meant)
+
+
+def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
+    ring = Ring((Lane(2**32, 2), Lane(251, 2)))
+    total = ring.vector([[1, 2], [3, 4]])
+    packed = ring.pack(ring.vector([[5, 6], [0, 0]]))[:8]
+    with pytest.raises(ValueError, match="outside its lane"):
+        ring.add_packed(total, packed + bytes([250, 251]))
+    with pytest.raises(ValueError, match="10 bytes expected"):
+        ring.add_packed(total, bytes(9))
+    assert integers(total) == [[1, 2], [3, 4]]
+
+
+def test_an_unpacked_vector_may_be_written_to() -> None:
+    ring = Ring((Lane(2**32, 1), Lane(2**64, 1), Lane(2**13, 1)))
+    found = ring.unpack(bytes(ring.nbytes))
+    ring.add(found, ring.vector([[1], [2], [3]]))
+    assert integers(found) == [[1], [2], [3]]
+
+
+@given(rings())
 def test_packing_takes_the_stated_bytes_and_comes_back(drawn: Drawn) -> None:
     ring, one, _ = drawn
     packed = ring.pack(ring.vector(one))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from protocol.hashed import Hashed
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms import SUMMING
 from protocol.messages import HeavyHitterPage
 from tests.server.harness import Served, play, sum_of
 
@@ -21,7 +21,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 
 def test_every_mechanism_is_there() -> None:
-    assert set(QUESTIONS) == set(MECHANISMS)
+    assert set(QUESTIONS) == set(SUMMING)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

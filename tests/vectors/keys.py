@@ -53,8 +53,8 @@ def keys() -> dict[str, Any]:
 
     def derived(name: str, sender: int, receiver: int) -> dict[str, Any]:
         of = {"label": label, "name": name, "sender": sender, "receiver": receiver}
-        keys = {str(size): ref.derive(secret, label, info(of), size).hex() for size in (16, 32)}
-        return {**shown(of), "secret": secret.hex(), "info": info(of).hex(), "keys": keys}
+        key = ref.derive(secret, label, info(of)).hex()
+        return {**shown(of), "secret": secret.hex(), "info": (info(of) + label).hex(), "key": key}
 
     public = ref.key_public(one)
     alias = (public[:31] + bytes([public[31] | 128])).hex()

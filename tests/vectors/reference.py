@@ -6,6 +6,7 @@ another language would be written against.
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256, shake_128
+from math import comb
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.concatkdf import ConcatKDFHash
 
 P = 2**256 + 297
 Lane = tuple[int, int]  # modulus and length
@@ -86,22 +87,22 @@ def info(name: str, one: int, other: int) -> bytes:
     return b"blindtally v1 " + name.encode() + b"\0" + u32(one, other)
 
 
-def derive(secret: bytes, label: bytes, purpose: bytes, size: int) -> bytes:
-    """Return HKDF-SHA256 with the label as salt."""
-    return HKDF(SHA256(), size, salt=label, info=purpose).derive(secret)
+def derive(secret: bytes, label: bytes, purpose: bytes, size: int = 32) -> bytes:
+    """Return the one-step key of SP 800-56C under SHA-256."""
+    return ConcatKDFHash(SHA256(), size, otherinfo=purpose + label).derive(secret)
 
 
 def seal(secret: bytes, label: bytes, purpose: bytes, message: bytes) -> bytes:
     """Return an envelope: ciphertext and tag."""
-    key = AESGCM(derive(secret, label, purpose, 32))
-    return key.encrypt(bytes(12), message, label + purpose)
+    key = AESGCM(derive(secret, label, purpose))
+    return key.encrypt(bytes(12), message, purpose + label)
 
 
 def unseal(secret: bytes, label: bytes, purpose: bytes, envelope: bytes) -> bytes | None:
     """Return the message in an envelope, or None if it does not open."""
-    key = AESGCM(derive(secret, label, purpose, 32))
+    key = AESGCM(derive(secret, label, purpose))
     try:
-        return key.decrypt(bytes(12), envelope, label + purpose)
+        return key.decrypt(bytes(12), envelope, purpose + label)
     except (InvalidTag, ValueError):
         return None
 
@@ -122,11 +123,18 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
 
 
 def split(secret: bytes, count: int, threshold: int, drawn: bytes) -> list[bytes]:
-    """Return shares 1 to `count`; `drawn` are 48 bytes for each of the first t - 1."""
-    points = {0: int.from_bytes(secret, "big")}
-    for x in range(1, threshold):
-        points[x] = int.from_bytes(drawn[48 * x - 48 : 48 * x], "big") % P
-    return [interpolate(points, x).to_bytes(33, "big") for x in range(1, count + 1)]
+    """Return shares 1 to `count`; `drawn` are 48 bytes for each power, highest first.
+
+    Of each they give the backward difference at zero, so f(x) is the sum over i of the i-th
+    times C(x + i - 1, i): the 0-th is the secret.
+    """
+    draws = [int.from_bytes(drawn[48 * i : 48 * i + 48], "big") for i in range(threshold - 1)]
+    differences = [int.from_bytes(secret, "big"), *reversed(draws)]
+
+    def f(x: int) -> int:
+        return sum(d * comb(x + i - 1, i) for i, d in enumerate(differences)) % P
+
+    return [f(x).to_bytes(33, "big") for x in range(1, count + 1)]
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
@@ -153,16 +161,20 @@ def holders(label: bytes, n: int, k: int, slot: int, contribution: bytes) -> lis
     """Return the holders that a contribution picks."""
     if k == n - 1:
         return [other for other in range(n) if other != slot]
-    stream = shake_128(b"blindtally holders v1\0" + label + u32(slot) + contribution)
-    words, found = stream.digest(1 << 16), list[int]()
-    for start in range(0, len(words), 4):
-        pick = int.from_bytes(words[start : start + 4], "little") * (n - 1) >> 32
-        pick += pick >= slot
-        if pick not in found:
-            found.append(pick)
-        if len(found) == k:
-            break
-    return found
+    key = AES(digest(b"blindtally holders v1\0", label)[:16])
+    aes = Cipher(key, ECB()).encryptor()  # noqa: S305 - no message
+    before, after = int.from_bytes(contribution[:16], "little"), contribution[16:]
+    found, block = list[int](), 0
+    while len(found) < k:
+        permuted = aes.update((before ^ slot ^ block << 96).to_bytes(16, "little"))
+        words = bytes(x ^ y for x, y in zip(permuted, after, strict=True))
+        for start in range(0, 16, 4):
+            pick = int.from_bytes(words[start : start + 4], "little") * (n - 1) >> 32
+            pick += pick >= slot
+            if pick not in found:
+                found.append(pick)
+        block += 1
+    return found[:k]
 
 
 def partners(slot: int, picked: Mapping[int, Sequence[int]], m: int) -> list[int]:

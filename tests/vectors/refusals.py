@@ -14,7 +14,7 @@ from tests.vectors.reference import P, some
 ME = 0
 ONE = ACTIVE
 ABSENT, LOST = 3, 5
-HOLDER = ONE.holders[ME][0]  # shared, and holds for participant 0
+HOLDER = next(slot for slot in ONE.holders[ME] if slot in ONE.survivors)  # holds for participant 0
 OTHER = next(slot for slot in ONE.sharers if slot not in (ME, HOLDER, LOST))
 ELSEWHERE = replace(ONE, number=8)
 

@@ -26,10 +26,10 @@ def test_each_group_has_a_lane_and_one_for_its_total() -> None:
     assert [(lane.q, lane.length) for lane in counters.lanes] == [
         (8, 2),
         (16384, 1),
-        (65521, 1),
+        (16777213, 1),
         (32, 1),
         (16384, 1),
-        (65521, 1),
+        (16777213, 1),
     ]
     assert counters.items == ("a", "c", "b")
     assert counters.moduli.tolist() == [8, 8, 32]
@@ -66,6 +66,30 @@ def test_of_two_that_left_their_windows_no_other_is_touched() -> None:
     assert read.tolist() == [2, 140 - 128, 241 - 192, 43]
     assert slips.tolist() == [0, 320, 320, 320]  # of the group of 6 bits: whose is not known
     assert counters.variances(slips).tolist() == [0.0, *[320 * 64 / 3] * 3]
+
+
+@pytest.mark.parametrize("slips", [(1, 1), (2, 1), (1, -1), (1, -2), (1, 1, 1), (1, 1, -1)])
+def test_of_several_that_left_nobody_else_is_blamed_and_all_are_in_doubt(
+    slips: tuple[int, ...],
+) -> None:
+    """Of 50 items; a weight is hit by chance once in 300,000 times."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        group = Group(bits=5, items=tuple(map(str, range(50))))
+        counters = Counters((group,), MOST, rng.bytes(32))
+        expected = rng.uniform(40, 90, 50)
+        counts = window_lows(expected, counters.moduli) + rng.integers(0, 32, 50)
+        moved = rng.permutation(50)[: len(slips)]
+        true = counts.copy()
+        true[moved] = np.maximum(true[moved] + 32 * np.array(slips), true[moved] % 32)
+        left = true != counts
+        read, doubt = counters.decode(counters.encode(true), expected)
+        if left.sum() == 1:
+            assert read.tolist() == true.tolist()
+            continue
+        assert read.tolist() == counts.tolist()
+        assert (doubt >= 64).all()
+        assert (counters.variances(doubt) >= 2 * 32**2 / 50).all()
 
 
 @given(st.data())
@@ -134,7 +158,7 @@ def test_a_total_that_no_counts_can_have_moves_none(lie: int) -> None:
     assert counters.fault(vector, 10**9) is None
     read, slips = counters.decode(vector, np.array([3.0, 5.0]))
     assert read.tolist() == [3, 5]
-    assert slips.tolist() == [int(vector[1][0]) - 8] * 2
+    assert slips.tolist() == [8 * 16] * 2  # however much is missing: no more than eight windows
 
 
 def test_a_width_is_found_however_large_or_sure_a_count_is() -> None:

@@ -170,6 +170,27 @@ def test_long_studies_are_remembered_in_blocks() -> None:
     assert (history.exposed <= history.devices + 1e-9).all()
 
 
+def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same is found with a tally of as many items as may yet be heavy, and some."""
+    every = play(question(), rounds=20)
+    monkeypatch.setattr("protocol.mechanisms.outlook._MANY", 20)
+    some = play(question(), rounds=20)
+    keys = some[-1].tally.arrays["given up"]
+    kept = set(some[-1].tally.items)
+    gone = {item for item in LETTERS.decode(keys) if item is not None} - kept
+    assert len(kept) < 0.7 * len(every[-1].tally.items) < len(kept) + len(gone)
+    totals: Counter[str] = Counter()
+    for outcome in some:
+        totals.update(outcome.truth)
+    assert max(totals[item] for item in gone) < question().threshold
+    found = [
+        {one.item for one in MECHANISM.conclude(question(), o[-1].tally)} for o in (every, some)
+    ]
+    assert len(found[0] ^ found[1]) <= 2
+
+
 def test_strings_too_long_for_the_words_are_refused_with_the_words_that_do() -> None:
     long = Hashed(max_bytes=4000)
     chance = random.Random(1)
