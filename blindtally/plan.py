@@ -8,7 +8,7 @@ devices may hold something else, which `--zipf` 0.7 and 1.3 bracket for most tex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -22,12 +22,14 @@ from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, trac
 from blindtally.figures.ours import adaptive, ask, terms_for
 from blindtally.figures.populations import Population, load
 from blindtally.output import failed, write_json
+from blindtally.plan_reports import advise
 from protocol.domain import Alphabet, Domain
 from protocol.hashed import Hashed
 from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
 
 _ADAPTIVE = "adaptive-iblt"
 _WIDTH = 100
+_FEWEST, _MOST = 10, 10**6  # devices of a study that is simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,27 @@ class Prediction:
 
 
 def plan(
-    devices: Annotated[int, typer.Option(min=10, max=10**6, help="Devices in a round (n).")],
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds (R).")],
-    threshold: Annotated[
-        float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
+    devices: Annotated[
+        int, typer.Option("--devices", "--users", min=1, help="Devices in a round (n).")
     ],
-    words: Annotated[int, typer.Option(min=1, help="16-bit words that a device may send a round.")],
+    rounds: Annotated[int | None, typer.Option(min=1, max=1000, help="Rounds (R).")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=1, help="An item is heavy from this count on, over all rounds."),
+    ] = None,
+    words: Annotated[
+        int | None, typer.Option(min=1, help="16-bit words that a device may send a round.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Ask for locally private reports, which cost this; for no sums."),
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(help="What reports are for: worst-mse, l1, l2 or heavy.")
+    ] = "l2",
     domain: Annotated[
-        Literal["strings", "alphabet"], typer.Option(help="Strings of any length, or short ones.")
+        str,
+        typer.Option(help="strings of any length; alphabet: short ones; a number: of values."),
     ] = "strings",
     max_bytes: Annotated[int, typer.Option(min=1, max=4096, help="Of a string, at most.")] = 64,
     alphabet: Annotated[
@@ -73,8 +88,14 @@ def plan(
 ) -> None:
     """Recommend a mechanism and its parameters, and predict what a study will find.
 
-    Example: blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
+    Examples:
+    blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
+    blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
     """
+    if epsilon is not None:
+        advise(devices, domain, max_bytes, epsilon, goal, json_path)
+        return
+    rounds, threshold, words = _asked(devices, rounds, threshold, words, domain)
     try:
         if data is not None:
             people = load(data)
@@ -109,6 +130,19 @@ def plan(
         document: dict[str, Any] = {"question": question.model_dump(mode="json")}
         document["words"] = {str(goal): size for goal, size in goals.items()}
         write_json(json_path, document | {"predictions": [asdict(one) for one in found]})
+
+
+def _asked(
+    devices: int, rounds: int | None, threshold: float | None, words: int | None, domain: str
+) -> tuple[int, float, int]:
+    """Return what sums cannot be planned without; fail if it is not there, or out of range."""
+    if rounds is None or threshold is None or words is None:
+        raise failed("sums take --rounds, --threshold and --words; reports take --epsilon")
+    if domain not in ("strings", "alphabet"):
+        raise failed(f"--domain is strings or alphabet without --epsilon, not {domain!r}")
+    if not _FEWEST <= devices <= _MOST:
+        raise failed(f"--devices must be within {_FEWEST} and {_MOST:,}, not {devices}")
+    return rounds, threshold, words
 
 
 def assumed(domain: Domain, items: int, zipf: float) -> Population:

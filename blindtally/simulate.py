@@ -1,7 +1,9 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -14,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from blindtally import simulate_reports
+from blindtally import simulate_heavy, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
@@ -22,6 +24,7 @@ from blindtally.simulate_reports import Wanted
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
+from protocol.oracles.registry import ORACLES
 from protocol.simulation import run_study
 from secagg.parameters import Mode
 
@@ -113,8 +116,8 @@ def simulate(
     Example: blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
     """
     if mechanism in REPORTING:
-        wanted = Wanted(mechanism, data, column, clients, threshold, epsilon, goal, seed)
-        _simulate_reports(wanted, json_path)
+        asked_so = mechanism, data, column, clients, threshold, epsilon, goal
+        _simulate_reports(lambda: Wanted(*asked_so, _settings(sets or []), seed), json_path)
         return
     options = {k: v for k, v in locals().items() if k not in _APART}
     try:
@@ -132,17 +135,25 @@ def simulate(
         write_json(json_path, as_json(asked, setup, result))
 
 
-def _simulate_reports(wanted: Wanted, json_path: str | None) -> None:
+def _simulate_reports(ask: Callable[[], Wanted], json_path: str | None) -> None:
     try:
-        result = simulate_reports.run(wanted)
+        wanted = ask()
+        if wanted.mechanism in ORACLES:
+            counted = simulate_reports.run(wanted)
+            show = partial(simulate_reports.show, wanted, counted)
+            document = simulate_reports.as_json(wanted, counted)
+        else:
+            heavy = simulate_heavy.run(wanted)
+            show = partial(simulate_heavy.show, wanted, heavy)
+            document = simulate_heavy.as_json(wanted, heavy)
     except ValidationError as error:
         raise failed("; ".join(one["msg"] for one in error.errors())) from None
     except ValueError as error:
         raise failed(str(error)) from None
     if json_path != "-":
-        simulate_reports.show(wanted, result)
+        show()
     if json_path is not None:
-        write_json(json_path, simulate_reports.as_json(wanted, result))
+        write_json(json_path, document)
 
 
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:

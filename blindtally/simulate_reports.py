@@ -35,6 +35,7 @@ class Wanted:
     threshold: float
     epsilon: float
     goal: str
+    settings: dict[str, Any]
     seed: int
 
 
@@ -77,7 +78,8 @@ def run(wanted: Wanted) -> Reported:
     population = read(wanted.data, wanted.column)
     domain = Listed(items=tuple(dict.fromkeys(population.items)))
     question = LocalQuestion.model_validate(
-        {
+        wanted.settings
+        | {
             "mechanism": wanted.mechanism,
             "threshold": wanted.threshold,
             "domain": domain,
@@ -91,9 +93,9 @@ def run(wanted: Wanted) -> Reported:
     truth = Counter(item for one in held for item in one)
     mechanism = REPORTING[wanted.mechanism]
     chance = Random(wanted.seed)
-    plan = mechanism.first_plan(question, _terms(clients), "simulation", 1, chance)
+    plan = mechanism.first_plan(question, terms_for(clients), "simulation", 1, chance)
     reports = mechanism.encode(plan, held, seeded(rng))
-    answer = mechanism.decode(plan, [reports], NOTHING)
+    answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
     return Reported(
         plan,
         clients,
@@ -156,6 +158,7 @@ def show(wanted: Wanted, result: Reported) -> None:
     )
 
 
-def _terms(clients: int) -> Terms:
+def terms_for(clients: int) -> Terms:
+    """Return terms of as many cohorts as `clients` take."""
     size = min(clients, _DEVICES)
     return Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")

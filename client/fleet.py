@@ -38,8 +38,8 @@ from client.transport import POLL_SECONDS, Traffic, Transport
 from protocol.chance import system
 from protocol.mechanism import Histogram, enrolment_scope
 from protocol.mechanisms import REPORTING
-from protocol.mechanisms.local import EVERY_STUDY
 from protocol.messages import CohortView, RoundView, StudyView
+from protocol.reporting import EVERY_STUDY
 from protocol.round import Phase, phases
 from secagg.cohort import Registry
 from secagg.errors import ProtocolError

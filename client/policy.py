@@ -48,8 +48,9 @@ class Policy:
     round before the survivors are known: its shares, and its vector. `max_sharings` bounds
     how often it shares keys in one study without giving a vector: each time is another chance
     of 2^-sigma for whoever hopes for better holders. `max_epsilon` bounds what a device spends
-    on locally private reports in all studies together; of a report no other limit matters but
-    `registrar` and `max_upload_bytes`.
+    on locally private reports in all studies together, and `max_delta` the odds that any one of
+    them tells more than its epsilon; of a report no other limit matters but `registrar` and
+    `max_upload_bytes`.
     """
 
     max_contribution: int = 100
@@ -62,6 +63,7 @@ class Policy:
     max_sharings: int = 64
     registrar: bytes | None = None
     max_epsilon: float = 4.0
+    max_delta: float = 1e-5
 
     def check_plan(
         self, plan: AnyPlan, study: str, number: int, given: Collection[str] = ()
@@ -81,6 +83,8 @@ class Policy:
         self._check_registrar(plan)
         if plan.mechanism in SUMMING:
             self._check_terms(plan)
+        else:
+            self._check_delta(REPORTING[plan.mechanism].delta(plan))
         self._check_size(plan)
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
@@ -137,6 +141,11 @@ class Policy:
         if terms.sigma < self.min_sigma:
             wanted = f"2^-{self.min_sigma} is the most"
             raise PolicyError("min_sigma", f"allows odds of 2^-{terms.sigma} where {wanted}")
+
+    def _check_delta(self, delta: float) -> None:
+        if delta > self.max_delta * (1 + 1e-9):
+            wanted = f"{self.max_delta:g} is the most"
+            raise PolicyError("max_delta", f"asks for delta {delta:g} where {wanted}")
 
     def _check_quorum(self, quorum: int) -> None:
         if quorum < self.min_cohort:

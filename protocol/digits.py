@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.item_space import ItemSpace, Keys
+from protocol.item_space import ItemSpace, Keys, Values
 
 
 class Digits(ItemSpace):
@@ -22,6 +22,11 @@ class Digits(ItemSpace):
     @abstractmethod
     def _length(self) -> int:
         """Return the digits of the longest item."""
+
+    @property
+    @abstractmethod
+    def _filler(self) -> int:
+        """Return the digit that fills up the last chunk, beyond `_length`."""
 
     @abstractmethod
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
@@ -61,14 +66,41 @@ class Digits(ItemSpace):
 
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the item of each key; None for a key that no item has."""
-        group = self._digits_per_chunk
-        digits = np.zeros((*keys.shape, group), dtype=np.uint64)
-        rest = keys.copy()
-        for column in reversed(range(group)):
-            rest, digits[:, :, column] = np.divmod(rest, np.uint64(self._base))
+        digits, rest = self._split(keys, self._digits_per_chunk)
         fits = (rest == 0).all(axis=1).tolist()
         rows = digits.reshape(len(keys), self._width)
         return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
+
+    @property
+    def values(self) -> int:
+        """Return how many rows of digits there are; what fills up the last chunk is left out."""
+        return int(self._base**self._length)
+
+    def values_of(self, items: Sequence[str]) -> Values:
+        """Return each item's digits as one integer; raises as that of all domains."""
+        digits, _ = self._split(self.encode(items), self._digits_per_chunk)
+        rows = digits.reshape(len(items), self._width)[:, : self._length]
+        values: Values = np.zeros(len(items), np.uint64)
+        for column in rows.T:
+            values = values * np.uint64(self._base) + column
+        return values
+
+    def names_of(self, values: Values) -> list[str | None]:
+        """Return the item of each integer; None for one that is no item's."""
+        digits, rest = self._split(values, self._length)
+        rows = np.full((len(values), self._width), self._filler, np.uint64)
+        rows[:, : self._length] = digits
+        fits = (rest == 0).tolist()
+        return [self._checked(row) if fit else None for row, fit in zip(rows, fits, strict=True)]
+
+    def _split(
+        self, numbers: NDArray[np.uint64], count: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return `count` digits of each number, first to last, and what is above them."""
+        digits, rest = np.zeros((*numbers.shape, count), np.uint64), numbers
+        for column in reversed(range(count)):
+            rest, digits[..., column] = np.divmod(rest, np.uint64(self._base))
+        return digits, rest
 
     def _checked(self, digits: NDArray[Any]) -> str | None:
         try:

@@ -79,8 +79,12 @@ class Alphabet(Digits):
     def _length(self) -> int:
         return self.length
 
+    @property
+    def _filler(self) -> int:
+        return self.characters.index(self.pad)  # of no pad, which is empty: 0
+
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        filler = self.pad or self.characters[0]  # fills the last group, beyond `length`
+        filler = self.characters[self._filler]
         text = "".join(item.ljust(self._width, filler) for item in items)
         points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         known = np.array([ord(character) for character in self.characters], dtype=np.uint32)
@@ -122,6 +126,15 @@ class Utf8(Digits):
     @property
     def _length(self) -> int:
         return self.max_bytes
+
+    @property
+    def _filler(self) -> int:
+        return 0
+
+    @property
+    def values(self) -> int:
+        """Return how many integers stand for keys: no UTF-8 begins with a byte above 244."""
+        return int(245 * 256 ** (self.max_bytes - 1))
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
         raw = b"".join(item.encode().ljust(self._width, b"\0") for item in items)

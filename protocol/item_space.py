@@ -1,4 +1,7 @@
-"""What all domains share: items have keys of a fixed number of chunks, and keys have items."""
+"""What all domains share: items have keys of a fixed number of chunks, and keys have items.
+
+Where a key must be a single integer, it is its *value*.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from numpy.typing import NDArray
 from protocol.public import Public
 
 Keys: TypeAlias = NDArray[np.uint64]  # shape (items, chunks)
+Values: TypeAlias = NDArray[np.uint64]  # shape (items,)
 
 
 class ItemSpace(Public, ABC):
@@ -47,6 +51,30 @@ class ItemSpace(Public, ABC):
     @abstractmethod
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the name of each key; None for a key that no item has."""
+
+    @property
+    def values(self) -> int:
+        """Return how many integers stand for keys, one each; some may have no item."""
+        return int(self.bound**self.chunks)
+
+    def values_of(self, items: Sequence[str]) -> Values:
+        """Return the integer of each item, shape `(len(items),)`; `values` is 2^64 at most.
+
+        Raises:
+            ValueError: if an item is outside the domain; names it.
+        """
+        numbers: Values = np.zeros(len(items), np.uint64)
+        for chunk in self.encode(items).T:
+            numbers = numbers * np.uint64(self.bound) + chunk
+        return numbers
+
+    def names_of(self, values: Values) -> list[str | None]:
+        """Return the name of each integer; None for one that is no item's."""
+        keys, rest = np.empty((len(values), self.chunks), np.uint64), values
+        for chunk in reversed(range(self.chunks)):
+            rest, keys[:, chunk] = np.divmod(rest, np.uint64(self.bound))
+        names = self.decode(keys)
+        return [None if over else name for name, over in zip(names, rest > 0, strict=True)]
 
     def encode(self, items: Sequence[str]) -> Keys:
         """Return the keys of `items`, shape `(len(items), chunks)`.

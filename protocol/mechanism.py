@@ -10,8 +10,8 @@ into answers. It holds no state: what it must know of earlier rounds is in the s
 (`tally.py`), which each answer carries on. And it knows nothing of the sum: between `encode`
 and `decode` there is addition alone, which is the privacy boundary.
 
-There is a second transport. A `Reporting` mechanism trusts no sum: each device sends one
-*report*, private by its own chance, and the boundary is the device's own.
+There is a second transport, which trusts no sum (`reporting.py`): each device sends one *report*,
+private by its own chance, and the boundary is the device's own.
 
 Source: the R-round linear-sketching setting of [Gascon23, section 2].
 """
@@ -25,10 +25,8 @@ from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, model_validator
 
-from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
 from protocol.public import Public
@@ -39,7 +37,6 @@ from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
 
 Histogram: TypeAlias = Mapping[str, int]  # a device's items, each with its count, all >= 1
-Reports: TypeAlias = NDArray[np.uint8]  # (n, nbytes): locally private ones, as they travel
 WORD_BITS = 16
 MOST_ROUNDS = 10_000
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -270,34 +267,6 @@ class Summing(Mechanism[Q, P]):
         return self.decode(plan, total, participants, tally).decoded
 
 
-class Reporting(Mechanism[Q, P]):
-    """A mechanism whose devices send one locally private report each, which anybody may read."""
-
-    @abstractmethod
-    def nbytes(self, plan: P) -> int:
-        """Return the bytes of a report."""
-
-    @abstractmethod
-    def epsilon(self, plan: P) -> float:
-        """Return what a report costs: it is epsilon-locally private for its one item."""
-
-    @abstractmethod
-    def encode(self, plan: P, histograms: Iterable[Histogram], chance: Chance) -> Reports:
-        """Return a report for each device, shape `(n, nbytes)`; an empty histogram makes one too.
-
-        Raises:
-            ValueError: if a device holds more than one item, or one outside the plan's domain.
-        """
-
-    @abstractmethod
-    def check(self, plan: P, reports: Reports) -> None:
-        """Raise ValueError if one of `reports` cannot be one of this plan."""
-
-    @abstractmethod
-    def decode(self, plan: P, batches: Iterable[Reports], tally: Tally) -> Answer:
-        """Return what all reports say together, after earlier rounds; it is always decoded."""
-
-
 COUNT, VARIANCE = "count", "variance"  # columns of a tally
 
 
@@ -312,3 +281,13 @@ def add_estimates(tally: Tally, estimates: Sequence[Estimate]) -> Tally:
     variances = np.array([estimate.variance for estimate in estimates], np.float64)
     items = [estimate.item for estimate in estimates]
     return tally.add(items, {COUNT: counts, VARIANCE: variances})
+
+
+def put_estimates(tally: Tally, estimates: Sequence[Estimate]) -> Tally:
+    """Return `tally` with `estimates`, of all rounds together, in the place of what was there."""
+    return add_estimates(Tally(arrays=tally.arrays), estimates)
+
+
+def standing_out(estimates: Iterable[Estimate]) -> float:
+    """Return how many of `estimates` are above three of their standard deviations."""
+    return float(sum(one.count > 3 * one.variance**0.5 for one in estimates))

@@ -1,8 +1,9 @@
 """From frozen rows to a sum, and from a round's sums to its answer.
 
-Vectors are added as they are read, some at a time, so memory does not grow with the number
-of devices. All that takes longer than a blink runs in a thread; numpy and AES let go of the
-interpreter there. What `unmask` recovers on its way lives in that call and nowhere else.
+Vectors are added as they are read, some at a time, and so is what is kept of reports: memory does
+not grow with the number of devices, unless a mechanism keeps their reports. All that takes longer
+than a blink runs in a thread; numpy and AES let go of the interpreter there. What `unmask`
+recovers on its way lives in that call and nowhere else.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import structlog
 
 from protocol.mechanism import Answer
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan
+from protocol.reporting import Heard
 from protocol.tally import Tally
 from secagg.aggregator import Settled, Unmasked, settle_deals, unmask
 from secagg.cohort import Cohort, Sharer, View
@@ -144,25 +146,36 @@ async def decode_round(store: Store, study: str, plan: AnyPlan, tally: Tally) ->
     keeps every law may still make nonsense of its cohort's sum, and should not of the others'.
     """
     if plan.mechanism in REPORTING:
-        return await _decode_reports(store.reports, study, plan, tally)
+        return await decode_reports(store.reports, study, plan, tally)
     sums = await store.messages.sums(study, plan.round)
     if not sums:
         return Outcome("failed")
     return await asyncio.to_thread(_decode, plan, tally, sums)
 
 
-async def _decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+async def decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
+    """Return what a round's reports say after `tally`; a batch is forgotten once it is gathered."""
+    mechanism, heard = REPORTING[plan.mechanism], None
+    async for batch in reports.bodies(study, plan.round, mechanism.nbytes(plan)):
+        some = await asyncio.to_thread(_gather, plan, batch)
+        heard = some if heard is None else heard + some
+    if heard is None or heard.reports < plan.terms.minimum:
+        return Outcome("failed", 0 if heard is None else heard.reports)
+    return await asyncio.to_thread(_read, plan, heard, tally)
+
+
+def _gather(plan: AnyPlan, batch: bytes) -> Heard:
     mechanism = REPORTING[plan.mechanism]
-    nbytes, batches = mechanism.nbytes(plan), list[bytes]()
-    async for batch in reports.bodies(study, plan.round, nbytes):
-        batches.append(batch)
-    participants = sum(len(batch) for batch in batches) // nbytes
-    if participants < plan.terms.minimum:
-        return Outcome("failed", participants)
-    arrays = [np.frombuffer(batch, np.uint8).reshape(-1, nbytes) for batch in batches]
-    answer = await asyncio.to_thread(mechanism.decode, plan, arrays, tally)
+    rows = np.frombuffer(batch, np.uint8).reshape(-1, mechanism.nbytes(plan))
+    heard: Heard = mechanism.gather(plan, rows)
+    return heard
+
+
+def _read(plan: AnyPlan, heard: Heard, tally: Tally) -> Outcome:
+    mechanism = REPORTING[plan.mechanism]
+    answer = mechanism.decode(plan, heard, tally)
     heavy = tuple(mechanism.conclude(plan.question, answer.tally))
-    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer, heavy)
+    return Outcome("decoded" if answer.decoded else "undecoded", heard.reports, answer, heavy)
 
 
 def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from protocol.messages import (
+    ProblemType,
     pack_confirmations,
     pack_parcels,
     pack_roster,
     pack_sharers,
 )
+from protocol.report import Report, packed_bytes
+from protocol.reporting import EVERY_STUDY
 from secagg.cohort import Entry, Sharer
 from secagg.deals import PARCEL_BYTES, KeyDeal, Parcel, Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
@@ -106,3 +109,22 @@ def test_a_parcel_is_a_commitment_an_envelope_and_nothing_else() -> None:
     )
     assert parts
     assert sum(map(int, parts.groups())) == PARCEL_BYTES
+
+
+def test_a_report_has_the_layout_and_the_size_of_the_page() -> None:
+    assert row("report")[-1] == "96 + r, or 160 + r with a registrar"
+    parts = [bytes([number]) * size for number, size in enumerate((32, 7, 64, 64), 1)]
+    one = Report(bytes(32), parts[0], parts[1], parts[2], parts[3])
+    assert one.pack() == b"".join(parts)
+    assert (packed_bytes(7, False), packed_bytes(7, True)) == (96 + 7, 160 + 7)
+    assert f'`"{EVERY_STUDY}"`' in PAGE
+
+
+def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
+    table = PAGE[PAGE.index("| refused with | when |") : PAGE.index("## Derivations")]
+    named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
+    code = "".join(
+        (ROOT / "server" / path).read_text() for path in ("api/reports.py", "store/reports.py")
+    )
+    raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
+    assert named == raised | {ProblemType.MALFORMED}

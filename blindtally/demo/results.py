@@ -14,9 +14,9 @@ from typing import Any
 from blindtally.measures import Found, Score, compare
 from client.fleet import Played
 from protocol.mechanisms import SUMMING, AnyPlan
-from protocol.mechanisms.local import LocalPlan
 from protocol.mechanisms.oracles import OraclePlan
 from protocol.messages import CohortView, HeavyHitter, StudyView
+from protocol.reporting import ReportPlan
 from protocol.round import Phase
 from protocol.sketches.capacity import capacity
 from secagg.parameters import Mode
@@ -166,7 +166,7 @@ def measure(
 
 def _room(plan: AnyPlan) -> int:
     """Return how many distinct items a table of `plan` holds; 0 if there is none."""
-    return 0 if isinstance(plan, OraclePlan | LocalPlan) else capacity(plan.cells)
+    return 0 if isinstance(plan, OraclePlan | ReportPlan) else capacity(plan.cells)
 
 
 def round_result(played: Played, exact: bool) -> RoundResult:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from protocol.mechanism import Mechanism, Reporting, Summing
+from protocol.mechanism import Mechanism, Summing
 from protocol.mechanisms.adaptive_iblt import (
     AdaptiveIblt,
     AdaptiveIbltPlan,
@@ -16,6 +16,13 @@ from protocol.mechanisms.approximate_histogram import (
     ApproximateHistogramPlan,
     ApproximateHistogramQuestion,
 )
+from protocol.mechanisms.linear import (
+    LINEAR,
+    BucketQuestion,
+    GlpsQuestion,
+    JlQuestion,
+    LinearPlan,
+)
 from protocol.mechanisms.local import LOCAL, LocalPlan, LocalQuestion
 from protocol.mechanisms.oracles import (
     COUNT_MEDIAN,
@@ -25,19 +32,29 @@ from protocol.mechanisms.oracles import (
     CountSketchPlan,
     CountSketchQuestion,
 )
+from protocol.mechanisms.prefix_extension import (
+    PrefixExtending,
+    PrefixPlan,
+    PrefixQuestion,
+)
 from protocol.mechanisms.subsampled_iblt import (
     SubsampledIblt,
     SubsampledIbltPlan,
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
+from protocol.reporting import Reporting
 
 AnyQuestion: TypeAlias = Annotated[
     AdaptiveIbltQuestion
     | ApproximateHistogramQuestion
+    | BucketQuestion
     | CountMedianQuestion
     | CountSketchQuestion
+    | GlpsQuestion
+    | JlQuestion
     | LocalQuestion
+    | PrefixQuestion
     | SubsampledIbltQuestion
     | TrackedQuestion,
     Field(discriminator="mechanism"),
@@ -47,7 +64,9 @@ AnyPlan: TypeAlias = Annotated[
     | ApproximateHistogramPlan
     | CountMedianPlan
     | CountSketchPlan
+    | LinearPlan
     | LocalPlan
+    | PrefixPlan
     | SubsampledIbltPlan
     | TrackedPlan,
     Field(discriminator="mechanism"),
@@ -64,7 +83,8 @@ SUMMING: dict[str, Summing[Any, Any]] = {
         Tracked(),
     )
 }
-REPORTING: dict[str, Reporting[Any, Any]] = {mechanism.name: mechanism for mechanism in LOCAL}
+_REPORTING: tuple[Reporting[Any, Any, Any], ...] = (*LOCAL, *LINEAR, PrefixExtending())
+REPORTING: dict[str, Reporting[Any, Any, Any]] = {one.name: one for one in _REPORTING}
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUMMING, **REPORTING}
 
 _QUESTION: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)

@@ -1,4 +1,4 @@
-"""What some devices hold, as arrays: the common first step of every `encode_sum`."""
+"""What some devices hold, as arrays: the common first step of every `encode_sum` and `encode`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.item_space import Keys
+from protocol.domain import Domain
+from protocol.item_space import Keys, Values
 from protocol.mechanism import Histogram, SumQuestion
 
 
@@ -56,3 +57,26 @@ def check_contribution(histogram: Histogram, most: int) -> None:
         total += count
     if total > most:
         raise ValueError(f"a device contributes at most {most} items, got {total}")
+
+
+def values_of(domain: Domain, histograms: Iterable[Histogram]) -> Values:
+    """Return each device's value: that of its item, or `domain.values` if it has nothing to say.
+
+    Raises:
+        ValueError: if a device holds more than one item, or one outside the domain.
+    """
+    held = [item_of(histogram) for histogram in histograms]
+    holders = [device for device, item in enumerate(held) if item is not None]
+    values = np.full(len(held), domain.values, np.uint64)
+    values[holders] = domain.values_of([item for item in held if item is not None])
+    return values
+
+
+def item_of(histogram: Histogram) -> str | None:
+    """Return the one item of a device, None if it has nothing to say.
+
+    Raises:
+        ValueError: if its counts add up to more than 1, or are not positive.
+    """
+    check_contribution(histogram, 1)
+    return next(iter(histogram), None)

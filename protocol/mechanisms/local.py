@@ -20,30 +20,19 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
-from protocol.mechanism import (
-    Answer,
-    Estimate,
-    Histogram,
-    Plan,
-    Question,
-    Reporting,
-    Reports,
-    Terms,
-    enrolment_scope,
-    ranked,
-)
-from protocol.mechanisms.holdings import check_contribution
-from protocol.oracles.counts import Counts, Frequencies, Parameters, Values
+from protocol.mechanism import Answer, Estimate, Histogram, Terms, ranked
+from protocol.mechanisms.holdings import values_of
+from protocol.oracles.counts import Counts, Frequencies, Parameters
 from protocol.oracles.goals import Goal, oracle_for
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.registry import oracle_of
+from protocol.reporting import SHOWN, Reporting, ReportPlan, ReportQuestion, Reports
 from protocol.tally import Tally
-from secagg.cohort import Registry
 
 Name = Literal[
     "krr",
@@ -58,12 +47,10 @@ Name = Literal[
     "rappor",
 ]
 MOST_ITEMS = 2**20  # of a dictionary: as many estimates
-SHOWN = 1000  # of a round's estimates
-EVERY_STUDY = "every study that asks for reports"  # what registrars enrol reporters for
 _SCORES, _VARIANCES = "scores", "variances"  # of a tally: numbers by value
 
 
-class LocalQuestion(Question):
+class LocalQuestion(ReportQuestion):
     """Which items of a dictionary are heavy, by reports that are each `epsilon`-private.
 
     `goal` is what the oracle's parameters are to make small: the largest variance of an item, or
@@ -71,21 +58,19 @@ class LocalQuestion(Question):
     """
 
     mechanism: Name
-    contribution: Literal[1] = 1
-    epsilon: float = Field(ge=1e-6, le=32)
     goal: Goal = "l2"
 
     @model_validator(mode="after")
     def _is_a_dictionary(self) -> "LocalQuestion":
-        if not 2 <= items(self.domain) <= MOST_ITEMS:
+        if not 2 <= self.domain.values <= MOST_ITEMS:
             raise ValueError(
-                f"{self.mechanism} estimates every item: the domain has {items(self.domain):,} "
+                f"{self.mechanism} estimates every item: the domain has {self.domain.values:,} "
                 f"keys; 2 to {MOST_ITEMS:,} are possible (name them in a listed domain)"
             )
         return self
 
 
-class LocalPlan(Plan):
+class LocalPlan(ReportPlan):
     """Report by the oracle of these `parameters`."""
 
     mechanism: Name
@@ -95,7 +80,7 @@ class LocalPlan(Plan):
     @model_validator(mode="after")
     def _is_the_oracle_asked_for(self) -> "LocalPlan":
         made = self.oracle
-        asked = self.question.mechanism, self.question.epsilon, items(self.question.domain) + 1
+        asked = self.question.mechanism, self.question.epsilon, self.question.domain.values + 1
         if (made.name, made.epsilon, made.domain) != asked or made.parameters != self.parameters:
             raise ValueError("the parameters are not those of the oracle that is asked for")
         return self
@@ -105,15 +90,8 @@ class LocalPlan(Plan):
         """Return the oracle: its dictionary is the domain's, with a last value for nothing."""
         return oracle_of(self.parameters)
 
-    @property
-    def registry(self) -> Registry | None:
-        """Return who may report: reporters have one identity for all studies, to be counted by."""
-        if self.terms.registrar is None:
-            return None
-        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(EVERY_STUDY))
 
-
-class Local(Reporting[LocalQuestion, LocalPlan]):
+class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
     """See the module's docstring."""
 
     def __init__(self, name: Name) -> None:
@@ -127,7 +105,7 @@ class Local(Reporting[LocalQuestion, LocalPlan]):
         Raises:
             ValueError: if there is no such oracle for the domain at this epsilon; says why.
         """
-        oracle = oracle_for(self.name, question.epsilon, items(question.domain) + 1, question.goal)
+        oracle = oracle_for(self.name, question.epsilon, question.domain.values + 1, question.goal)
         return LocalPlan(
             mechanism=question.mechanism,
             question=question,
@@ -143,27 +121,21 @@ class Local(Reporting[LocalQuestion, LocalPlan]):
         """Return the bytes of a report."""
         return plan.oracle.nbytes
 
-    def epsilon(self, plan: LocalPlan) -> float:
-        """Return what a report costs, whichever item is replaced by whichever other."""
-        return plan.oracle.epsilon
-
     def encode(self, plan: LocalPlan, histograms: Iterable[Histogram], chance: Chance) -> Reports:
         """Return a report for each device."""
-        return plan.oracle.perturb(_values(plan.question, histograms), chance)
+        return plan.oracle.perturb(values_of(plan.question.domain, histograms), chance)
 
     def check(self, plan: LocalPlan, reports: Reports) -> None:
         """Raise ValueError if a report has a wrong length, or a field out of its range."""
         plan.oracle.check(reports)
 
-    def decode(self, plan: LocalPlan, batches: Iterable[Reports], tally: Tally) -> Answer:
+    def gather(self, plan: LocalPlan, reports: Reports) -> Counts:
+        """Return the counts of `reports`."""
+        return plan.oracle.gather(reports)
+
+    def decode(self, plan: LocalPlan, heard: Counts, tally: Tally) -> Answer:
         """Return the `SHOWN` highest estimates; the tally has them all."""
-        oracle, counts = plan.oracle, None
-        for reports in batches:
-            some = oracle.gather(reports)
-            counts = some if counts is None else counts + some
-        if counts is None:
-            return Answer(False, 0.0, tally=tally)
-        scores, variances = _estimates(oracle, counts)
+        scores, variances = _estimates(plan.oracle, heard)
         for name, column in ((_SCORES, scores), (_VARIANCES, variances)):
             tally = tally.keep(name, tally.arrays.get(name, np.zeros(len(column))) + column)
         top = np.argsort(-scores, kind="stable")[:SHOWN]
@@ -182,31 +154,6 @@ class Local(Reporting[LocalQuestion, LocalPlan]):
 LOCAL = tuple(Local(name) for name in cast("tuple[Name, ...]", get_args(Name)))
 
 
-def items(domain: Domain) -> int:
-    """Return how many keys a dictionary has; some may have no item."""
-    return int(domain.bound**domain.chunks)
-
-
-def _values(question: LocalQuestion, histograms: Iterable[Histogram]) -> Values:
-    """Return each device's value: its item's key, or the one for nothing."""
-    held = list[str]()
-    devices, holders = 0, list[int]()
-    for histogram in histograms:
-        check_contribution(histogram, 1)
-        for item in histogram:
-            holders.append(devices)
-            held.append(item)
-        devices += 1
-    domain = question.domain
-    values = np.full(devices, items(domain), np.uint64)
-    keys = domain.encode(held)
-    numbers = np.zeros(len(held), np.uint64)
-    for chunk in keys.T:
-        numbers = numbers * np.uint64(domain.bound) + chunk
-    values[holders] = numbers
-    return values
-
-
 def _estimates(oracle: Oracle, counts: Counts) -> tuple[Frequencies, Frequencies]:
     """Return the counts (d,) and variances of all items, without the value for nothing."""
     n = counts.reports
@@ -218,11 +165,7 @@ def _estimates(oracle: Oracle, counts: Counts) -> tuple[Frequencies, Frequencies
 def _named(
     domain: Domain, rows: NDArray[np.intp], scores: Frequencies, variances: Frequencies
 ) -> list[Estimate]:
-    numbers = rows.astype(np.uint64)
-    keys = np.empty((len(rows), domain.chunks), np.uint64)
-    for chunk in reversed(range(domain.chunks)):
-        numbers, keys[:, chunk] = np.divmod(numbers, np.uint64(domain.bound))
-    pairs = zip(domain.decode(keys), rows.tolist(), strict=True)
+    pairs = zip(domain.names_of(rows.astype(np.uint64)), rows.tolist(), strict=True)
     return ranked(
         Estimate(item, float(scores[row]), float(variances[row]))
         for item, row in pairs

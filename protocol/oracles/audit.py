@@ -70,13 +70,25 @@ def audit(
         raise ValueError(f"runs must be 100 or more, not {runs}")
     pair = np.array(values, np.uint64)
     made = [oracle.perturb(np.full(runs, value, np.uint64), chance) for value in pair]
+    return _finding(_sortings(oracle, made, pair), runs, confidence)
+
+
+def compare(one: Reports, other: Reports, confidence: float = 0.999) -> Finding:
+    """Return what as many reports of each of two values show by their bytes alone.
+
+    Raises:
+        ValueError: if they are not of one shape, or fewer than 100.
+    """
+    if one.shape != other.shape or len(one) < 100:
+        raise ValueError("100 reports or more of each value expected")
+    return _finding(_by_bits(np.array([one, other]), 8 * one.shape[1]), len(one), confidence)
+
+
+def _finding(sortings: Iterator[tuple[str, _Kinds]], runs: int, confidence: float) -> Finding:
+    """Return the highest bound of an event that is chosen by some of the runs, by others."""
     first, second, rest = slice(runs // 4), slice(runs // 4, runs // 2), slice(runs // 2, runs)
     tail = (1 - confidence) / 2
-    events = [
-        _event(name, kinds, of, first, tail)
-        for name, kinds in _sortings(oracle, made, pair)
-        for of in (0, 1)
-    ]
+    events = [_event(name, kinds, of, first, tail) for name, kinds in sortings for of in (0, 1)]
     best = max(events, key=lambda event: event.bound(second, tail))
     return Finding(max(0.0, best.bound(rest, tail)), best.name, confidence)
 
@@ -86,11 +98,15 @@ def _sortings(
 ) -> Iterator[tuple[str, _Kinds]]:
     votes = np.array([oracle.votes(reports, pair) for reports in made]).astype(np.int64) + 1
     yield "votes for both values", 3 * votes[..., 0] + votes[..., 1]
-    both = np.array(made)
+    yield from _by_bits(np.array(made), oracle.bits)
+
+
+def _by_bits(both: Reports, count: int) -> Iterator[tuple[str, _Kinds]]:
+    """Yield the sortings of reports `(2, n, nbytes)` by each bit, and by all if they are few."""
     bits = np.unpackbits(both, axis=2, bitorder="little").astype(np.int64)
-    for bit in range(oracle.bits):
+    for bit in range(count):
         yield f"bit {bit}", bits[..., bit]
-    if oracle.bits <= _SHORT:
+    if count <= _SHORT:
         yield "the whole report", bits @ (1 << np.arange(bits.shape[2]))
 
 

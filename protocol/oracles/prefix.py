@@ -50,6 +50,9 @@ class FrequencyOracle(Protocol):
     def perturb(self, values: Values, chance: Chance) -> Reports:
         """Return a report for each of `values`, shape `(n, bytes)`."""
 
+    def check(self, reports: Reports) -> None:
+        """Raise ValueError if one of `reports` cannot be one."""
+
     def estimate(self, reports: Reports, candidates: Values) -> Floats:
         """Return how many of `reports` are estimated to be of each of `candidates`."""
 
@@ -137,6 +140,16 @@ class PrefixExtension:
             reports[rows, 1:] = part
         return reports
 
+    def check(self, reports: Reports) -> None:
+        """Refuse what is no batch of reports.
+
+        Raises:
+            ValueError: if they have a wrong length, or name none of the lengths, or if the oracle
+                refuses what is its own.
+        """
+        self._check_groups(reports)
+        self.oracle.check(reports[:, 1:])
+
     def identify(self, reports: Reports, most: int = 10) -> list[HeavyString]:
         """Return up to `most` strings that are surely held by some, the highest count first.
 
@@ -145,14 +158,10 @@ class PrefixExtension:
         Raises:
             ValueError: if `reports` are no reports, or none is of some length, or `most` < 1.
         """
-        width = -(-self.bits // 8)
-        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != width:
-            raise ValueError(f"reports must be uint8 of shape (n, {width}), not {reports.shape}")
+        self._check_groups(reports)
         if most < 1:
             raise ValueError(f"most must be 1 or more, not {most}")
         groups = reports[:, 0]
-        if len(groups) and groups.max() >= len(self.lengths):
-            raise ValueError(f"reports must be of lengths below {len(self.lengths)}, not all are")
         found, counts, asked = np.zeros((1, self.size), np.uint8), np.zeros(1), 1
         for group, length in enumerate(self.lengths):
             heard = reports[groups == group, 1:]
@@ -189,6 +198,13 @@ class PrefixExtension:
         before, end = [0, *self.lengths][-2:]
         asked = min(self.keep if before else 1, 2 ** min(before, 62)) << (end - before)
         return n / last * self._z(asked) * math.sqrt(self.oracle.variance(last, 0))
+
+    def _check_groups(self, reports: Reports) -> None:
+        width = -(-self.bits // 8)
+        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != width:
+            raise ValueError(f"reports must be uint8 of shape (n, {width}), not {reports.shape}")
+        if len(reports) and reports[:, 0].max() >= len(self.lengths):
+            raise ValueError(f"reports must be of lengths below {len(self.lengths)}, not all are")
 
     def _z(self, candidates: int) -> float:
         return -NormalDist().inv_cdf(self.beta / max(1, candidates))

@@ -13,7 +13,11 @@ from blindtally.plan import assumed
 from protocol.domain import Alphabet
 from protocol.hashed import Hashed
 from protocol.mechanisms import parse_question
+from protocol.mechanisms.local import LocalQuestion
+from protocol.mechanisms.prefix_extension import PrefixQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
+from protocol.oracles.choosing import recommend
+from protocol.oracles.goals import oracle_for
 
 LETTERS = "abcdefgh"
 SIZE = {"devices": 600, "rounds": 8, "threshold": 40, "words": 150, "runs": 2}
@@ -102,3 +106,76 @@ def test_assumed_items_differ_and_are_in_their_domain() -> None:
         assert len(set(people.items)) == 500
         assert all(item in domain for item in people.items)
         assert people.shares[0] == pytest.approx(2 * people.shares[1])
+
+
+def reports(*options: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, options)])
+
+
+@pytest.mark.parametrize("goal", ["worst-mse", "l2", "heavy"])
+def test_reports_are_planned_for_a_goal(goal: str) -> None:
+    options = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", goal]
+    told = reports(*options, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    best = recommend(100_000, 100_001, 2, goal)  # type: ignore[arg-type]
+    assert found["works"]
+    assert found["error"] == best.error
+    assert found["bytes"] == best.oracle.nbytes
+    assert 0 < found["seconds"] < 10
+    asked = {"threshold": 1, "domain": {"kind": "listed", "items": ["a", "b"]}}
+    question = parse_question(asked | found["question"])
+    assert isinstance(question, LocalQuestion)
+    made = oracle_for(question.mechanism, question.epsilon, 100_001, question.goal)
+    assert made == best.oracle  # what the service will take is what is predicted
+    assert found["mechanism"] in reports(*options).stdout
+
+
+def test_it_is_told_when_nothing_works_and_from_when_on_it_does() -> None:
+    options = ["--domain", 1000, "--epsilon", 0.1, "--goal", "l2", "--json", "-"]
+    told = reports("--users", 1000, *options)
+    assert told.exit_code == 1
+    assert "nothing works: it takes 401,408 users" in told.stderr
+    found = json.loads(told.stdout)
+    assert not found["works"]
+    enough = reports("--users", found["users_needed"], *options)
+    assert enough.exit_code == 0
+    assert json.loads(enough.stdout)["works"]
+
+
+def test_strings_that_nobody_can_list_take_prefix_extension() -> None:
+    options = ["--epsilon", 4, "--goal", "heavy", "--max-bytes", 8]
+    told = reports("--users", 100_000, *options, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    question = parse_question(found["question"] | {"threshold": 1})
+    assert isinstance(question, PrefixQuestion)
+    assert found["error"] == pytest.approx(0.036, abs=0.002)  # as docs/hsu2012.md has it
+    assert found["bytes"] == 4
+    few = reports("--users", 50, *options)
+    assert few.exit_code == 1
+    assert "nothing works" in few.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--users", 100], "sums take --rounds"),
+        (["--users", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
+        (["--users", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
+        (["--users", 100, "--epsilon", 0, "--domain", 9], "epsilon must be within"),
+        (["--users", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be within"),
+        (["--users", 10**10, "--epsilon", 1, "--domain", 9], "--users must be within"),
+        (["--users", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
+        (["--users", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
+        (["--users", 5, "--rounds", 1, "--threshold", 2, "--words", 9], "--devices must be"),
+        (
+            ["--users", 50, "--rounds", 1, "--threshold", 2, "--words", 9, "--domain", 9],
+            "strings or alphabet without --epsilon",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(options: list[object], why: str) -> None:
+    told = reports(*options)
+    assert told.exit_code == 2
+    assert why in told.stderr

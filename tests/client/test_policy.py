@@ -8,7 +8,7 @@ import pytest
 from client.policy import Policy, PolicyError, upload_bytes
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import Seat
 from secagg.deals import KeyDeal, Parcel, SeedDeal, Upload
@@ -106,6 +106,23 @@ def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_s
     for wrong in (b"", OTHER.sign(mine), REGISTRAR.sign(elsewhere.enrolment(me.public))):
         with pytest.raises(PolicyError, match="did not enrol me"):
             POLICY.check_enrolment(asked, me, wrong)
+
+
+@pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])
+def test_reports_that_may_tell_more_than_their_epsilon_too_often_are_refused(
+    policy: Policy, delta: float
+) -> None:
+    def asked(odds: float) -> AnyPlan:
+        question = parse_question(
+            {"mechanism": "jl-hh", "threshold": 9, "epsilon": 1.0, "rows": 9}
+            | {"domain": Utf8(max_bytes=2), "noise": "laplace", "delta": odds}
+        )
+        return MECHANISMS["jl-hh"].first_plan(question, TERMS, STUDY, 1, Random(1))
+
+    policy.check_plan(asked(delta), STUDY, 1)
+    with pytest.raises(PolicyError, match="asks for delta") as refused:
+        policy.check_plan(asked(1.01 * delta), STUDY, 1)
+    assert refused.value.limit == "max_delta"
 
 
 def test_the_deals_count_as_upload() -> None:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.domain import Alphabet, Domain, Utf8, cheapest_domain
+from protocol.domain import Alphabet, Domain, Listed, Utf8, cheapest_domain
+from protocol.hashed import Hashed
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
 PADDED = Alphabet(characters="-abcde", length=40, pad="-")
@@ -145,3 +146,32 @@ def test_the_cheapest_domain_is_an_alphabet_where_that_is_shorter() -> None:
 def test_there_is_not_always_a_domain(items: list[str]) -> None:
     with pytest.raises(ValueError):
         cheapest_domain(items)
+
+
+@pytest.mark.parametrize(
+    ("domain", "items", "values"),
+    [
+        (Utf8(max_bytes=8), ["", "a", "\x7f" * 8, "\U0010ffff" * 2], 245 * 256**7),
+        (Utf8(max_bytes=1), ["", "a"], 245),
+        (Alphabet(characters="ab-", length=40, pad="-"), ["", "ab", "-a", "b" * 40], 3**40),
+        (Alphabet(characters="ab", length=63), ["a" * 63, "b" * 63], 2**63),
+        (Listed(items=("x", "y", "z")), ["z", "x", "y"], 3),
+        (Hashed(max_bytes=99, key_bits=48), ["one", "two"], (2**24 - 3) ** 2),
+    ],
+)
+def test_items_become_single_values_and_come_back(
+    domain: Domain, items: list[str], values: int
+) -> None:
+    assert domain.values == values
+    numbers = domain.values_of(items)
+    assert numbers.dtype == np.uint64
+    assert len(set(numbers.tolist())) == len(items)
+    assert max(numbers.tolist()) < values
+    assert domain.names_of(numbers) == [domain.name(item) for item in items]
+    assert domain.names_of(np.array([values, 2**64 - 1], np.uint64)) == [None, None]
+
+
+def test_an_item_outside_the_domain_has_no_value() -> None:
+    for domain in (Utf8(max_bytes=2), Listed(items=("x", "y")), PADDED):
+        with pytest.raises(ValueError, match="'word' is outside the domain"):
+            domain.values_of(["word"])

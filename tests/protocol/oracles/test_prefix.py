@@ -50,6 +50,10 @@ class Hadamard:
         fields = [rows.astype(np.int64), (bits ^ lies).astype(np.int64)]
         return self.fields.pack([field[:, np.newaxis] for field in fields])
 
+    def check(self, reports: Reports) -> None:
+        """Refuse fields out of range."""
+        self.fields.check(reports)
+
     def estimate(self, reports: Reports, candidates: Values) -> Floats:
         """Return all counts by one transform, of which some are asked for."""
         rows, bits = self.fields.unpack(reports)

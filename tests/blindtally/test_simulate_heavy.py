@@ -1,0 +1,87 @@
+"""`blindtally simulate` by reports that need no dictionary: what is found, missed and wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Return a file of 300 words of which three are frequent."""
+    path = tmp_path / "words.csv"
+    heavy = "first,4000\nsecond,3000\nthird,1500\n"
+    path.write_text("word,count\n" + heavy + "".join(f"w{n},5\n" for n in range(297)))
+    return path
+
+
+def found(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "threshold", "heavy", "kind"),
+    [
+        # A string of 6 bytes takes 6 lengths; the third's 6,000 would be 4 deviations, about.
+        ("prefix-extension", 10_000, {"first", "second"}, "utf8"),
+        ("jl-hh", 4000, {"first", "second", "third"}, "listed"),
+        ("glps-hh", 4000, {"first", "second", "third"}, "alphabet"),
+    ],
+)
+def test_what_is_heavy_is_found(
+    words: Path, mechanism: str, threshold: int, heavy: set[str], kind: str
+) -> None:
+    options = ["--clients", 40_000, "--epsilon", 6, "--threshold", threshold, "--seed", 2]
+    result = found(simulate(mechanism, "--data", words, *options, "--json", "-"))
+    assert {one["item"] for one in result["heavy_hitters"]} == heavy
+    assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
+    assert result["missed"] == {}
+    assert result["clients"] == 40_000
+    assert (result["epsilon"], result["delta"]) == (6, 0)
+    assert result["question"]["domain"]["kind"] == kind
+    for one in result["heavy_hitters"]:
+        assert abs(one["estimate"] - one["true_count"]) < 5 * one["standard_error"]
+
+
+def test_what_is_missed_is_told(words: Path) -> None:
+    common = ["prefix-extension", "--data", words, "--clients", 2000, "--epsilon", 1]
+    result = found(simulate(*common, "--threshold", 150, "--json", "-"))
+    assert set(result["missed"]) >= {"second", "third"}
+    assert result["recall"] < 1
+    told = simulate(*common, "--threshold", 150)
+    assert "missed" in told.stdout
+    assert "'second'" in told.stdout
+
+
+def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
+    common = ["--data", words, "--clients", 500, "--epsilon", 2, "--threshold", 100, "--json", "-"]
+    sets = ["--set", "noise=laplace", "--set", "delta=1e-6", "--set", "relation=deletion"]
+    result = found(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
+    assert result["question"]["rows"] == 32
+    assert result["epsilon"] == 4
+    assert result["delta"] == pytest.approx(1e-6 * (1 + 2.718281828**2))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--set", "noise=loud"], "'paper', 'laplace'"),
+        (["--set", "noise"], "--set takes name=value"),
+        (["--set", "keep=1"], "Extra inputs"),
+        (["--epsilon", 0], "greater than or equal to 0.01"),
+    ],
+)
+def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) -> None:
+    told = simulate("bucket-hh", "--data", words, *options)
+    assert told.exit_code == 2
+    assert why in told.stderr
