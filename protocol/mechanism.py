@@ -152,7 +152,8 @@ class Plan(Public):
             ValueError: if there is no such plan.
         """
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
-        return type(self).model_validate(dict(self) | fresh | changes)
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate(fields | fresh | changes)
 
     @property
     def registry(self) -> Registry | None:
