@@ -115,6 +115,15 @@ class Journal(ABC):
             given = (What.VECTOR, What.REPORT)
             return frozenset(one.study for one in known if one.what in given)
 
+    def spent(self) -> float:
+        """Return the epsilon of all reports.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._exclusive() as known:
+            return math.fsum(one.epsilon for one in known)
+
     @abstractmethod
     @contextmanager
     def _exclusive(self) -> Iterator[list[Given]]:
@@ -187,10 +196,14 @@ class FileJournal(Journal):
     def _parsed(self, number: int, line: bytes) -> Given:
         try:
             said = json.loads(line)
-            return Given(**(said | {"what": What(said["what"])}))
+            given = Given(**(said | {"what": What(said["what"])}))
+            is_cost = math.isfinite(given.epsilon) and given.epsilon >= 0
         except (ValueError, TypeError, KeyError):
+            is_cost = False
+        if not is_cost:
             what = "is no record: something else wrote here, so nothing more is given"
-            raise JournalError(f"{self._path}, line {number}: {what}") from None
+            raise JournalError(f"{self._path}, line {number}: {what}")
+        return given
 
     def _append(self, given: Given) -> None:
         with open(self._file, "ab", closefd=False) as file:

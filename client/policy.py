@@ -117,7 +117,7 @@ class Policy:
         Raises:
             PolicyError: if it is more than is left.
         """
-        if spent + epsilon > self.max_epsilon * (1 + 1e-9):
+        if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # nor if one is no number
             left = max(0.0, self.max_epsilon - spent)
             raise PolicyError("max_epsilon", f"asks for epsilon {epsilon:g} where {left:g} is left")
 
@@ -143,7 +143,7 @@ class Policy:
             raise PolicyError("min_sigma", f"allows odds of 2^-{terms.sigma} where {wanted}")
 
     def _check_delta(self, delta: float) -> None:
-        if delta > self.max_delta * (1 + 1e-9):
+        if not delta <= self.max_delta * (1 + 1e-9):
             wanted = f"{self.max_delta:g} is the most"
             raise PolicyError("max_delta", f"asks for delta {delta:g} where {wanted}")
 

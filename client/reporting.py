@@ -1,6 +1,7 @@
 """One device in a round of reports: one message, private before it leaves.
 
-The report is made once, recorded with what it costs, and its bytes are sent until they arrive.
+The report is made once, recorded with what it costs, and its bytes are sent until they arrive or
+the device's patience ends.
 Never is another made of the same item for the same study: the chance of two would average out.
 A crash between record and send costs a device its part in the study, and its epsilon.
 """
@@ -63,11 +64,12 @@ class Reporting:
         self._policy.check_plan(plan, study, self._number, given_to)
         self._policy.check_enrolment(plan, device.identity, device.enrolment)
         epsilon = mechanism.epsilon(plan)
+        allow = partial(self._policy.check_epsilon, epsilon=epsilon)
+        allow(await asyncio.to_thread(device.journal.spent))  # before any work; `record` decides
         body = mechanism.encode(plan, [device.contribution.histogram], self._chance).tobytes()
         enrolment = device.enrolment if plan.registry else b""
         report = Report.sign(device.identity, plan.digest(), body, enrolment)
         given = Given.of(plan.study, self._number, 0, What.REPORT, report.fingerprint, epsilon)
-        allow = partial(self._policy.check_epsilon, epsilon=epsilon)
         await asyncio.to_thread(device.journal.record, given, 1, allow)
         path = f"/studies/{study}/rounds/{self._number}/reports/{device.identity.public.hex()}"
         await self._transport.send("PUT", path, content=report.pack())

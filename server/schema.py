@@ -195,18 +195,26 @@ class Report(Table):
     """One device's locally private report: one a study, and what it cost the device."""
 
     __tablename__ = "reports"
-    __table_args__ = (
-        Index("reports_by_identity", "identity"),
-        Index("reports_by_cohort", "cohort", "identity"),
-    )
+    __table_args__ = (Index("reports_by_cohort", "cohort", "identity"),)
 
     study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     identity: Mapped[str] = mapped_column(String(64), primary_key=True)
     cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"))
     epsilon: Mapped[float]
+    delta: Mapped[float]
     received: Mapped[datetime]
     digest: Mapped[bytes]
     body: Mapped[bytes]
+
+
+class Account(Table):
+    """What a device has spent on reports, in all studies: the row that its reports wait for."""
+
+    __tablename__ = "accounts"
+
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    epsilon: Mapped[float]
+    delta: Mapped[float]
 
 
 class StudyTally(Table):

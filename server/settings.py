@@ -27,6 +27,9 @@ class Settings(BaseSettings):
         le=1000,
         description="What a device may spend on locally private reports, in all studies.",
     )
+    most_delta: float = Field(
+        default=1e-3, ge=0, lt=1, description="The same of delta: odds that a report tells more."
+    )
     max_upload_bytes: int = Field(
         default=64 * 2**20, ge=1024, description="The largest binary body accepted."
     )

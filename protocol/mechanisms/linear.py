@@ -49,6 +49,7 @@ from protocol.oracles.scrambling import Scrambling
 from protocol.reporting import SHOWN, Reporting, ReportPlan, ReportQuestion, Reports
 from protocol.tally import Tally
 
+_LEAST_CHARGE = 0.01  # epsilon of a report with a delta
 Name = Literal["jl-hh", "glps-hh", "bucket-hh"]
 _MOST_ROWS = 4096  # the noise of more takes a device seconds to solve
 _SEED = bytes(32)  # any will do where hash functions do not matter
@@ -179,7 +180,9 @@ class LinearPlan(ReportPlan):
     def spent(self) -> tuple[float, float]:
         """Return the epsilon and delta of replacing a device's item by another, or by none."""
         made, question = self.projection, self.question
-        epsilon, delta = made.epsilon_spent, made.delta
+        # With a delta the exact epsilon may be next to nothing, and deltas would add up for ever.
+        least = _LEAST_CHARGE if made.delta else 0.0
+        epsilon, delta = max(made.epsilon_spent, least), made.delta
         if question.relation == "replacement" or question.noise == "sampled":
             return epsilon, delta
         return 2 * epsilon, (1 + math.exp(epsilon)) * delta

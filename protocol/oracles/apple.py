@@ -44,7 +44,7 @@ class AppleSketch(Coded):
 
     name = "apple-cms"
     m: int = 1024
-    functions: int = 1024
+    functions: int = 2**16
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ from protocol.oracles.wire import Reports
 
 Strings = NDArray[np.uint8]
 MOST_CANDIDATES = 2**22
+_MOST_BYTES = 2**25  # of candidates, of which there are some copies
 
 
 class FrequencyOracle(Protocol):
@@ -94,6 +95,11 @@ class PrefixExtension:
             raise ValueError(f"step must be within 1 and 16 bits, not {self.step}")
         if not 1 <= self.keep <= MOST_CANDIDATES >> self.step:
             raise ValueError(f"keep must be within 1 and {MOST_CANDIDATES >> self.step:,}")
+        if (self.keep << self.step) * self.size > _MOST_BYTES:
+            raise ValueError(
+                f"keep, step and size must have {_MOST_BYTES >> 20} MB of candidates at most: "
+                f"{self.keep} of {self.size} bytes with 2^{self.step} extensions are more"
+            )
         if not 0 < self.beta < 1:
             raise ValueError(f"beta must be above 0 and below 1, not {self.beta}")
         if len(self.lengths) > 256:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request
 from protocol.mechanisms import REPORTING
 from protocol.messages import ProblemType
 from protocol.report import Report, packed_bytes
+from secagg.keys import check_identity
 from server.api.parts import OCTETS_IN, RoundNumber, StudyId, problems
 from server.api.placed import blame
 from server.limits import read_body
@@ -40,6 +41,8 @@ async def put_report(
     if report.digest != plan.digest():
         detail = "the report was made for another plan: take part in the round as it is shown"
         raise Refusal(ProblemType.OTHER_PLAN, detail)
+    with blame():
+        check_identity(report.identity)
     if not report.is_signed:
         raise malformed("the signature is not that of the identity under plan and report")
     if plan.registry and not plan.registry.admits(report.identity, report.enrolment):
@@ -47,6 +50,7 @@ async def put_report(
         raise Refusal(ProblemType.NOT_ENROLLED, detail)
     with blame():
         mechanism.check(plan, np.frombuffer(report.body, np.uint8).reshape(1, nbytes))
-    charge = Charge(mechanism.epsilon(plan), service.settings.most_epsilon)
+    limits = service.settings.most_epsilon, service.settings.most_delta
+    charge = Charge(mechanism.epsilon(plan), mechanism.delta(plan), *limits)
     await service.store.reports.accept(study, number, report, charge)
     service.orchestrator.wake()

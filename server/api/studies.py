@@ -22,7 +22,9 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"])
 async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
     """Create a study, and start it at once if `start` says so."""
     try:
-        study = await service.store.studies.create(request, service.settings.max_upload_bytes)
+        settings = service.settings
+        most = settings.most_epsilon, settings.most_delta
+        study = await service.store.studies.create(request, settings.max_upload_bytes, most)
     except ValueError as error:
         raise malformed(str(error)) from None
     response.headers["Location"] = f"/v1/studies/{study.id}"

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -13,10 +13,11 @@ from protocol.report import Report as Signed
 from protocol.round import Phase
 from server.database import Database, reading, writing
 from server.refusals import Refusal
-from server.schema import Cohort, Report
+from server.schema import Account, Cohort, Report
 from server.store.studies import find_study
 
 _BATCH = 8192  # reports read at a time
+_TRIES = 3  # at a report while others of its device are kept
 _MOST_BYTES = 4 * 2**20  # and their bytes
 
 
@@ -25,7 +26,23 @@ class Charge:
     """What a report costs its device, and what that may spend in all studies together."""
 
     epsilon: float
-    budget: float
+    delta: float
+    most_epsilon: float
+    most_delta: float
+
+    def check(self, epsilon: float, delta: float) -> None:
+        """Check that a device which has spent so much may spend this as well.
+
+        Raises:
+            Refusal: if not.
+        """
+        for name, before, more, most in (
+            ("epsilon", epsilon, self.epsilon, self.most_epsilon),
+            ("delta", delta, self.delta, self.most_delta),
+        ):
+            if not before + more <= most * (1 + 1e-9):
+                has = f"this device has spent {name} {before:g} of {most:g}"
+                raise Refusal(ProblemType.BUDGET_SPENT, f"{has}: {more:g} more is too much")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +60,12 @@ class Reports:
                 before, or it would have spent more than its budget.
         """
         arrived = self.now()  # a queue of writers is no reason to be late
-        try:
-            await self._accept(study, number, report, charge, arrived)
-        except IntegrityError:  # the same device was heard this very moment
-            await self._accept(study, number, report, charge, arrived)
+        for _ in range(_TRIES):
+            try:
+                return await self._accept(study, number, report, charge, arrived)
+            except IntegrityError:  # the same device was heard this very moment
+                continue
+        return await self._accept(study, number, report, charge, arrived)
 
     @writing
     def _accept(
@@ -64,17 +83,16 @@ class Reports:
         cohort = _cohort_with_room(session, study, number, arrived)
         if _said_before(session, study, number, report):  # heard while this waited for the lock
             return
-        spent = select(func.sum(Report.epsilon)).where(Report.identity == identity)
-        before = session.scalar(spent) or 0.0
-        if before + charge.epsilon > charge.budget * (1 + 1e-9):
-            spends = f"{charge.epsilon:g} more is too much"
-            detail = f"this device has spent {before:g} of {charge.budget:g}: {spends}"
-            raise Refusal(ProblemType.BUDGET_SPENT, detail)
+        account = _account(session, identity)
+        charge.check(account.epsilon, account.delta)
+        account.epsilon += charge.epsilon
+        account.delta += charge.delta
         row = Report(
             study=study,
             identity=identity,
             cohort=cohort,
             epsilon=charge.epsilon,
+            delta=charge.delta,
             received=self.now(),
             digest=report.fingerprint,
             body=report.body,
@@ -87,8 +105,8 @@ class Reports:
     @reading
     def spent(self, session: Session, identity: str) -> float:
         """Return the epsilon that a device has spent in all studies."""
-        query = select(func.sum(Report.epsilon)).where(Report.identity == identity)
-        return session.scalar(query) or 0.0
+        account = session.get(Account, identity)
+        return 0.0 if account is None else account.epsilon
 
     async def bodies(self, study: str, number: int, nbytes: int) -> AsyncIterator[bytes]:
         """Yield the reports of `nbytes` to a round, joined, some at a time, in a fixed order."""
@@ -122,6 +140,20 @@ def _said_before(session: Session, study: str, number: int, report: Signed) -> b
     if session.get_one(Cohort, row.cohort).round != number:
         raise Refusal(ProblemType.ALREADY_COUNTED, "this device reported in an earlier round")
     raise Refusal(ProblemType.CONFLICT, "this device reported something else before")
+
+
+def _account(session: Session, identity: str) -> Account:
+    """Return a device's account, locked: its reports to other studies wait for this one.
+
+    It is the last row that is locked, after those of the study.
+    """
+    query = select(Account).where(Account.identity == identity).with_for_update()
+    found = session.scalar(query.execution_options(populate_existing=True))
+    if found is None:
+        found = Account(identity=identity, epsilon=0.0, delta=0.0)
+        session.add(found)
+        session.flush()  # IntegrityError if another transaction has made it meanwhile
+    return found
 
 
 def _cohort_with_room(session: Session, study: str, number: int, arrived: datetime) -> int:

@@ -58,12 +58,15 @@ class Studies:
     now: Callable[[], datetime]
     rng: Random
 
-    async def create(self, request: StudyRequest, most_bytes: int) -> StudyView:
+    async def create(
+        self, request: StudyRequest, most_bytes: int, most: tuple[float, float]
+    ) -> StudyView:
         """Keep a new study, and start it if `request` says so.
 
         Raises:
-            ValueError: if its question cannot be answered under its terms, or its devices
-                would upload more than `most_bytes` at once.
+            ValueError: if its question cannot be answered under its terms, its devices
+                would upload more than `most_bytes` at once, or a report cost them more than
+                `most`, an epsilon and a delta.
         """
         name = self.rng.randbytes(8).hex()
         study = Study(
@@ -81,6 +84,7 @@ class Studies:
         nbytes = _largest_upload(plan)
         if nbytes > most_bytes:
             raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")
+        _check_cost(plan, *most)
         return await self._insert(study, plan if request.start else None)
 
     @writing
@@ -154,6 +158,17 @@ class Studies:
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
             entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
             cohort.history = [*cohort.history, entered]
+
+
+def _check_cost(plan: AnyPlan, most_epsilon: float, most_delta: float) -> None:
+    if plan.mechanism in REPORTING:
+        mechanism = REPORTING[plan.mechanism]
+        epsilon, delta = mechanism.epsilon(plan), mechanism.delta(plan)
+        if not (epsilon <= most_epsilon and delta <= most_delta):
+            raise ValueError(
+                f"a report would cost epsilon {epsilon:g} and delta {delta:g}: this service lets "
+                f"a device spend {most_epsilon:g} and {most_delta:g}"
+            )
 
 
 def _salted(question: AnyQuestion, study: str) -> AnyQuestion:

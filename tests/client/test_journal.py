@@ -96,6 +96,14 @@ def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:
     assert FileJournal(path).studies() == {"study-0", "study-1", "study-2"}
 
 
+@pytest.mark.parametrize("cost", ["NaN", "Infinity", "-1.0", '"1"', "null"])
+def test_a_cost_that_is_none_stops_everything(path: Path, cost: str) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(path.read_text().replace('"epsilon": 0.0', f'"epsilon": {cost}'))
+    with pytest.raises(JournalError, match="line 1: is no record"):
+        FileJournal(path).spent()
+
+
 def test_a_line_without_a_cost_is_an_older_programs(path: Path) -> None:
     FileJournal(path).record(VECTOR)
     path.write_text(path.read_text().replace(', "epsilon": 0.0', ""))

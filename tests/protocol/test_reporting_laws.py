@@ -282,7 +282,7 @@ DIGESTS = {
     "hadamard": "5cac6b96a994b3f2ef8085173f4a1fbf",
     "recursive-hadamard": "7bc5e347e3ea36635c996f761d289b87",
     "olh": "4caf717b85dfd99d989f48ebf863ba19",
-    "apple-cms": "abcd236895bc559b56750e0044874de8",
+    "apple-cms": "10011ecf418cfeb23dca812fa51ffbef",
     "subset-selection": "33165fa6fb8ae2df57ed4dcd4cf3d3df",
     "rappor": "92681a377d8bc6ffb1a42a266379e973",
     "jl-hh, sampled": "faab75c0b66a1f8c563c85e685f4c3fa",

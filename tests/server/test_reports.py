@@ -27,7 +27,7 @@ from secagg.cohort import Registry
 from secagg.keys import Identity
 from server.decoding import decode_reports
 from tests.server.conftest import Serve
-from tests.server.harness import Served
+from tests.server.harness import Served, study_request
 
 ITEMS = [f"word {number}" for number in range(600)]
 QUESTION = {
@@ -152,9 +152,45 @@ async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
         answer = await put(served, study, report(await served.open_round(study), 5))
         assert answer.status_code == expected
     assert kind(answer) == "budget-spent"
-    assert "has spent 12 of 16" in answer.json()["detail"]
+    assert "has spent epsilon 12 of 16" in answer.json()["detail"]
     spent = await served.app.state.service.store.reports.spent(identity(5).public.hex())
     assert spent == 12
+
+
+async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        studies = [await served.create(question=QUESTION, terms=TERMS) for _ in range(6)]
+        views = [await served.open_round(study) for study in studies]
+        for device in range(4):
+            pairs = zip(studies, views, strict=True)
+            answers = await asyncio.gather(*(put(served, s, report(v, device)) for s, v in pairs))
+            told = sorted(answer.status_code for answer in answers)
+            assert told == [204, 204, 409, 409, 409, 409]
+            spent = await served.app.state.service.store.reports.spent(
+                identity(device).public.hex()
+            )
+            assert spent == 12
+
+
+async def test_a_study_that_no_device_may_answer_is_refused(served: Served) -> None:
+    request = study_request(
+        question=QUESTION | {"mechanism": "hadamard", "epsilon": 20.0}, terms=TERMS
+    )
+    refused = await served.client.post("/v1/studies", json=request)
+    assert refused.status_code == 422
+    assert "lets a device spend 16" in refused.json()["detail"]
+
+
+async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
+    study = await served.create(question=QUESTION, terms=TERMS)
+    view = await served.open_round(study)
+    good, weak = report(view, 1), (1).to_bytes(32, "little")
+    forged = Report(weak, good.digest, good.body, weak + bytes(32))
+    refused = await put(served, study, forged)
+    assert (refused.status_code, kind(refused)) == (422, "malformed")
+    assert "low order" in refused.json()["detail"]
 
 
 async def test_malformed_reports_are_refused_and_change_nothing(served: Served) -> None:

@@ -15,9 +15,15 @@ def upgrade() -> None:
         sa.Column("identity", sa.String(64), primary_key=True),
         sa.Column("cohort", sa.Integer, sa.ForeignKey("cohorts.id"), nullable=False),
         sa.Column("epsilon", sa.Double, nullable=False),
+        sa.Column("delta", sa.Double, nullable=False),
         sa.Column("received", sa.DateTime(timezone=True), nullable=False),
         sa.Column("digest", sa.LargeBinary, nullable=False),
         sa.Column("body", sa.LargeBinary, nullable=False),
     )
-    op.create_index("reports_by_identity", "reports", ["identity"])
     op.create_index("reports_by_cohort", "reports", ["cohort", "identity"])
+    op.create_table(
+        "accounts",
+        sa.Column("identity", sa.String(64), primary_key=True),
+        sa.Column("epsilon", sa.Double, nullable=False),
+        sa.Column("delta", sa.Double, nullable=False),
+    )
