@@ -15,13 +15,14 @@ Several items of a device are so many releases, if each has its own coin; and wh
 can lift a rare cell, so theta is counted without the devices that may collude.
 """
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from protocol.privacy import sample_threshold, skellam
-from protocol.privacy.loss import Relation, composed, local_loss
+from protocol.privacy.loss import Relation, bounded_loss, composed, local_loss
 from protocol.public import Public
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 Party: TypeAlias = Literal["devices", "server", "analyst", "public"]
 PARTIES: tuple[Party, ...] = ("devices", "server", "analyst", "public")
 
-_Count = Annotated[int, Field(ge=1, le=2**20)]
+_Count = Annotated[int, Field(ge=1, le=4096)]
+_HOPELESS = 50.0  # of a mean loss: nothing is private, and its losses would fill the memory
 _OUTSIDE = "the secure sum hides vectors, and the server keeps what it must not publish"
 
 
@@ -149,7 +151,11 @@ class LocalReports(Public):
         return dict.fromkeys(PARTIES, view)
 
     def loss_to(self, party: Party, relation: Relation) -> "PrivacyLossDistribution | None":  # noqa: ARG002 (all see the same)
-        """Return what `party` learns at most, of either relation."""
+        """Return what `party` learns at most, of either relation; by adding where that is much."""
+        mean = self.releases * self.epsilon * math.tanh(self.epsilon / 2)
+        if mean > _HOPELESS:
+            lost = -math.expm1(self.releases * math.log1p(-self.delta))
+            return bounded_loss(self.releases * self.epsilon, lost)
         return _times(local_loss(self.epsilon, self.delta), self.releases)
 
 

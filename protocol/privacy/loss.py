@@ -104,6 +104,20 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
     return between_neighbours(losses, losses, "add-remove")
 
 
+def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
+    """Return a loss of `epsilon` for sure, but total with odds of `delta`: short, and never less.
+
+    It stands for any release that keeps them, of which nothing else is known or worth knowing.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415
+        PrivacyLossDistribution,
+    )
+
+    return PrivacyLossDistribution.create_from_rounded_probability(
+        {math.ceil(epsilon / INTERVAL): 1 - delta}, delta, INTERVAL
+    )
+
+
 def composed(
     losses: "Iterable[tuple[PrivacyLossDistribution, int]]",
 ) -> "PrivacyLossDistribution":

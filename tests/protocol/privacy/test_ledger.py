@@ -1,7 +1,10 @@
 """A ledger adds up all that was said, names who saw what, and keeps its budget."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -104,6 +107,16 @@ def test_local_reports_add_up_for_everybody() -> None:
     assert many < 5  # of 10 by adding
 
 
+def test_reports_beyond_all_privacy_are_added_up() -> None:
+    for epsilon, releases in ((2.0, 40), (8.0, 365), (2.0, 4096)):
+        found = ledger(LocalReports(epsilon=epsilon, releases=releases)).epsilon(1e-6)
+        assert found is not None
+        assert 50 < found <= epsilon * releases + 1e-3
+    lost = ledger(LocalReports(epsilon=8.0, delta=1e-8, releases=365))
+    assert lost.epsilon(3e-6) is None  # 365e-8 is above it
+    assert lost.epsilon(4e-6) is not None
+
+
 def test_a_ledger_is_text_and_back() -> None:
     whole = ledger(TRIE, NOISE, LOCAL, ExactSum(), budget=BUDGET)
     assert Ledger.model_validate_json(whole.model_dump_json()) == whole
@@ -204,3 +217,13 @@ def test_who_keeps_a_ledger_does_not_load_the_accountant_before_it_computes() ->
         "assert not {'dp_accounting', 'absl', 'scipy.stats'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_document_says_what_the_ledger_says() -> None:
+    page = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "privacy.md", "exec"), names)  # noqa: S102
+    assert names["ledger"].epsilon(1e-6) == pytest.approx(0.9957, abs=5e-5)
+    assert "# 0.9957" in code
+    assert len(names["ledger"].entries) == 1  # the second was refused
