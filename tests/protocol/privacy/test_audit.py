@@ -1,0 +1,141 @@
+"""Neighbouring runs, simulated: they tell no more apart than is claimed, and mistakes show.
+
+A run is ten levels of coins and suppression, with and without one device. The lower bounds are
+those of Clopper and Pearson [ClopperPearson34] on the odds of an event chosen beforehand: so
+an honest claim fails with odds of 1e-4 under another seed.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from scipy.stats import binom
+
+from protocol.chance import seeded
+from protocol.privacy.loss import Floats, composed, delta_of
+from protocol.privacy.noise import NoiseShares
+from protocol.privacy.sample_threshold import privacy_loss
+from protocol.privacy.skellam import privacy_loss as noise_loss
+
+P, THETA, LEVELS = 0.145593, 12, 10
+RUNS = 1_000_000
+TAIL = 5e-5
+
+Runs = NDArray[np.float64]
+
+
+def losses_of(others: int) -> Floats:
+    """Return the loss of each published count, at 0 that of none, by the definition."""
+    x = np.arange(others + 2)
+    mine, theirs = binom.pmf(x, others + 1, P), binom.pmf(x, others, P)
+    for odds in (mine, theirs):
+        odds[0], odds[1:THETA] = odds[:THETA].sum(), 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(mine) - np.log(theirs)
+
+
+@cache
+def runs(others: int, *, joined: bool) -> Runs:
+    """Return the loss of each of `RUNS` runs of all levels, with the device if it `joined`."""
+    rng = np.random.default_rng(2 * others + joined)
+    counts = rng.binomial(others + joined, P, (LEVELS, RUNS))
+    counts[counts < THETA] = 0
+    return np.asarray(losses_of(others)[counts].sum(axis=0))
+
+
+def shown(event: NDArray[np.bool_], other: NDArray[np.bool_], epsilon: float) -> float:
+    """Return the delta that the event shows at least, by runs of either neighbour."""
+    hits, misses = int(event.sum()), int(other.sum())
+    least = betaincinv(hits, len(event) - hits + 1, TAIL) if hits else 0.0
+    most = betaincinv(misses + 1, len(other) - misses, 1 - TAIL)
+    return float(least - math.exp(epsilon) * most)
+
+
+def claimed(epsilon: float) -> float:
+    return delta_of(composed([(privacy_loss(P, THETA), LEVELS)]), epsilon)
+
+
+# Each fails with odds of 3e-3 under another seed: three standard errors.
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.2, 4.31e-3), (0.4, 8.31e-5)])
+def test_simulated_runs_have_the_delta_that_is_computed(epsilon: float, expected: float) -> None:
+    losses = runs(100, joined=True)
+    over = np.maximum(0.0, -np.expm1(epsilon - losses))
+    error = over.std() / math.sqrt(RUNS)
+    assert abs(over.mean() - expected) < 3 * error + 0.005 * expected  # of three digits
+    assert expected < claimed(epsilon)  # of the worst k; 100 is one of many
+
+
+@pytest.mark.parametrize("others", [50, 70, 100])
+@pytest.mark.parametrize("epsilon", [0.2, 0.4])
+def test_an_audit_finds_no_more_than_claimed(others: int, epsilon: float) -> None:
+    found = shown(
+        runs(others, joined=True) > epsilon, runs(others, joined=False) > epsilon, epsilon
+    )
+    assert found <= claimed(epsilon)
+    reverse = shown(
+        runs(others, joined=False) < -epsilon, runs(others, joined=True) < -epsilon, epsilon
+    )
+    assert reverse <= claimed(epsilon)
+
+
+def test_an_audit_finds_a_level_that_was_forgotten() -> None:
+    found = shown(runs(70, joined=True) > 0.2, runs(70, joined=False) > 0.2, 0.2)
+    forgotten = delta_of(composed([(privacy_loss(P, THETA), LEVELS // 2)]), 0.2)
+    assert forgotten < found <= claimed(0.2)
+
+
+def test_an_audit_finds_an_accountant_of_one_direction() -> None:
+    """Who looks at the ratio of without to with only, says 0 from -ln(1 - 0.3) = 0.357 on."""
+    rng = np.random.default_rng(4)
+    mine, theirs = (rng.binomial(7 + joined, 0.3, RUNS) >= 5 for joined in (1, 0))
+    found = shown(mine, theirs, 0.36)
+    loss = privacy_loss(0.3, 5)
+    assert float(loss._pmf_add.get_delta_for_epsilon(0.36)) < 1e-12
+    assert 0.01 < found <= delta_of(loss, 0.36)
+
+
+def trie(rng: np.random.Generator, *, joined: bool, reused: bool) -> NDArray[np.bool_]:
+    """Return in which runs a prefix's count is one above that of its only published extension.
+
+    99 devices hold the extension, and one more may hold another extension of the prefix.
+    """
+    many = 200_000
+    extension = rng.binomial(99, P, many)
+    alone = (rng.random(many) < P) & joined
+    prefix = (extension if reused else rng.binomial(99, P, many)) + alone
+    return (prefix >= THETA) & (extension >= THETA) & (prefix - extension == 1)
+
+
+def test_an_audit_finds_a_coin_that_was_reused() -> None:
+    rng = np.random.default_rng(3)
+    claim = delta_of(composed([(privacy_loss(P, THETA), 2)]), 1.0)
+    fresh = [trie(rng, joined=joined, reused=False) for joined in (True, False)]
+    assert shown(*fresh, 1.0) <= claim
+    reused = [trie(rng, joined=joined, reused=True) for joined in (True, False)]
+    assert shown(*reused, 1.0) > 0.1 > 1000 * claim  # the device's own coin, almost: 0.146
+
+
+def noisy(rng: np.random.Generator, survivors: int, *, joined: bool) -> NDArray[np.int64]:
+    """Return counts by drawn shares of so many of 100 devices, that provide for a tenth lost."""
+    shares = NoiseShares(variance=4.0, contacted=100, dropout=0.1)
+    total = np.full(20_000, int(joined), np.int64)
+    for _ in range(survivors):
+        total += shares.draw(seeded(rng), len(total))
+    return total
+
+
+@pytest.mark.parametrize("survivors", [90, 100])
+def test_an_audit_of_drawn_shares_finds_no_more_than_claimed(survivors: int) -> None:
+    rng = np.random.default_rng(survivors)
+    mine, theirs = (noisy(rng, survivors, joined=joined) for joined in (True, False))
+    found = shown(mine >= 2, theirs >= 2, 0.1)
+    assert 0.05 < found <= delta_of(noise_loss(4.0), 0.1)
+
+
+def test_an_audit_finds_losses_that_were_not_provided_for() -> None:
+    rng = np.random.default_rng(1)
+    mine, theirs = (noisy(rng, 30, joined=joined) for joined in (True, False))
+    assert shown(mine >= 1, theirs >= 1, 0.1) > delta_of(noise_loss(4.0), 0.1)

@@ -1,0 +1,229 @@
+"""A ledger adds up all that was said, names who saw what, and keeps its budget."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.privacy.entries import (
+    PARTIES,
+    Entry,
+    ExactSum,
+    LocalReports,
+    Mechanism,
+    Noise,
+    Party,
+    SampleThreshold,
+)
+from protocol.privacy.ledger import Budget, BudgetError, Ledger, Statement
+from protocol.privacy.loss import composed, epsilon_of
+from protocol.privacy.sample_threshold import privacy_loss
+
+TRIE = SampleThreshold(probability=0.145593, threshold=12, releases=10)
+NOISE = Noise(variance=13.40**2, releases=10)
+LOCAL = LocalReports(epsilon=0.5, releases=2)
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+def ledger(*mechanisms: Mechanism, budget: Budget | None = None) -> Ledger:
+    entries = (Entry(name=f"round {i}", mechanism=each) for i, each in enumerate(mechanisms))
+    return Ledger(entries=tuple(entries), budget=budget)
+
+
+def test_an_empty_ledger_has_cost_nothing() -> None:
+    assert [Ledger().epsilon(1e-6, party) for party in PARTIES] == [0.0] * 4
+
+
+def test_unlike_releases_compose() -> None:
+    levels = TRIE.model_copy(update={"releases": 5})
+    counts = Noise(variance=400.0, releases=30)
+    both = ledger(levels, counts).epsilon(1e-6)
+    alone = [ledger(each).epsilon(1e-6) for each in (levels, counts)]
+    assert both == pytest.approx(1.342, abs=0.002)
+    assert all(each is not None for each in alone)
+    assert max(alone) < both < sum(alone)  # type: ignore[type-var]
+
+
+def test_ten_levels_at_once_or_in_ten_entries_cost_the_same() -> None:
+    single = TRIE.model_copy(update={"releases": 1})
+    assert ledger(*[single] * 10).epsilon(1e-6) == pytest.approx(ledger(TRIE).epsilon(1e-6))
+
+
+def test_replace_one_stands_beside_add_remove() -> None:
+    (_, _, _, public) = ledger(TRIE).statement(1e-6).sights
+    assert public.epsilon == pytest.approx(0.996, abs=0.001)
+    assert public.epsilon_replace_one == pytest.approx(1.120, abs=0.001)
+
+
+def test_nothing_is_private_against_the_server_without_noise() -> None:
+    for mechanism in (TRIE, ExactSum()):
+        assert ledger(mechanism).epsilon(0.1, "server") is None
+        assert not mechanism.views()["server"].private
+        assert ledger(mechanism, NOISE, LOCAL).epsilon(1e-6, "server") is None
+    assert ledger(NOISE, LOCAL).epsilon(1e-6, "server") is not None
+
+
+def test_exact_sums_are_private_against_nobody() -> None:
+    assert [ledger(ExactSum()).epsilon(1e-6, party) for party in PARTIES] == [None] * 4
+
+
+def test_views_and_numbers_agree() -> None:
+    colluding = SampleThreshold(probability=0.1, threshold=5, colluders=5)
+    for mechanism in (ExactSum(), TRIE, NOISE, LOCAL, colluding):
+        for party, view in mechanism.views().items():
+            assert view.private == (mechanism.loss_to(party, "add-remove") is not None)
+            assert view.assumption
+
+
+@pytest.mark.parametrize(("hidden", "sampled"), [(True, 0.1456), (False, 1.0)])
+def test_coins_help_against_a_server_that_cannot_see_them(hidden: bool, sampled: float) -> None:
+    seen = ledger(Noise(variance=6.35, sampled=0.1456, hidden=hidden, releases=10))
+    plain = ledger(Noise(variance=6.35, sampled=sampled, releases=10))
+    assert seen.epsilon(1e-6, "server") == plain.epsilon(1e-6, "public")
+    assert seen.epsilon(1e-6, "public") == pytest.approx(0.927, abs=0.005)
+
+
+def test_colluders_are_taken_from_theta() -> None:
+    colluding = TRIE.model_copy(update={"threshold": 15, "colluders": 3})
+    assert ledger(colluding).epsilon(1e-6) == ledger(TRIE).epsilon(1e-6)
+
+
+def test_items_of_a_device_are_so_many_releases() -> None:
+    several = SampleThreshold(probability=0.05, threshold=20, items=10)
+    assert ledger(several).epsilon(1e-6) == pytest.approx(0.178, abs=0.001)
+    noisy = Noise(variance=180.0, items=10)
+    assert ledger(noisy).epsilon(1e-6) == ledger(Noise(variance=180.0, releases=10)).epsilon(1e-6)
+
+
+def test_local_reports_add_up_for_everybody() -> None:
+    for party in PARTIES:
+        assert ledger(LOCAL).epsilon(1e-6, party) == pytest.approx(1.0, abs=1e-4)
+    many = ledger(LocalReports(epsilon=0.1, releases=100)).epsilon(1e-6)
+    assert many is not None
+    assert many < 5  # of 10 by adding
+
+
+def test_reports_beyond_all_privacy_are_added_up() -> None:
+    for epsilon, releases in ((2.0, 40), (8.0, 365), (2.0, 4096)):
+        found = ledger(LocalReports(epsilon=epsilon, releases=releases)).epsilon(1e-6)
+        assert found is not None
+        assert 50 < found <= epsilon * releases + 1e-3
+    lost = ledger(LocalReports(epsilon=8.0, delta=1e-8, releases=365))
+    assert lost.epsilon(3e-6) is None  # 365e-8 is above it
+    assert lost.epsilon(4e-6) is not None
+
+
+def test_a_ledger_is_text_and_back() -> None:
+    whole = ledger(TRIE, NOISE, LOCAL, ExactSum(), budget=BUDGET)
+    assert Ledger.model_validate_json(whole.model_dump_json()) == whole
+    statement = whole.statement(1e-6)
+    assert Statement.model_validate_json(statement.model_dump_json()) == statement
+    assert statement.left is None  # of a budget that has no bound to hold
+    assert [line.epsilon["server"] is None for line in statement.lines] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_what_is_spent_twice_is_spent_once() -> None:
+    entry = Entry(name="levels", mechanism=TRIE)
+    spent = Ledger(budget=BUDGET).spend(entry)
+    assert spent.spend(entry) is spent
+    with pytest.raises(ValueError, match="spent on something else"):
+        spent.spend(Entry(name="levels", mechanism=LOCAL))
+    with pytest.raises(ValidationError, match="have one name"):
+        Ledger(entries=(entry, entry))
+
+
+def test_what_is_left_of_a_budget_is_said() -> None:
+    spent = Ledger(budget=BUDGET).spend(Entry(name="levels", mechanism=TRIE))
+    assert spent.statement(1e-6).left == pytest.approx(0.0043, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("asked", "party", "fields"),
+    [
+        (TRIE, "public", {"releases", "probability", "threshold"}),
+        (NOISE, "server", {"releases", "variance"}),
+        (LocalReports(epsilon=0.3, releases=3), "analyst", {"releases", "epsilon"}),
+    ],
+)
+def test_a_refusal_says_what_would_meet_the_budget(
+    asked: Mechanism, party: Party, fields: set[str]
+) -> None:
+    budget = Budget(epsilon=0.7, delta=1e-6, party=party)
+    start = Ledger(budget=budget).spend(Entry(name="before", mechanism=Noise(variance=2000.0)))
+    with pytest.raises(BudgetError, match="would meet it") as refused:
+        start.spend(Entry(name="more", mechanism=asked))
+    changed = set()
+    for remedy in refused.value.remedies:
+        after = start.spend(Entry(name="more", mechanism=remedy))  # so it is within the budget
+        assert after.epsilon(1e-6, party) <= 0.7  # type: ignore[operator]
+        before, now = asked.model_dump(), remedy.model_dump()
+        changed |= {name for name in now if now[name] != before[name]}
+        TypeAdapter(Mechanism).validate_python(now)
+    assert changed == fields
+
+
+def test_no_change_of_exact_sums_meets_a_budget() -> None:
+    with pytest.raises(BudgetError, match=r"without bound.*nothing of this kind"):
+        Ledger(budget=BUDGET).spend(Entry(name="sums", mechanism=ExactSum(releases=4)))
+
+
+def test_a_budget_of_the_servers_view_refuses_what_has_no_noise() -> None:
+    budget = Budget(epsilon=10.0, delta=1e-3, party="server")
+    with pytest.raises(BudgetError, match="nothing of this kind"):
+        Ledger(budget=budget).spend(Entry(name="levels", mechanism=TRIE))
+
+
+def test_budgets_of_replaced_devices_are_kept_too() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6, relation="replace-one")
+    with pytest.raises(BudgetError, match=r"1\.12.*replace-one"):
+        Ledger(budget=budget).spend(Entry(name="levels", mechanism=TRIE))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "sample-threshold", "probability": 1.0, "threshold": 5},
+        {"kind": "sample-threshold", "probability": 0.1, "threshold": 0},
+        {"kind": "noise", "variance": 0.0},
+        {"kind": "noise", "variance": float("inf")},
+        {"kind": "local", "epsilon": 0.0},
+        {"kind": "local", "epsilon": 1.0, "releases": 0},
+        {"kind": "hope"},
+    ],
+)
+def test_mechanisms_out_of_range_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Entry.model_validate({"name": "bad", "mechanism": fields})
+
+
+def test_the_ledger_is_the_composition_of_its_losses() -> None:
+    loss = composed([(privacy_loss(0.145593, 12), 10)])
+    assert ledger(TRIE).epsilon(1e-6) == pytest.approx(epsilon_of(loss, 1e-6))
+
+
+def test_who_keeps_a_ledger_does_not_load_the_accountant_before_it_computes() -> None:
+    code = (
+        "import sys; from protocol.privacy.planning import best_design;"
+        "from protocol.privacy.ledger import Ledger; Ledger();"
+        "assert not {'dp_accounting', 'absl', 'scipy.stats'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_document_says_what_the_ledger_says() -> None:
+    page = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "privacy.md", "exec"), names)  # noqa: S102
+    assert names["ledger"].epsilon(1e-6) == pytest.approx(0.9957, abs=5e-5)
+    assert "# 0.9957" in code
+    assert len(names["ledger"].entries) == 1  # the second was refused

@@ -1,0 +1,202 @@
+"""Noise in shares: whether draws have their odds, sums their variance, and losses their price."""
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chi2, poisson, skellam
+
+from protocol.chance import Chance, seeded, system
+from protocol.privacy import noise
+from protocol.privacy.noise import NoiseShares, TooFewSharesError, centred, reach
+
+DRAWS = 100_000
+POINTS = np.arange(-150, 151)
+
+
+def chance(seed: int) -> Chance:
+    return seeded(np.random.default_rng(seed))
+
+
+def fits(drawn: noise.Integers, odds: NDArray[np.float64]) -> float:
+    """Return the p-value of `drawn` if each of `POINTS` has `odds`, the rare ones pooled."""
+    expected = odds * len(drawn)
+    common = expected >= 10
+    seen = np.array([(drawn == point).sum() for point in POINTS[common]])
+    statistic = ((seen - expected[common]) ** 2 / expected[common]).sum()
+    rest = len(drawn) - expected[common].sum()
+    statistic += (len(drawn) - seen.sum() - rest) ** 2 / rest if rest > 1 else 0.0
+    return float(chi2.sf(statistic, common.sum()))
+
+
+# Each of these fails with odds of 1e-4 under another seed.
+@pytest.mark.parametrize("mean", [Fraction(1, 1000), 0.1, Fraction(1, 2), 1, Fraction(7, 3), 30.25])
+def test_poisson_numbers_have_their_odds(mean: Fraction | float) -> None:
+    assert fits(noise.poisson(chance(1), mean, DRAWS), poisson.pmf(POINTS, float(mean))) > 1e-4
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 100), 0.7, 3, Fraction(180)])
+def test_skellam_numbers_have_their_odds(variance: Fraction | float) -> None:
+    half = float(variance) / 2
+    count = 20_000 if variance == 180 else DRAWS
+    assert fits(noise.skellam(chance(2), variance, count), skellam.pmf(POINTS, half, half)) > 1e-4
+
+
+def test_the_test_of_odds_notices_three_percent() -> None:
+    assert fits(noise.poisson(chance(1), 1.03, DRAWS), poisson.pmf(POINTS, 1.0)) < 1e-4
+
+
+def test_a_poisson_number_of_one_needs_few_words() -> None:
+    asked = []
+
+    def counted(count: int) -> NDArray[np.uint64]:
+        asked.append(count)
+        return chance(len(asked))(count)
+
+    noise.poisson(counted, 1, 10_000)
+    assert sum(asked) < 7 * 10_000
+
+
+def test_the_work_of_a_share_grows_with_its_events() -> None:
+    asked = []
+
+    def counted(count: int) -> NDArray[np.uint64]:
+        asked.append(count)
+        return chance(len(asked))(count)
+
+    drawn = NoiseShares(179.6, contacted=10**6).draw(counted, 30_000)
+    assert drawn.shape == (30_000,)
+    assert sum(asked) < 200  # 5.4 events are expected
+
+
+def words(*values: int) -> Chance:
+    """Return the chance that says `values` in turn."""
+    told = iter(values)
+    return lambda count: np.array([next(told) for _ in range(count)], np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("told", "happened"),
+    [
+        ((2**64 // 3 - 1,), 1),
+        ((2**64 // 3 + 1,), 0),
+        ((2**64 // 3, 2**64 // 3, 5), 1),  # equal for 128 bits, then less
+        ((2**64 // 3, 2**64 // 3, 2**63), 0),
+    ],
+)
+def test_odds_are_compared_to_the_last_bit(told: tuple[int, ...], happened: int) -> None:
+    assert noise._thinned(words(*told), 1, Fraction(1, 3)) == happened
+
+
+def test_a_word_without_heads_is_followed_by_another() -> None:
+    assert noise._tails_before_heads(words(0, 8), 1).tolist() == [67]
+    assert noise._tails_before_heads(words(2**63, 1), 2).tolist() == [63, 0]
+
+
+@pytest.mark.parametrize("survivors", [40, 45, 50])
+def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
+    shares = NoiseShares(variance=20.0, contacted=50, dropout=0.2)
+    cells = 40_000
+    total = np.zeros(cells, np.int64)
+    source = chance(survivors)
+    for _ in range(survivors):
+        total += shares.draw(source, cells)
+    left = shares.left(survivors)
+    assert left == pytest.approx(20.0 * survivors / 40)
+    assert left >= 20.0
+    error = left * np.sqrt((2 + 1 / left) / cells)  # of a variance, kurtosis and all
+    assert abs(total.var() - left) < 4 * error  # fails with odds of 6e-5 under another seed
+    assert abs(total.mean()) < 4 * np.sqrt(left / cells)
+    half = left / 2
+    assert fits(total, skellam.pmf(POINTS, half, half)) > 1e-4  # and the law is the same
+
+
+def test_dishonest_survivors_take_their_shares_and_no_more() -> None:
+    shares = NoiseShares(variance=20.0, contacted=100, dropout=0.1, honest=0.5)
+    assert shares.least_survivors == 90
+    assert shares.left(90) == pytest.approx(20.0)
+    assert float(shares.share) == pytest.approx(20 / (0.9 * 0.5 * 100))
+
+
+def test_a_sum_of_too_few_is_not_opened() -> None:
+    shares = NoiseShares(variance=20.0, contacted=50, dropout=0.2)
+    with pytest.raises(TooFewSharesError, match="40 are needed"):
+        shares.left(39)
+
+
+def test_sums_come_back_through_the_ring() -> None:
+    shares = NoiseShares(variance=180.0, contacted=60)
+    bits = shares.bits(most=60)
+    votes = np.zeros(500, np.int64)
+    votes[7] = 60
+    total, source = votes.copy(), chance(5)
+    ring = votes.astype(np.uint64)
+    for _ in range(60):
+        share = shares.draw(source, 500)
+        total += share
+        ring = (ring + share.astype(np.uint64)) % np.uint64(2**bits)
+    assert total.min() < 0
+    assert centred(ring, bits).tolist() == total.tolist()
+
+
+def test_a_cell_is_wide_enough_and_no_wider() -> None:
+    shares = NoiseShares(variance=180.0, contacted=10**6)
+    width = shares.bits(most=10**6)
+    assert width == 21  # log2 of 2 * (10^6 + 9.6 deviations)
+    widest = reach(180.0, 2.0**-64)
+    assert 2 * skellam.sf(widest, 90, 90) < 2.0**-64
+    assert widest < 11 * np.sqrt(180)
+
+
+def test_simulated_sums_have_the_law_of_shares() -> None:
+    drawn = noise.skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
+    assert fits(drawn, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
+
+
+def test_the_system_draws_noise() -> None:
+    assert len(set(noise.skellam(system, 100.0, 100).tolist())) > 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"variance": 0.0}, "variance must be above 0"),
+        ({"variance": float("nan")}, "variance must be above 0"),
+        ({"contacted": 0}, "one device or more"),
+        ({"dropout": 1.0}, "no noise is left"),
+        ({"honest": 0.0}, "no noise is left"),
+    ],
+)
+def test_shares_that_make_no_noise_are_refused(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NoiseShares(**({"variance": 1.0, "contacted": 10} | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mean", [-1.0, float("nan"), float("inf")])
+def test_means_out_of_range_are_refused(mean: float) -> None:
+    with pytest.raises(ValueError, match="a mean must be"):
+        noise.poisson(chance(1), mean, 3)
+
+
+def test_draws_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\^27"):
+        noise.poisson(chance(1), 1e9, 3)
+    with pytest.raises(ValueError, match=r"fewer than 2\^32"):
+        noise.poisson(chance(1), 1e-12, 2**32)
+    with pytest.raises(ValueError, match="1 to 62 bits"):
+        centred(np.zeros(3, np.uint64), 63)
+    with pytest.raises(ValueError, match=r"below 2\^4"):
+        centred(np.array([16], np.uint64), 4)
+
+
+def test_devices_do_without_the_accountant() -> None:
+    code = (
+        "import sys; from protocol.chance import system;"
+        "from protocol.privacy.noise import NoiseShares;"
+        "NoiseShares(180.0, 1000).draw(system, 100);"
+        "assert not {'dp_accounting', 'absl', 'scipy', 'numba'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,89 @@
+"""The best parameters for a budget: as good as is demanded, and never above it."""
+
+import math
+import time
+
+import pytest
+
+from protocol.privacy.loss import composed, delta_of, epsilon_of
+from protocol.privacy.planning import _edge, best_design, least_variance
+from protocol.privacy.sample_threshold import privacy_loss
+from protocol.privacy.skellam import privacy_loss as noise_loss
+
+MILLION = 10**6
+
+
+@pytest.mark.parametrize(("epsilon", "ratio"), [(0.25, 2.7e-4), (1.0, 8.3e-5)])
+def test_the_best_design_is_good_enough_and_keeps_the_budget(epsilon: float, ratio: float) -> None:
+    design = best_design(MILLION, epsilon, 1e-6, 10)
+    assert design.theta / design.m <= ratio
+    loss = composed([(privacy_loss(design.m / MILLION, design.theta), 10)])
+    assert epsilon * 0.999 < design.epsilon <= epsilon
+    assert design.epsilon == pytest.approx(epsilon_of(loss, 1e-6))
+
+
+def test_no_theta_is_better_than_the_one_found() -> None:
+    design = best_design(MILLION, 1.0, 1e-6, 10)
+    for theta in range(8, 18):
+        m = theta * design.m / design.theta * 1.0005
+        loss = composed([(privacy_loss.__wrapped__(m / MILLION, theta), 10)])
+        assert delta_of(loss, 1.0) > 1e-6
+
+
+def test_a_design_is_computed_once() -> None:
+    best_design(MILLION, 1.0, 1e-6, 10)
+    started = time.perf_counter()
+    best_design(MILLION, 1.0, 1e-6, 10)
+    assert time.perf_counter() - started < 0.001
+
+
+def test_items_and_replacement_cost_sample() -> None:
+    alone = best_design(10_000, 0.1, 1e-6, 2)
+    assert best_design(10_000, 0.1, 1e-6, 2, items=3).m < alone.m
+    assert best_design(10_000, 0.1, 1e-6, 2, relation="replace-one").m < alone.m
+
+
+def test_the_edge_of_a_jump_is_found() -> None:
+    asked = []
+
+    def cost(x: float) -> float:
+        asked.append(x)
+        return 0.3 if x < 777.0 else math.inf
+
+    assert _edge(cost, 1.0, 1.0, 1e6) == pytest.approx(777.0, rel=1e-5)
+    assert len(asked) < 120
+
+
+def test_the_least_variance_keeps_the_budget_and_less_does_not() -> None:
+    variance = least_variance(1.0, 1e-6, 10)
+    assert variance**0.5 == pytest.approx(13.40, abs=0.08)
+    assert delta_of(composed([(noise_loss(variance), 10)]), 1.0) <= 1e-6
+    assert delta_of(composed([(noise_loss(0.999 * variance), 10)]), 1.0) > 1e-6
+
+
+@pytest.mark.parametrize(("sampled", "deviation"), [(0.05, 1.022), (0.1456, 2.379), (0.3, 4.412)])
+def test_secret_coins_save_noise(sampled: float, deviation: float) -> None:
+    assert least_variance(1.0, 1e-6, 10, sampled) ** 0.5 == pytest.approx(deviation, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("n", "epsilon", "delta", "levels", "message"),
+    [
+        (1, 1.0, 1e-6, 10, "2 to 10"),
+        (MILLION, 0.0, 1e-6, 10, "epsilon must be"),
+        (MILLION, float("nan"), 1e-6, 10, "epsilon must be"),
+        (MILLION, 1.0, 0.0, 10, "delta must be"),
+        (MILLION, 1.0, 1e-6, 0, "once or more"),
+        (3, 0.001, 1e-11, 10, "no sample of 3 devices"),
+    ],
+)
+def test_budgets_that_cannot_be_met_are_refused(
+    n: int, epsilon: float, delta: float, levels: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        best_design(n, epsilon, delta, levels)
+
+
+def test_noise_that_would_fill_the_cells_is_refused() -> None:
+    with pytest.raises(ValueError, match="allow more, or release less often"):
+        least_variance(1e-4, 1e-11, 1000)

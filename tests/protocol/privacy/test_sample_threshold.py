@@ -1,0 +1,243 @@
+"""The exact loss of sample-and-threshold, against enumeration, and the numbers it is held to."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as dp
+from scipy.special import ive
+from scipy.stats import nbinom
+
+from protocol.privacy import sample_threshold, skellam
+from protocol.privacy.loss import (
+    Floats,
+    Relation,
+    composed,
+    delta_of,
+    epsilon_of,
+    local_loss,
+)
+from protocol.privacy.sample_threshold import (
+    added,
+    added_of,
+    privacy_loss,
+    removed,
+    removed_of,
+)
+
+CASES = 3000
+
+
+@cache
+def combinations(k: int) -> Floats:
+    return np.array([float(math.comb(k, x)) for x in range(k + 1)])
+
+
+def outcome(k: int, p: float, threshold: int, size: int) -> Floats:
+    """Return the odds of each published count, at 0 that of none, by the definition."""
+    x = np.arange(k + 1)
+    odds = np.zeros(size)
+    odds[: k + 1] = combinations(k) * p**x * (1 - p) ** (k - x)
+    odds[0] = odds[:threshold].sum()
+    odds[1:threshold] = 0
+    return odds
+
+
+def enumerated(upper: Floats, lower: Floats, epsilon: float) -> float:
+    return float(np.maximum(0, upper - math.exp(epsilon) * lower).sum())
+
+
+def case(rng: np.random.Generator) -> tuple[int, float, int, float]:
+    k = int(rng.integers(0, 60))
+    return k, float(rng.uniform(0.005, 0.95)), int(rng.integers(1, 20)), float(rng.normal(0, 1))
+
+
+def test_two_tails_are_what_enumeration_gives() -> None:
+    rng = np.random.default_rng(1)
+    worst = 0.0
+    for _ in range(CASES):
+        k, p, threshold, epsilon = case(rng)
+        mine, theirs = (outcome(j, p, threshold, k + 2) for j in (k + 1, k))
+        one = removed_of(p, threshold, k, epsilon) - enumerated(mine, theirs, epsilon)
+        other = added_of(p, threshold, k, epsilon) - enumerated(theirs, mine, epsilon)
+        worst = max(worst, abs(one), abs(other))
+    assert worst < 1e-12
+
+
+def test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives() -> None:
+    """No k of 0 to 400 is above the closed form, and if the worst is among them it is met."""
+    rng = np.random.default_rng(2)
+    met = 0
+    for _ in range(1000):
+        _, p, threshold, epsilon = case(rng)
+        some = np.arange(0, 400)
+        for direction, curve, sign in ((removed_of, removed, 1), (added_of, added, -1)):
+            claimed = float(curve(p, threshold, np.array([epsilon]))[0])
+            q = 1 - (1 - p) * math.exp(-sign * epsilon)
+            star = math.ceil((threshold - 1) / q) - 1 if q > 0 else 10**6
+            near = some[np.abs(some - star) < 6] if rng.random() < 0.9 else some
+            found = max((direction(p, threshold, int(k), epsilon) for k in near), default=0.0)
+            assert found <= claimed + 1e-12
+            if 0 <= star < 400:
+                met += 1
+                assert found == pytest.approx(claimed, abs=1e-12)
+    assert met > 1000
+
+
+@pytest.mark.parametrize(("p", "threshold"), [(0.145593, 12), (0.004758, 20), (0.5, 3), (0.9, 1)])
+def test_the_loss_is_that_of_waiting_for_theta_heads(p: float, threshold: int) -> None:
+    """The worst curve is that of the trial of the theta-th heads against the one before it."""
+    trials = np.arange(threshold, threshold + int(60 * threshold / p))
+    later = nbinom.pmf(trials - threshold, threshold, p)
+    sooner = nbinom.pmf(trials + 1 - threshold, threshold, p)
+    for epsilon in (-0.05, 0.001, 0.05, 0.3, 1.0):
+        total = p**threshold  # the first heads at once: the one trial that only one side has
+        one = total + enumerated(sooner, later, epsilon)
+        assert removed(p, threshold, np.array([epsilon]))[0] == pytest.approx(one, abs=1e-12)
+        other = enumerated(later, sooner, epsilon) + max(0, -math.exp(epsilon) * total)
+        claimed = added(p, threshold, np.array([epsilon]))[0]
+        assert claimed == pytest.approx(other, abs=1e-12)
+
+
+def test_joined_dots_are_never_below_the_curve_and_close_to_it() -> None:
+    loss = privacy_loss(0.145593, 12)
+    epsilons = np.linspace(0.0, 1.2, 61) + 3.3e-5  # between the dots
+    exact = np.maximum(removed(0.145593, 12, epsilons), added(0.145593, 12, epsilons))
+    joined = np.array([delta_of(loss, epsilon) for epsilon in epsilons])
+    assert (joined >= exact - 1e-15).all()
+    assert (joined <= exact * (1 + 1e-5) + 1e-12).all()
+
+
+def ten_levels(theta: int, m: int, relation: Relation = "add-remove") -> float:
+    return epsilon_of(composed([(privacy_loss(m / 1e6, theta, relation), 10)]), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("theta", "m", "epsilon", "off", "least"),
+    [
+        (12, 145_593, 0.996, 0.005, 0.803),
+        (20, 4_758, 0.0133, 0.0005, 0.011),
+        (18, 16_586, 0.0572, 0.001, 0.047),
+    ],
+)
+def test_ten_levels_cost_what_is_expected(
+    theta: int, m: int, epsilon: float, off: float, least: float
+) -> None:
+    found = ten_levels(theta, m)
+    assert found == pytest.approx(epsilon, abs=off)
+    assert found > least  # what neighbours found by search do tell apart
+
+
+@pytest.mark.parametrize(
+    ("theta", "m", "one", "other"),
+    [(12, 145_593, 0.996, 1.120), (12, 82_777, 0.500, 0.570), (18, 16_586, 0.057, 0.070)],
+)
+def test_replacing_costs_more_than_removing(theta: int, m: int, one: float, other: float) -> None:
+    assert ten_levels(theta, m) == pytest.approx(one, abs=0.001)
+    assert ten_levels(theta, m, "replace-one") == pytest.approx(other, abs=0.001)
+
+
+def test_one_level_and_eleven() -> None:
+    loss = privacy_loss(0.145593, 12)
+    assert epsilon_of(loss, 1e-6) == pytest.approx(0.571, abs=0.001)
+    assert epsilon_of(composed([(loss, 11)]), 1e-6) == pytest.approx(1.026, abs=0.001)
+
+
+@pytest.mark.parametrize(("items", "epsilon"), [(1, 0.081), (5, 0.135), (10, 0.178), (50, 0.373)])
+def test_items_of_a_device_compose(items: int, epsilon: float) -> None:
+    loss = composed([(privacy_loss(0.05, 20), items)])
+    assert epsilon_of(loss, 1e-6) == pytest.approx(epsilon, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("once_in", "thetas"),
+    [
+        (2, {0.5: None, 1.0: 35, 2.0: 23}),
+        (5, {0.5: 18, 1.0: 12, 2.0: 9}),
+        (20, {0.1: 17, 0.5: 7, 1.0: 6, 2.0: 5}),
+        (100, {0.1: 6, 0.5: 4, 1.0: 4, 2.0: 4}),
+        (500, {0.1: 3, 0.5: 3, 1.0: 3, 2.0: 3}),
+    ],
+)
+def test_the_least_theta_of_one_repetition(once_in: int, thetas: dict[float, int | None]) -> None:
+    for epsilon, expected in thetas.items():
+        at = np.array([epsilon])
+        keeps = (
+            theta
+            for theta in range(1, 60)
+            if max(removed(1 / once_in, theta, at)[0], added(1 / once_in, theta, at)[0]) <= 1e-6
+        )
+        assert next(keeps, None) == expected
+
+
+def test_a_mixed_ledger_lies_between_two_roundings() -> None:
+    """Five levels of sample-and-threshold, thirty counts with noise: rounded down, and up."""
+    p, threshold = 0.145593, 12
+    trials = np.arange(threshold, 2000)
+    odds = nbinom.logpmf(trials - threshold, threshold, p)
+    z = np.arange(-300, 301)
+    still = np.log(np.maximum(ive(abs(np.append(z[0] - 1, z)), 400.0), 1e-300))
+    bounds = []
+    for up in (False, True):
+        waits = dp.from_two_probability_mass_functions(
+            dict(zip(trials.tolist(), odds.tolist(), strict=True)),
+            dict(zip((trials - 1).tolist(), odds.tolist(), strict=True)),
+            pessimistic_estimate=up,
+            symmetric=False,
+        )
+        noise = dp.from_two_probability_mass_functions(
+            dict(zip(z.tolist(), still[1:].tolist(), strict=True)),
+            dict(zip(z.tolist(), still[:-1].tolist(), strict=True)),
+            pessimistic_estimate=up,
+            symmetric=False,
+        )
+        whole = waits.self_compose(5).compose(noise.self_compose(30))
+        bounds.append(float(whole.get_epsilon_for_delta(1e-6)))
+    ledger = composed([(privacy_loss(p, threshold), 5), (skellam.privacy_loss(400.0), 30)])
+    found = epsilon_of(ledger, 1e-6)
+    assert bounds[0] < found < bounds[1]
+    assert bounds[1] - bounds[0] < 0.004
+
+
+def test_composition_by_transforms_is_right_at_small_deltas() -> None:
+    """Randomised response composes to binomial odds, which need no transform."""
+    epsilon, times = 0.1, 40
+    truth = math.exp(epsilon) / (1 + math.exp(epsilon))
+    x = np.arange(times + 1)
+    odds = combinations(times) * truth**x * (1 - truth) ** (times - x)
+    losses = epsilon * (2 * x - times)
+    loss = composed([(local_loss(epsilon), times)])
+    for total in (1.0, 2.0, 3.0, 3.5):
+        over = losses > total
+        exact = float(odds[over] @ -np.expm1(total - losses[over]))
+        assert delta_of(loss, total) == pytest.approx(exact, rel=1e-6, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("probability", "threshold", "message"),
+    [
+        (0.0, 5, "the odds of a coin"),
+        (1.0, 5, "the odds of a coin"),
+        (float("nan"), 5, "the odds of a coin"),
+        (0.1, 0, "theta must be"),
+        (0.1, 10_001, "theta must be"),
+    ],
+)
+def test_designs_out_of_range_are_refused(probability: float, threshold: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample_threshold.privacy_loss(probability, threshold)
+
+
+def test_deltas_out_of_reach_are_refused() -> None:
+    with pytest.raises(ValueError, match="delta must be within"):
+        epsilon_of(local_loss(1.0), 1e-14)
+    with pytest.raises(ValueError, match="not 0 times"):
+        composed([(local_loss(1.0), 0)])
+    with pytest.raises(ValueError, match="no local privacy"):
+        local_loss(-1.0)
+
+
+def test_a_total_loss_has_no_epsilon() -> None:
+    assert epsilon_of(privacy_loss(0.1, 3), 1e-4) == math.inf  # 0.1^3 is above it
+    assert epsilon_of(local_loss(1.0, 1e-3), 1e-4) == math.inf

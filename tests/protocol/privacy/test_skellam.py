@@ -1,0 +1,78 @@
+"""The exact loss of Skellam noise, against enumeration, and the numbers it is held to."""
+
+import math
+
+import numpy as np
+import pytest
+from mpmath import besseli, exp
+from scipy.special import ive
+from scipy.stats import skellam as law
+
+from protocol.privacy.loss import composed, delta_of, epsilon_of
+from protocol.privacy.noise import NoiseShares
+from protocol.privacy.skellam import privacy_loss
+
+
+def rounds(variance: float, sampled: float = 1.0, times: int = 10) -> float:
+    return epsilon_of(composed([(privacy_loss(variance, sampled), times)]), 1e-6)
+
+
+@pytest.mark.parametrize("sampled", [1.0, 0.3, 0.01])
+@pytest.mark.parametrize("variance", [0.05, 1.0, 20.0, 180.0])
+def test_the_curve_is_what_enumeration_gives(variance: float, sampled: float) -> None:
+    z = np.arange(-400, 401)
+    still = law.pmf(z, variance / 2, variance / 2)
+    moved = law.pmf(z - 1, variance / 2, variance / 2)
+    taking = (1 - sampled) * still + sampled * moved
+    loss = privacy_loss(variance, sampled)
+    for step in (0, 37, 500, 2000, 9000):
+        epsilon = step * 1e-4  # on the dots, where nothing is lost by joining them
+        one = np.maximum(0, taking - math.exp(epsilon) * still).sum()
+        other = np.maximum(0, still - math.exp(epsilon) * taking).sum()
+        assert delta_of(loss, epsilon) == pytest.approx(max(one, other), rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(("variance", "z"), [(0.05, 6), (180.0, 3), (180.0, 120), (4000.0, 700)])
+def test_the_odds_of_noise_are_right_to_eleven_digits(variance: float, z: int) -> None:
+    assert ive(z, variance) == pytest.approx(
+        float(besseli(z, variance) * exp(-variance)), rel=1e-11
+    )
+
+
+@pytest.mark.parametrize(
+    ("deviation", "sampled", "epsilon"), [(13.40, 1.0, 1.0), (2.52, 0.1456, 0.927)]
+)
+def test_ten_rounds_cost_what_is_expected(deviation: float, sampled: float, epsilon: float) -> None:
+    assert rounds(deviation**2, sampled) == pytest.approx(epsilon, abs=0.005)
+
+
+def test_every_number_of_survivors_keeps_what_was_promised() -> None:
+    shares = NoiseShares(variance=13.40**2, contacted=200, dropout=0.25)
+    promised = rounds(13.40**2)
+    spent = [rounds(shares.left(survivors)) for survivors in range(150, 201, 10)]
+    assert spent[0] == pytest.approx(promised)
+    assert spent == sorted(spent, reverse=True)
+
+
+def test_losses_cost_privacy_only_if_they_are_not_provisioned_for() -> None:
+    for dropout, epsilon in ((0.1, 1.06), (0.25, 1.17), (0.5, 1.45)):
+        assert rounds(13.344**2 * (1 - dropout)) == pytest.approx(epsilon, abs=0.006)
+
+
+def test_replacing_is_leaving_one_cell_and_joining_another() -> None:
+    twice = composed([(privacy_loss(180.0), 2)])
+    assert epsilon_of(privacy_loss(180.0, 1.0, "replace-one"), 1e-6) == pytest.approx(
+        epsilon_of(twice, 1e-6), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("variance", [0.0, 2.0**25, float("nan")])
+def test_variances_out_of_range_are_refused(variance: float) -> None:
+    with pytest.raises(ValueError, match="variance must be within"):
+        privacy_loss(variance)
+
+
+@pytest.mark.parametrize("sampled", [0.0, 1.5, float("nan")])
+def test_samples_out_of_range_are_refused(sampled: float) -> None:
+    with pytest.raises(ValueError, match="is sampled"):
+        privacy_loss(180.0, sampled)
