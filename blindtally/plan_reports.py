@@ -154,12 +154,14 @@ def _of_strings(users: int, max_bytes: int, epsilon: float, goal: str) -> Advice
 
 
 def _show(advice: Advice) -> None:
+    if not advice.works:
+        return  # and the command says how many users it takes
     screen = Console(soft_wrap=True)
     of = ", ".join(f"{k} {v}" for k, v in advice.parameters.items())
     screen.print(f"{advice.mechanism}: {of}")
-    better = "better than" if advice.works else "no better than"
     measure = _MEASURES[advice.goal] + (f", with {advice.odds}," if advice.goal == "heavy" else "")
-    screen.print(f"predicted: {measure} is {advice.error:.3g}, {better} a guess's {advice.guess:g}")
+    guess = f"better than a guess's {advice.guess:g}"
+    screen.print(f"predicted: {measure} is {advice.error:.3g}, {guess}")
     plural = "byte" if advice.nbytes == 1 else "bytes"
     screen.print(
         f"a report takes {advice.nbytes} {plural}, reading them all {advice.seconds:.2g} s"
