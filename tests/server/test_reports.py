@@ -26,6 +26,8 @@ from protocol.tally import NOTHING
 from secagg.cohort import Registry
 from secagg.keys import Identity
 from server.decoding import decode_reports
+from server.refusals import Refusal
+from server.store.reports import Charge
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 
@@ -172,6 +174,24 @@ async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
                 identity(device).public.hex()
             )
             assert spent == 12
+
+
+@pytest.mark.parametrize("spent", [(16.0, 0.0), (0.0, 1e-3), (float("nan"), 0.0)])
+def test_a_charge_beyond_either_budget_is_refused(spent: tuple[float, float]) -> None:
+    charge = Charge(epsilon=1.0, delta=1e-5, most_epsilon=16.0, most_delta=1e-3)
+    charge.check(15.0, 9.9e-4)
+    with pytest.raises(Refusal, match="more is too much"):
+        charge.check(*spent)
+
+
+async def test_a_delta_that_no_device_may_spend_is_refused(served: Served) -> None:
+    asked = {"mechanism": "jl-hh", "epsilon": 1.0, "delta": 0.4, "noise": "laplace", "rows": 1}
+    question = {name: QUESTION[name] for name in ("threshold", "domain")} | asked
+    refused = await served.client.post(
+        "/v1/studies", json=study_request(question=question, terms=TERMS)
+    )
+    assert refused.status_code == 422
+    assert "delta 0.4" in refused.json()["detail"]
 
 
 async def test_a_study_that_no_device_may_answer_is_refused(served: Served) -> None:

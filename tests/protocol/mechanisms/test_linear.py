@@ -61,6 +61,13 @@ def test_the_papers_noise_is_charged_what_it_costs() -> None:
     assert by_deletion == pytest.approx(mechanism.epsilon(made), rel=0.1)
 
 
+def test_a_report_with_a_delta_costs_something_however_little_it_tells() -> None:
+    """Else deltas would add up for ever, and no budget of epsilons would end it."""
+    made = plan("jl-hh", noise="paper", delta=1e-5, epsilon=0.01, rows=1)
+    assert made.projection.epsilon_spent < 0.01
+    assert REPORTING["jl-hh"].epsilon(made) == 0.01
+
+
 @pytest.mark.parametrize("noise", ["sampled", "pure"])
 @pytest.mark.parametrize("mechanism", ["jl-hh", "glps-hh", "bucket-hh"])
 def test_the_bytes_show_no_more_than_epsilon(mechanism: str, noise: str) -> None:

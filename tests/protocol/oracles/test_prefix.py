@@ -231,6 +231,11 @@ def test_parameters_out_of_range_are_refused(parameter: str, wrong: Any) -> None
         replace(mechanism, **{parameter: wrong})
 
 
+def test_candidates_that_would_fill_the_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match="keep, step and size must have 32 MB"):
+        PrefixExtension(oracle=Hadamard(2**8, 1.0), size=64, seed=SEED, step=16)
+
+
 def test_too_many_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="step must be larger: 4085 lengths"):
         PrefixExtension(oracle=Hadamard(2**8, 1.0), size=512, seed=SEED, step=1)
