@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from protocol.chance import Chance
 from protocol.mechanism import Histogram
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.sampling import clip
@@ -43,8 +44,8 @@ def contribute(question: AnyQuestion, held: Histogram, rng: np.random.Generator)
     return Contribution(given, sum(held.values()) - total, total - kept)
 
 
-def encode(plan: AnyPlan, contribution: Contribution, rng: np.random.Generator) -> Vector:
+def encode(plan: AnyPlan, contribution: Contribution, chance: Chance) -> Vector:
     """Return the vector of `plan` that carries `contribution`."""
     mechanism = SUMMING[plan.question.mechanism]
-    vector: Vector = mechanism.encode(plan, contribution.histogram, rng)
+    vector: Vector = mechanism.encode(plan, contribution.histogram, chance)
     return vector

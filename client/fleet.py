@@ -6,8 +6,8 @@ vector yet; a fixed share of them vanishes, each after one of its steps but the 
 likely as the other. The fleet remembers what each device encoded, which no service ever sees,
 so that a demo or a test can tell whether a sum is exact.
 
-`seed` drives selection, losses, clipping and sampling: two runs choose and lose the same
-devices. Secrets always come from the system's randomness.
+`seed` drives selection, losses and clipping: two runs choose and lose the same devices. Secrets,
+sampling and noise always come from the system's randomness.
 """
 
 import asyncio
@@ -229,8 +229,7 @@ class Fleet:
         heard: Heard,
     ) -> Entry:
         device = self._device(index)
-        chance = np.random.default_rng([self._crew.seed, index, view.number])
-        part = self._part(transport, view, device, chance)
+        part = self._part(transport, view, device)
         last, end, error = None, End.FINISHED, ""
         if leaving is not None and isinstance(part, Reporting):  # it has one step to take
             heard(None)
@@ -256,13 +255,13 @@ class Fleet:
         return Entry(index, end, last, cohort, slot, transport.traffic, given, part.vector, error)
 
     def _part(
-        self, transport: Transport, view: RoundView, device: Device, chance: np.random.Generator
+        self, transport: Transport, view: RoundView, device: Device
     ) -> Participation | Reporting:
         policy = self._crew.policy
         if view.plan.mechanism in REPORTING:
             return Reporting(transport, view, device, policy=policy, chance=system)
         return Participation(
-            transport, view, device, policy=policy, secrets=self._secrets, chance=chance
+            transport, view, device, policy=policy, secrets=self._secrets, chance=system
         )
 
     def _free(self) -> list[int]:

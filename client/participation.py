@@ -23,12 +23,11 @@ from random import Random
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
-import numpy as np
-
 from client.encoding import Contribution, encode
 from client.journal import Given, Journal, What
 from client.policy import Policy
 from client.transport import Transport
+from protocol.chance import Chance
 from protocol.mechanisms import SUMMING
 from protocol.messages import (
     Join,
@@ -100,9 +99,9 @@ class Device:
 class Participation:
     """The part that `device` takes in the round that `view` shows.
 
-    `secrets` makes keys, seeds and tickets and must be the system's randomness; `chance`
-    only samples what is sent, and may be seeded. `seat` is known once the device has joined,
-    `vector` (unmasked, as it was encoded) once it has masked.
+    `secrets` makes keys, seeds and tickets, `chance` samples what is sent and makes its noise:
+    both must be the system's randomness, but in a simulation. `seat` is known once the device has
+    joined, `vector` (unmasked, as it was encoded) once it has masked.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Participation:
         *,
         policy: Policy,
         secrets: Random,
-        chance: np.random.Generator,
+        chance: Chance,
     ) -> None:
         self.seat: Seat | None = None
         self.vector: Vector | None = None

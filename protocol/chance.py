@@ -1,9 +1,10 @@
 """Where a device's chance comes from, in bulk: uniform 64-bit words, and integers made of them.
 
-A report is locally private only if nobody can foresee its noise, so the programs take the
-words of the operating system; a generator with a seed is for tests and simulations. All that
-is random in an oracle is made from these words by integer arithmetic: comparing floating-point
-numbers would leave holes in the output that tell inputs apart [Mironov12].
+A report is locally private only if nobody can foresee its noise, and a sampled count only if
+nobody can foresee its coins, so the programs take the words of the operating system; a generator
+with a seed is for tests and simulations. All noise is made from these words by integer
+arithmetic: comparing floating-point numbers would leave holes in the output that tell inputs
+apart [Mironov12].
 """
 
 import os
@@ -48,6 +49,14 @@ def below(chance: Chance, bound: int, count: int) -> NDArray[np.uint64]:
             product[refused] = (chance(len(refused)) >> np.uint64(32)) * np.uint64(bound)
             refused = refused[(product[refused] & np.uint64(_MOST - 1)) < surplus]
     return product >> np.uint64(32)
+
+
+def uniforms(chance: Chance, count: int) -> NDArray[np.float64]:
+    """Return `count` independent numbers from 0 to below 1, multiples of 2^-53.
+
+    For sampling where only statistics hang on the odds: they are right to 2^-53.
+    """
+    return np.asarray((chance(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
 def happens(chance: Chance, of_2_64: int, count: int) -> NDArray[np.bool_]:

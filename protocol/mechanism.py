@@ -27,6 +27,7 @@ from typing import Annotated, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
+from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
 from protocol.public import Public
@@ -192,8 +193,8 @@ class Answer:
 class Mechanism(ABC, Generic[Q, P]):
     """Turns questions into plans, and tallies into what is heavy; how plans are answered differs.
 
-    Chance is an argument: `Random` where secrecy may hang on it (the programs pass the
-    system's), numpy's `Generator` where only statistics do.
+    Chance is an argument: `Random` for seeds of plans, `Chance` for what devices draw; the
+    programs pass the system's.
     """
 
     name: str
@@ -234,14 +235,12 @@ class Summing(Mechanism[Q, P]):
     def ring(self, plan: P) -> Ring:
         """Return the ring of the round's vectors, wide enough that no sum can wrap."""
 
-    def encode(self, plan: P, histogram: Histogram, rng: np.random.Generator) -> Vector:
+    def encode(self, plan: P, histogram: Histogram, chance: Chance) -> Vector:
         """Return one device's vector, its sum with nobody; raises as `encode_sum`."""
-        return self.encode_sum(plan, [histogram], rng)
+        return self.encode_sum(plan, [histogram], chance)
 
     @abstractmethod
-    def encode_sum(
-        self, plan: P, histograms: Iterable[Histogram], rng: np.random.Generator
-    ) -> Vector:
+    def encode_sum(self, plan: P, histograms: Iterable[Histogram], chance: Chance) -> Vector:
         """Return the sum of the devices' vectors, bit for bit that of their vectors one by one.
 
         An empty histogram gives a vector as well.

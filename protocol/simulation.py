@@ -17,6 +17,7 @@ from typing import Generic
 
 import numpy as np
 
+from protocol.chance import seeded
 from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms
 from protocol.round import Phase, phases
 from protocol.sampling import clip
@@ -97,7 +98,8 @@ def run_round(
 ) -> Outcome[P]:
     """Return the outcome of one round, after `tally`, over devices that hold `histograms`."""
     vanishing = vanishing or {}
-    chance, secrets = np.random.default_rng(rng.getrandbits(128)), Random(rng.getrandbits(128))
+    chance = seeded(np.random.default_rng(rng.getrandbits(128)))
+    secrets = Random(rng.getrandbits(128))
     if secure:
         vectors = [mechanism.encode(plan, histogram, chance) for histogram in histograms]
         total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)

@@ -25,9 +25,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance, uniforms
 from protocol.mechanism import Answer, Histogram, Plan, Summing, Terms, add_estimates
 from protocol.mechanisms.holdings import gather
 from protocol.mechanisms.pace import Pace, Rule, Seen, first, halfway
@@ -115,11 +115,11 @@ class AdaptiveIblt(Summing[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         return _table(plan).iblt.ring
 
     def encode_sum(
-        self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
+        self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' tables, bit for bit, inserting each item once."""
         held = gather(plan.question, histograms)
-        return _table(plan).insert(held, rng.random(len(held.counts)))
+        return _table(plan).insert(held, uniforms(chance, len(held.counts)))
 
     def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
         """Return which of the table's laws `total` breaks; `Iblt.fault` has them and the odds.

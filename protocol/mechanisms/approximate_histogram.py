@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance
 from protocol.item_space import Keys
 from protocol.mechanism import (
     COUNT,
@@ -186,11 +187,11 @@ class ApproximateHistogram(Summing[ApproximateHistogramQuestion, ApproximateHist
         self,
         plan: ApproximateHistogramPlan,
         histograms: Iterable[Histogram],
-        rng: np.random.Generator,
+        chance: Chance,
     ) -> Vector:
         """Return the sum of the devices' vectors, bit for bit."""
         held = gather(plan.question, histograms)
-        tables = plan.repetitions.insert(held, rng)
+        tables = plan.repetitions.insert(held, chance)
         if plan.sketch is None:
             return tables
         return tables + plan.sketch.insert(held.keys, held.total(held.counts))

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance
 from protocol.domain import Domain
 from protocol.item_space import Keys
 from protocol.mechanism import (
@@ -151,10 +152,10 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
         return plan.sketch.ring
 
     def encode_sum(
-        self, plan: OraclePlan, histograms: Iterable[Histogram], rng: np.random.Generator
+        self, plan: OraclePlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' sketches, bit for bit, adding each item once."""
-        del rng
+        del chance  # every item is added
         held = gather(plan.question, histograms)
         return plan.sketch.insert(held.keys, held.total(held.counts))
 

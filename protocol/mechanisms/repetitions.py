@@ -14,6 +14,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.chance import Chance, uniforms
 from protocol.mechanism import Answer, Estimate, SumQuestion, Terms, add_estimates, ranked
 from protocol.mechanisms.holdings import Holdings
 from protocol.mechanisms.tables import Table, table
@@ -87,9 +88,9 @@ class Repetitions:
         """Return the lanes of all tables, one table after the other."""
         return self._table(0).iblt.ring.lanes * self.tables
 
-    def insert(self, held: Holdings, rng: np.random.Generator) -> Vector:
+    def insert(self, held: Holdings, chance: Chance) -> Vector:
         """Return the sum of the devices' tables; takes a number for each holding and table."""
-        uniform = rng.random((len(held.counts), self.tables))
+        uniform = uniforms(chance, len(held.counts) * self.tables).reshape(-1, self.tables)
         parts = (self._table(j).insert(held, uniform[:, j]) for j in range(self.tables))
         return tuple(lane for part in parts for lane in part)
 

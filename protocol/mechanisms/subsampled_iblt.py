@@ -36,9 +36,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Literal, NamedTuple, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance
 from protocol.mechanism import (
     COUNT,
     VARIANCE,
@@ -187,10 +187,10 @@ class SubsampledIblt(Summing[SubsampledIbltQuestion, SubsampledIbltPlan]):
         return Ring(plan.repetitions.lanes)
 
     def encode_sum(
-        self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], rng: np.random.Generator
+        self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' tables, bit for bit, inserting each item once a table."""
-        return plan.repetitions.insert(gather(plan.question, histograms), rng)
+        return plan.repetitions.insert(gather(plan.question, histograms), chance)
 
     def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
         """Return which law a table of `total` breaks; `Iblt.fault` has them and the odds.

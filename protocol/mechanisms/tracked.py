@@ -35,6 +35,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance, uniforms
 from protocol.confidence import reaches
 from protocol.hashed import Hashed
 from protocol.local_level import STATIONARY, filter_levels
@@ -195,7 +196,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         return _ring(plan)
 
     def encode_sum(
-        self, plan: TrackedPlan, histograms: Iterable[Histogram], rng: np.random.Generator
+        self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' vectors, bit for bit."""
         counters, name = plan.counters, plan.question.domain.name
@@ -211,7 +212,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
                     counts[rows[of]] += histogram[item]
                     fetched.append((of, item, histogram[item]))
         held = gather(plan.question, rest)
-        table = plan.table.insert(held, rng.random(len(held.counts)))
+        table = plan.table.insert(held, uniforms(chance, len(held.counts)))
         strings = (plan.strings.encode(fetched),) if plan.fetches else ()
         return (*counters.encode(counts), *strings, *table)
 

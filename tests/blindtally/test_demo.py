@@ -27,6 +27,7 @@ from client.encoding import Contribution
 from client.fleet import End, Entry, Played
 from client.participation import Step
 from client.transport import Traffic
+from protocol.chance import seeded
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import CohortView, RoundView, StudyView
 from protocol.round import phases
@@ -171,7 +172,7 @@ def played(count: int = 3) -> tuple[Played, CohortView, Vector]:
     plan = MECHANISM.first_plan(SETUP.question, SETUP.terms, "study", 7, Random(1))
     given = Contribution({"example.org": 2}, 0, 0)
     vectors = [
-        MECHANISM.encode(plan, given.histogram, np.random.default_rng(slot))
+        MECHANISM.encode(plan, given.histogram, seeded(np.random.default_rng(slot)))
         for slot in range(count)
     ]
     total = MECHANISM.ring(plan).zero()

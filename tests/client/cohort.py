@@ -12,6 +12,7 @@ from random import Random
 import httpx
 import numpy as np
 
+from protocol.chance import seeded
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan
@@ -184,5 +185,7 @@ class Service:
 
     def vector(self, slot: int) -> Vector:
         """Return the vector of one of the others."""
-        vector: Vector = MECHANISM.encode(self.plan, {"word": 1}, np.random.default_rng(slot))
+        vector: Vector = MECHANISM.encode(
+            self.plan, {"word": 1}, seeded(np.random.default_rng(slot))
+        )
         return vector

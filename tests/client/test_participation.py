@@ -17,6 +17,7 @@ from client.journal import FileJournal, Given, Journal, MemoryJournal, What
 from client.participation import Device, Participation, Step, steps
 from client.policy import Policy, PolicyError
 from client.transport import Transport
+from protocol.chance import seeded
 from protocol.messages import (
     Join,
     RoundView,
@@ -61,7 +62,7 @@ def participation(
         who or device(),
         policy=policy,
         secrets=SystemRandom(),
-        chance=np.random.default_rng(1),
+        chance=seeded(np.random.default_rng(1)),
     )
 
 

@@ -28,6 +28,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
@@ -149,7 +150,7 @@ def device(most: int) -> st.SearchStrategy[dict[str, int]]:
 
 
 def encode(example: Example, plan: Plan, histogram: Histogram, seed: int = 0) -> Any:
-    return example.mechanism.encode(plan, histogram, np.random.default_rng(seed))
+    return example.mechanism.encode(plan, histogram, seeded(np.random.default_rng(seed)))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -196,10 +197,10 @@ def test_the_order_of_items_is_irrelevant(example: Example, data: st.DataObject)
 def test_devices_at_once_add_up_as_one_by_one(example: Example, data: st.DataObject) -> None:
     plan, mechanism = example.plan(), example.mechanism
     histograms = data.draw(st.lists(device(example.question.contribution), max_size=8))
-    at_once = mechanism.encode_sum(plan, histograms, np.random.default_rng(3))
-    rng, one_by_one = np.random.default_rng(3), mechanism.ring(plan).zero()
+    at_once = mechanism.encode_sum(plan, histograms, seeded(np.random.default_rng(3)))
+    chance, one_by_one = seeded(np.random.default_rng(3)), mechanism.ring(plan).zero()
     for histogram in histograms:
-        mechanism.ring(plan).add(one_by_one, mechanism.encode(plan, histogram, rng))
+        mechanism.ring(plan).add(one_by_one, mechanism.encode(plan, histogram, chance))
     assert same(at_once, one_by_one)
 
 
@@ -257,7 +258,7 @@ def test_an_honest_sum_of_everybody_saying_the_most_has_no_fault(example: Exampl
     one_each = dict.fromkeys(items[:most], 1)
     for histograms in ([{"ab": most}] * devices, [one_each] * devices):
         plan = example.plan()
-        total = example.mechanism.encode_sum(plan, histograms, np.random.default_rng(2))
+        total = example.mechanism.encode_sum(plan, histograms, seeded(np.random.default_rng(2)))
         assert example.mechanism.fault(plan, total, devices) is None
 
 
@@ -355,7 +356,7 @@ def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None
     told = {item: np.zeros(runs) for item in truth}
     for run in range(runs):
         plan = plan.model_copy(update={"seed": rng.bytes(32).hex()})  # chance is in it, too
-        total = example.mechanism.encode_sum(plan, histograms, rng)
+        total = example.mechanism.encode_sum(plan, histograms, seeded(rng))
         answer = example.mechanism.decode(plan, total, len(histograms), example.tally)
         assert answer.decoded
         for estimate in answer.estimates:

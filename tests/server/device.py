@@ -9,6 +9,7 @@ from random import Random
 import httpx
 import numpy as np
 
+from protocol.chance import seeded
 from protocol.mechanism import enrolment_scope
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import (
@@ -151,7 +152,7 @@ class Device:
         """Take the step after the sharers; return what to say."""
         response = await self.get("sharers")
         assert response.status_code == 200, response.text
-        plan, chance = self.view.plan, np.random.default_rng(self.rng.getrandbits(64))
+        plan, chance = self.view.plan, seeded(np.random.default_rng(self.rng.getrandbits(64)))
         self.vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
         self.masked: Masked
         graph = View(self.cohort, unpack_sharers(response.content))

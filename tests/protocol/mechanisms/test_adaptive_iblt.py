@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import WORD_BITS, Answer, Terms
 from protocol.mechanisms.adaptive_iblt import (
@@ -147,7 +148,7 @@ def study(rule: str, rounds: int, flat_from: int = 99) -> tuple[list[Answer], li
     for number in range(rounds):
         odds = 0.005 if number < flat_from else 0.0005
         devices = [{items[x]: 1} for x in rng.geometric(odds, 10_000) % 1000]
-        total = MECHANISM.encode_sum(plan, devices, rng)
+        total = MECHANISM.encode_sum(plan, devices, seeded(rng))
         answers.append(MECHANISM.decode(plan, total, 10_000, tally))
         loads.append(answers[-1].distinct / capacity(plan.cells))
         tally = answers[-1].tally
@@ -183,7 +184,9 @@ def test_the_steady_threshold_stays_where_nothing_was_seen() -> None:
 def test_an_over_full_table_says_how_full_and_nothing_else() -> None:
     plan = first_plan(words=300).model_copy(update={"t": 1.0})
     items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
-    total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], np.random.default_rng(1))
+    total = MECHANISM.encode_sum(
+        plan, [{item: 1} for item in items], seeded(np.random.default_rng(1))
+    )
     answer = MECHANISM.decode(plan, total, len(items), NOTHING)
     assert not answer.decoded
     assert answer.estimates == ()
@@ -233,7 +236,7 @@ def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
 def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
     plan = first_plan()
     other = plan.model_copy(update={"seed": "00" * 32})
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, seeded(np.random.default_rng(1)))
     assert MECHANISM.fault(other, total, 900) is None
     assert not MECHANISM.decode(other, total, 900, NOTHING).decoded
 
@@ -241,7 +244,7 @@ def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
 def test_estimates_come_highest_first() -> None:
     plan = first_plan().model_copy(update={"t": 1.0})
     devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
-    total = MECHANISM.encode_sum(plan, devices, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, devices, seeded(np.random.default_rng(1)))
     answer = MECHANISM.decode(plan, total, len(devices), NOTHING)
     assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
     assert {estimate.variance for estimate in answer.estimates} == {0.0}

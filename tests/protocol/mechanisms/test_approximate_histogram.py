@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
 from protocol.mechanisms.approximate_histogram import (
@@ -139,7 +140,7 @@ def test_places_stay_and_signs_change() -> None:
 def test_a_sketch_speaks_even_when_the_tables_are_stuck() -> None:
     plan = first_plan(repetitions=1, threshold=50)
     held = [{"abc": 1}] * 100
-    total = MECHANISM.encode_sum(plan, held, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, held, seeded(np.random.default_rng(1)))
     answer = MECHANISM.decode(plan, total, 100, NOTHING)
     total[0][:] ^= 1
     stuck = MECHANISM.decode(plan, total, 100, answer.tally)
@@ -179,7 +180,7 @@ def test_a_question_and_a_plan_beyond_what_they_may_are_refused() -> None:
 
 def test_faults_of_the_sketch_are_told() -> None:
     plan = first_plan(repetitions=2)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 50, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 50, seeded(np.random.default_rng(1)))
     assert MECHANISM.fault(plan, total, 50) is None
     fault = MECHANISM.fault(plan, total, 49)
     assert fault == "sketch: the counts of a row amount to 50, which is more than 49"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import WORD_BITS, Terms
 from protocol.mechanisms import MECHANISMS, parse_question
@@ -75,7 +76,9 @@ def test_an_answer_shows_the_highest_and_the_tally_has_all(name: str) -> None:
     mechanism = MECHANISMS[name]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     items = LETTERS.decode(np.arange(1300, dtype=np.uint64).reshape(-1, 1))
-    total = mechanism.encode_sum(plan, [{str(x): 1} for x in items], np.random.default_rng(1))
+    total = mechanism.encode_sum(
+        plan, [{str(x): 1} for x in items], seeded(np.random.default_rng(1))
+    )
     answer = mechanism.decode(plan, total, 400, NOTHING)
     assert len(answer.estimates) == SHOWN
     assert len(answer.tally.arrays["scores"]) == 16**3
@@ -89,7 +92,7 @@ def test_keys_that_no_item_has_are_left_out() -> None:
     mechanism = MECHANISMS["count-median"]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     held = [{"a": 1}, {"ab": 1}, {"b": 1}]
-    total = mechanism.encode_sum(plan, held, np.random.default_rng(1))
+    total = mechanism.encode_sum(plan, held, seeded(np.random.default_rng(1)))
     answer = mechanism.decode(plan, total, 3, NOTHING)
     counts = Counter({one.item: round(one.count) for one in answer.estimates})
     assert counts == {"a": 1, "ab": 1, "b": 1}

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet
 from protocol.mechanism import Estimate, Terms
 from protocol.mechanisms.subsampled_iblt import (
@@ -167,7 +168,7 @@ def test_a_plan_beyond_its_words_is_refused() -> None:
 def test_a_fault_names_its_table() -> None:
     terms = Terms(cohort_size=40, minimum=20)
     plan = first_plan(terms, rule="theorem", repetitions=3, words=20_000)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(np.random.default_rng(1)))
     assert MECHANISM.fault(plan, total, 40) is None
     lanes = len(total) // 3
     total[lanes][0] ^= 1
@@ -179,7 +180,7 @@ def test_a_fault_names_its_table() -> None:
 def test_a_table_that_is_not_read_has_no_vote_and_no_weight() -> None:
     terms = Terms(cohort_size=40, minimum=20)
     plan = first_plan(terms, rule="theorem", repetitions=3, threshold=2, words=20_000)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(np.random.default_rng(1)))
     lanes = len(total) // 3
     for spoilt, (decoded, votes) in enumerate([(True, 2), (False, 1), (False, 0)]):
         total[spoilt * lanes][:] ^= 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.chance import seeded
 from protocol.domain import Alphabet
 from protocol.hashed import Hashed
 from protocol.mechanism import Answer, Terms
@@ -135,7 +136,7 @@ def test_a_table_that_cannot_be_read_still_counts_what_is_tracked() -> None:
     plan, tally = outcomes[-1].plan, outcomes[-2].tally
     plan = plan.model_copy(update={"t": 1.0, "most": 1000})
     held = people(1, 5)[0]
-    total = MECHANISM.encode_sum(plan, held, np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, held, seeded(np.random.default_rng(1)))
     answer = MECHANISM.decode(plan, total, 1000, tally)
     assert not answer.decoded
     truth = Counter(item for histogram in held for item in histogram)
@@ -160,7 +161,7 @@ def test_long_studies_are_remembered_in_blocks() -> None:
     plan = MECHANISM.first_plan(asked, TERMS, "long", 200, random.Random(1))
     held = people(1, 3)[0][:100]
     for _ in range(9):
-        total = MECHANISM.encode_sum(plan, held, np.random.default_rng(plan.round))
+        total = MECHANISM.encode_sum(plan, held, seeded(np.random.default_rng(plan.round)))
         answer = MECHANISM.decode(plan, total, 100, tally)
         tally = answer.tally
         plan = MECHANISM.next_plan(plan, answer, tally, random.Random(plan.round))
@@ -248,7 +249,7 @@ def test_too_few_words_say_how_many_are_needed() -> None:
 
 def test_a_poisoned_counter_is_a_fault() -> None:
     plan = play(question(), rounds=3)[-1].plan
-    total = MECHANISM.encode_sum(plan, people(1, 4)[0], np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded(np.random.default_rng(1)))
     assert MECHANISM.fault(plan, total, 1000) is None
     total[0][0] ^= 1
     assert "do not add up" in (MECHANISM.fault(plan, total, 1000) or "")
@@ -265,7 +266,7 @@ def test_an_answer_of_nothing_leaves_nothing_to_conclude() -> None:
 def test_a_lie_about_a_total_stops_no_study(lie: int) -> None:
     outcomes = play(question(), rounds=6)
     plan, tally = outcomes[-1].plan, outcomes[-2].tally
-    total = MECHANISM.encode_sum(plan, people(1, 4)[0], np.random.default_rng(1))
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded(np.random.default_rng(1)))
     for number, group in enumerate(plan.groups):
         lane = MECHANISM.ring(plan).lanes[3 * number + 1]
         total[3 * number + 1][0] = (int(total[3 * number + 1][0]) - lie * 2**group.bits) % lane.q
