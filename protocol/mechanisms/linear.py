@@ -35,6 +35,7 @@ from protocol.mechanism import (
     Hex32,
     Histogram,
     Terms,
+    first_fields,
     put_estimates,
     ranked,
     standing_out,
@@ -212,13 +213,7 @@ class Linear(Reporting[LinearQuestion, LinearPlan, Sums]):
         """Return the plan of round 1; all that changes later is the seed, which is not used."""
         assert isinstance(question, JlQuestion | GlpsQuestion | BucketQuestion)  # there is no other
         return LinearPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             hashes=rng.randbytes(32).hex(),
         )
 

@@ -25,7 +25,7 @@ from pydantic import model_validator
 from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
-from protocol.mechanism import Answer, Estimate, Histogram, Terms, ranked
+from protocol.mechanism import Answer, Estimate, Histogram, Terms, first_fields, ranked
 from protocol.mechanisms.holdings import values_of
 from protocol.oracles.counts import Counts, Frequencies, Parameters
 from protocol.oracles.goals import Goal, oracle_for
@@ -107,13 +107,7 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
         """
         oracle = oracle_for(self.name, question.epsilon, question.domain.values + 1, question.goal)
         return LocalPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             parameters=oracle.parameters,
         )
 

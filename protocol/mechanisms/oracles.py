@@ -32,6 +32,7 @@ from protocol.mechanism import (
     Summing,
     SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.holdings import gather
@@ -133,18 +134,7 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
             bits = 2 * question.hashes * cell_bits(_most_count(question, terms), True)
             needed = -(-bits // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
-        return self._plan.model_validate(
-            {
-                "mechanism": self.name,
-                "study": study,
-                "round": 1,
-                "rounds": rounds,
-                "terms": terms,
-                "seed": rng.randbytes(32).hex(),
-                "question": question,
-                "width": width,
-            }
-        )
+        return self._plan(**first_fields(question, terms, study, rounds, rng), width=width)
 
     def ring(self, plan: OraclePlan) -> Ring:
         """Return the ring of the round's sketches."""

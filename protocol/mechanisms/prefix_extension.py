@@ -31,6 +31,7 @@ from protocol.mechanism import (
     Hex32,
     Histogram,
     Terms,
+    first_fields,
     put_estimates,
     ranked,
     standing_out,
@@ -142,13 +143,7 @@ class PrefixExtending(Reporting[PrefixQuestion, PrefixPlan, Kept]):
     ) -> PrefixPlan:
         """Return the plan of round 1; all that changes later is the seed, which is not used."""
         return PrefixPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             parameters=question.chosen.parameters,
             hashes=rng.randbytes(32).hex(),
         )

@@ -47,6 +47,7 @@ from protocol.mechanism import (
     Summing,
     SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.counters import Counters, Group
@@ -179,12 +180,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         t = worst_threshold(question, terms)
         most = likely(question, terms, t)
         return TrackedPlan(
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
-            question=question,
+            **first_fields(question, terms, study, rounds, rng),
             t=t,
             cells=_cells(question, question.nbytes, most, t),
             most=most,
