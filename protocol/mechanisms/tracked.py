@@ -53,6 +53,7 @@ from protocol.mechanism import (
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.holdings import check_contribution, gather
 from protocol.mechanisms.outlook import (
+    Outlook,
     crowd,
     drift_of,
     expect,
@@ -76,6 +77,7 @@ from protocol.mechanisms.tables import (
     least_bytes,
     likely,
     likely_cell,
+    too_few,
     worst_threshold,
 )
 from protocol.sampling import Threshold
@@ -172,11 +174,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         least = _piece_words(question, terms, rounds)
         check_words(question, terms, least=least)
         if question.words < least and isinstance(question.domain, Hashed):
-            raise ValueError(
-                f"{question.words} words are too few to fetch strings of "
-                f"{question.domain.max_bytes} bytes in {rounds} rounds: {least} words are needed, "
-                "or fewer max_bytes"
-            )
+            purpose = f"to fetch strings of {question.domain.max_bytes} bytes in {rounds} rounds"
+            raise ValueError(f"{too_few(question, purpose, least)}, or fewer max_bytes")
         t = worst_threshold(question, terms)
         most = likely(question, terms, t)
         return TrackedPlan(
@@ -263,11 +262,12 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         """Return the plan of the next round: who is tracked by now, and a t for the others."""
         question, terms = plan.question, plan.terms
         # A table is left whatever is tracked and fetched: what is new comes by no other way.
-        spare = max(0, question.nbytes - least_bytes(question, terms))
-        groups = worth_tracking(plan, tally, min(spare, int(_SHARE * question.nbytes)))
+        least, outlook = least_bytes(question, terms), Outlook.of(plan, tally)
+        spare = max(0, question.nbytes - least)
+        groups = worth_tracking(outlook, min(spare, int(_SHARE * question.nbytes)))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
-        fetches = _to_fetch(plan, counters, tally, left, least_bytes(question, terms))
+        fetches = _to_fetch(outlook, counters, plan, left, least)
         strings = Fetches(fetches, counters.most, _numbers(plan))
         left -= strings.lane.nbytes if fetches else 0
         t, most = plan.t, likely(question, terms, plan.t)
@@ -329,7 +329,7 @@ def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
 
 
 def _to_fetch(
-    plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int, table: int
+    outlook: Outlook, counters: Counters, plan: TrackedPlan, nbytes: int, table: int
 ) -> tuple[Fetch, ...]:
     """Return the next pieces of the strings of items that will be heavy, the heaviest first.
 
@@ -338,8 +338,8 @@ def _to_fetch(
     domain = plan.question.domain
     if not isinstance(domain, Hashed) or not counters.items:
         return ()
-    strings = Strings.of(domain, tally)
-    missing = [name for name in likely_heavy(plan, tally) if name in counters.rows]
+    strings = Strings.of(domain, outlook.tally)
+    missing = [name for name in likely_heavy(outlook) if name in counters.rows]
     missing = [name for name in missing if name not in strings.whole]
     numbers = _numbers(plan)
     fetches = tuple(strings.next_piece(name, numbers) for name in missing)
