@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Generic, Self, TypeAlias, TypeVar
+from typing import Annotated, Generic, Self, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
@@ -165,6 +165,36 @@ class Plan(Public):
 
 
 P = TypeVar("P", bound=Plan)
+
+
+class FirstFields(TypedDict):
+    """The fields that every plan of a round 1 has."""
+
+    mechanism: str
+    question: Question
+    study: str
+    round: int
+    rounds: int
+    terms: Terms
+    seed: str
+
+
+def first_fields(
+    question: Question, terms: Terms, study: str, rounds: int, rng: Random
+) -> FirstFields:
+    """Return what the first plans of all mechanisms have in common, with a fresh seed.
+
+    A mechanism that draws fields of its own does so afterwards: a replay draws in this order.
+    """
+    return {
+        "mechanism": question.mechanism,
+        "question": question,
+        "study": study,
+        "round": 1,
+        "rounds": rounds,
+        "terms": terms,
+        "seed": rng.randbytes(32).hex(),
+    }
 
 
 @dataclass(frozen=True, slots=True)

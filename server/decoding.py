@@ -172,17 +172,16 @@ def _gather(plan: AnyPlan, batch: bytes) -> Heard:
 
 
 def _read(plan: AnyPlan, heard: Heard, tally: Tally) -> Outcome:
-    mechanism = REPORTING[plan.mechanism]
-    answer = mechanism.decode(plan, heard, tally)
-    heavy = tuple(mechanism.conclude(plan.question, answer.tally))
-    return Outcome("decoded" if answer.decoded else "undecoded", heard.reports, answer, heavy)
+    answer = REPORTING[plan.mechanism].decode(plan, heard, tally)
+    return _outcome(plan, heard.reports, answer)
 
 
 def _decode(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int]]) -> Outcome:
     outcome = _decode_all(plan, tally, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome
-    mechanism, ring = SUMMING[plan.mechanism], SUMMING[plan.mechanism].ring(plan)
+    mechanism = SUMMING[plan.mechanism]
+    ring = mechanism.ring(plan)
     unread = frozenset(
         number
         for number, (packed, count) in sums.items()
@@ -202,8 +201,11 @@ def _decode_all(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int
     for packed, _ in sums.values():
         ring.add_packed(total, packed)
     participants = sum(count for _, count in sums.values())
-    answer = mechanism.decode(plan, total, participants, tally)
-    heavy = tuple(mechanism.conclude(plan.question, answer.tally))
+    return _outcome(plan, participants, mechanism.decode(plan, total, participants, tally))
+
+
+def _outcome(plan: AnyPlan, participants: int, answer: Answer) -> Outcome:
+    heavy = tuple(MECHANISMS[plan.mechanism].conclude(plan.question, answer.tally))
     return Outcome("decoded" if answer.decoded else "undecoded", participants, answer, heavy)
 
 

@@ -109,6 +109,7 @@ class Frozen:
     def __init__(self, store: Store) -> None:
         messages = store.messages
         self.plan: Once[tuple[str, int], AnyPlan] = Once(lambda one: store.rounds.plan(*one), 64)
+        self.digest: Once[tuple[str, int], bytes] = Once(self._digest, 1_000)  # of plans
         self.place: Once[str, Place] = Once(store.participants.place, 20_000)
         self.facts: Once[int, Facts] = Once(messages.facts, _PARTICIPANTS, lambda one: one.sum.n)
         self.view: Once[int, View] = Once(self._view, _PARTICIPANTS, lambda one: len(one.sharers))
@@ -131,6 +132,10 @@ class Frozen:
         if kind == "vector":
             return await self.survivors(cohort)
         return (await self.confirmations(cohort)).keys()
+
+    async def _digest(self, one: tuple[str, int]) -> bytes:
+        plan = await self.plan(one)
+        return await asyncio.to_thread(plan.digest)  # a plan may list a long dictionary
 
     async def _view(self, cohort: int) -> View:
         return await read_view(self._messages, cohort, (await self.facts(cohort)).sum)

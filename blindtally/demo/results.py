@@ -14,7 +14,7 @@ from typing import Any
 from blindtally.measures import Found, Score, compare
 from client.fleet import Played
 from protocol.mechanisms import SUMMING, AnyPlan
-from protocol.mechanisms.oracles import OraclePlan
+from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
 from protocol.messages import CohortView, HeavyHitter, StudyView
 from protocol.reporting import ReportPlan
 from protocol.round import Phase
@@ -166,7 +166,7 @@ def measure(
 
 def _room(plan: AnyPlan) -> int:
     """Return how many distinct items a table of `plan` holds; 0 if there is none."""
-    return 0 if isinstance(plan, OraclePlan | ReportPlan) else capacity(plan.cells)
+    return 0 if isinstance(plan, FrequencySketchPlan | ReportPlan) else capacity(plan.cells)
 
 
 def round_result(played: Played, exact: bool) -> RoundResult:

@@ -2,7 +2,7 @@
 
     populations.py   who holds what: draws of counts by round, steady or drifting
     paper.py         the paper's tables, at the paper's price, and its sampled methods
-    oracles.py       count-median and count-sketch at the paper's price
+    sketches.py      count-median and count-sketch at the paper's price
     ours.py          mechanisms of ours, as the service runs them
     curves.py        a curve: a method over a grid, several runs a point
     drawing.py       pictures

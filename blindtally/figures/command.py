@@ -14,7 +14,7 @@ from blindtally.figures import curves, drawing, growth, ldp, rules, words
 from blindtally.figures.curves import Curve, Setting
 from blindtally.figures.populations import DRIFTS, Population, load
 from blindtally.output import failed, write_json
-from protocol.mechanisms.oracles import MOST_CANDIDATES, candidates
+from protocol.mechanisms.frequency_sketches import MOST_CANDIDATES, candidates
 
 _WORDS = [100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000]
 _ROUNDS = [10, 30, 50, 100]

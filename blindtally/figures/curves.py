@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.figures import oracles, ours, paper
+from blindtally.figures import ours, paper, sketches
 from blindtally.figures.populations import Population, Round
 from protocol.item_space import Keys
-from protocol.mechanisms.oracles import MOST_CANDIDATES, candidates
+from protocol.mechanisms.frequency_sketches import MOST_CANDIDATES, candidates
 
 COUNT_SKETCH: Final = "count-sketch"
 SAME_HASHES: Final = "count-sketch, same hashes every round"
@@ -27,9 +27,9 @@ ADAPTIVE: Final = "adaptive IBLT"
 OURS: Final = "adaptive-iblt, ours"
 GOALS: Final = (0.8, 0.9, 0.95)
 BASELINES: Final = {
-    SAME_HASHES: oracles.Kind(signed=True, fresh=False),
-    COUNT_SKETCH: oracles.Kind(signed=True),
-    COUNT_MEDIAN: oracles.Kind(signed=False),
+    SAME_HASHES: sketches.Kind(signed=True, fresh=False),
+    COUNT_SKETCH: sketches.Kind(signed=True),
+    COUNT_MEDIAN: sketches.Kind(signed=False),
 }
 FIGURE_1: Final = (*BASELINES, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS)
 FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, OURS)
@@ -168,7 +168,7 @@ def _score(
     keys: Keys,
     rounds: Sequence[Round],
     points: dict[int, Setting],
-    kind: oracles.Kind,
+    kind: sketches.Kind,
     heavy: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Iterator[tuple[int, str, float]]:
@@ -180,9 +180,9 @@ def _score(
     truth = np.zeros(count, np.bool_)
     truth[where] = heavy
     sizes = sorted({point.words for point in points.values()})
-    scores = oracles.score(rounds, where, count, sizes, oracles.HASHES, kind, rng)
+    scores = sketches.score(rounds, where, count, sizes, sketches.HASHES, kind, rng)
     for x, point in points.items():
-        for hashes in oracles.HASHES:
+        for hashes in sketches.HASHES:
             estimates = scores.get((point.words, hashes))
             if estimates is not None:
                 yield x, f"H = {hashes}", f1(estimates >= point.tau, truth)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.figures import oracles, paper
+from blindtally.figures import paper, sketches
 from blindtally.figures.populations import Population, Round
 
 HASHES: Final = 7  # of the sketch
@@ -111,8 +111,8 @@ def _oracle_errors(
     """Return the sketch's error by words."""
     where = population.domain.encode(population.items)[:, 0].astype(np.int64)
     kept, errors = where[near], {}
-    sizes, kind = sorted({*_WORDS, words}), oracles.Kind(signed=True)
-    scores = oracles.score(drawn, where, population.domain.bound, sizes, (HASHES,), kind, rng)
+    sizes, kind = sorted({*_WORDS, words}), sketches.Kind(signed=True)
+    scores = sketches.score(drawn, where, population.domain.bound, sizes, (HASHES,), kind, rng)
     for (size, _), estimates in scores.items():
         errors[size] = _rms(estimates[kept] - truth[near])
     return errors

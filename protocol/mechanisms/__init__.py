@@ -16,6 +16,14 @@ from protocol.mechanisms.approximate_histogram import (
     ApproximateHistogramPlan,
     ApproximateHistogramQuestion,
 )
+from protocol.mechanisms.frequency_sketches import (
+    COUNT_MEDIAN,
+    COUNT_SKETCH,
+    CountMedianPlan,
+    CountMedianQuestion,
+    CountSketchPlan,
+    CountSketchQuestion,
+)
 from protocol.mechanisms.linear import (
     LINEAR,
     BucketQuestion,
@@ -24,14 +32,6 @@ from protocol.mechanisms.linear import (
     LinearPlan,
 )
 from protocol.mechanisms.local import LOCAL, LocalPlan, LocalQuestion
-from protocol.mechanisms.oracles import (
-    COUNT_MEDIAN,
-    COUNT_SKETCH,
-    CountMedianPlan,
-    CountMedianQuestion,
-    CountSketchPlan,
-    CountSketchQuestion,
-)
 from protocol.mechanisms.prefix_extension import (
     PrefixExtending,
     PrefixPlan,

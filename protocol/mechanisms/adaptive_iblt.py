@@ -28,7 +28,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from protocol.chance import Chance, uniforms
-from protocol.mechanism import Answer, Histogram, Plan, Summing, Terms, add_estimates
+from protocol.mechanism import Answer, Histogram, Plan, Summing, Terms, add_estimates, first_fields
 from protocol.mechanisms.holdings import gather
 from protocol.mechanisms.pace import Pace, Rule, Seen, first, halfway
 from protocol.mechanisms.tables import (
@@ -100,12 +100,7 @@ class AdaptiveIblt(Summing[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         check_words(question, terms)
         t = worst_threshold(question, terms)
         return AdaptiveIbltPlan(
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
-            question=question,
+            **first_fields(question, terms, study, rounds, rng),
             t=t,
             cells=most_cells(question, terms, t),
         )

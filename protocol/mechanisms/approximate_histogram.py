@@ -58,6 +58,7 @@ from protocol.mechanism import (
     Summing,
     SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.holdings import gather
@@ -169,13 +170,8 @@ class ApproximateHistogram(Summing[ApproximateHistogramQuestion, ApproximateHist
         if rounds * shape.rows * shape.width > _MOST_KEPT:
             raise ValueError(f"sketches of {rounds} rounds have more than {_MOST_KEPT:,} cells")
         return ApproximateHistogramPlan(
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             places=rng.randbytes(32).hex(),
-            question=question,
             **shape._asdict(),
         )
 

@@ -19,11 +19,12 @@ Source: [hsu2012]; see `docs/hsu2012.md`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
-from typing import Annotated, Literal, Self, TypeAlias, cast, get_args
+from typing import Annotated, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -35,6 +36,7 @@ from protocol.mechanism import (
     Hex32,
     Histogram,
     Terms,
+    first_fields,
     put_estimates,
     ranked,
     standing_out,
@@ -56,7 +58,18 @@ _SEED = bytes(32)  # any will do where hash functions do not matter
 _STATE, _REPORTS = "state", "reports"  # of a tally: of all rounds so far
 
 
-class LinearQuestion(ReportQuestion):
+class _Asked(TypedDict):
+    """What every map is made for."""
+
+    epsilon: float
+    delta: float
+    size: int
+    seed: bytes
+    noise: Noise
+    relation: Relation
+
+
+class LinearQuestion(ReportQuestion, ABC):
     """Which items are heavy, by noise of one kind for neighbours by one relation."""
 
     mechanism: Name
@@ -70,23 +83,29 @@ class LinearQuestion(ReportQuestion):
         self.projection(_SEED)
         return self
 
+    @abstractmethod
     def projection(self, seed: bytes) -> Projection:
         """Return the map that grows from the 32 bytes of `seed`.
 
         Raises:
             ValueError: if there is none for these parameters; says which is out of its range.
         """
-        raise NotImplementedError
 
     @property
     def scrambled_bits(self) -> int | None:
         """Return the bits of values if they are scrambled."""
         return None
 
-    @property
-    def _size(self) -> int:
+    def _asked(self, seed: bytes) -> _Asked:
         bits = self.scrambled_bits
-        return self.domain.values + 1 if bits is None else 2**bits
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "size": self.domain.values + 1 if bits is None else 2**bits,
+            "seed": seed,
+            "noise": self.noise,
+            "relation": self.relation,
+        }
 
 
 class JlQuestion(LinearQuestion):
@@ -97,15 +116,7 @@ class JlQuestion(LinearQuestion):
 
     def projection(self, seed: bytes) -> Projection:
         """Return JL-HH's map; raises as that of all."""
-        return JohnsonLindenstrauss(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            size=self._size,
-            seed=seed,
-            noise=self.noise,
-            relation=self.relation,
-            rows=self.rows,
-        )
+        return JohnsonLindenstrauss(**self._asked(seed), rows=self.rows)
 
 
 class GlpsQuestion(LinearQuestion):
@@ -123,14 +134,7 @@ class GlpsQuestion(LinearQuestion):
     def projection(self, seed: bytes) -> Projection:
         """Return GLPS-HH's map; raises as that of all."""
         return SparseRecovery(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            size=self._size,
-            seed=seed,
-            noise=self.noise,
-            relation=self.relation,
-            buckets=self.buckets,
-            repetitions=self.repetitions,
+            **self._asked(seed), buckets=self.buckets, repetitions=self.repetitions
         )
 
 
@@ -142,15 +146,7 @@ class BucketQuestion(LinearQuestion):
 
     def projection(self, seed: bytes) -> Projection:
         """Return the Bucket mechanism's map; raises as that of all."""
-        return Bucket(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            size=self._size,
-            seed=seed,
-            noise=self.noise,
-            relation=self.relation,
-            beta=self.beta,
-        )
+        return Bucket(**self._asked(seed), beta=self.beta)
 
 
 AnyLinearQuestion: TypeAlias = Annotated[
@@ -212,13 +208,7 @@ class Linear(Reporting[LinearQuestion, LinearPlan, Sums]):
         """Return the plan of round 1; all that changes later is the seed, which is not used."""
         assert isinstance(question, JlQuestion | GlpsQuestion | BucketQuestion)  # there is no other
         return LinearPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             hashes=rng.randbytes(32).hex(),
         )
 

@@ -16,7 +16,7 @@ Source: [Pan24]; the value for nothing is ours.
 from collections.abc import Iterable
 from functools import cached_property
 from random import Random
-from typing import Literal, cast, get_args
+from typing import Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ from pydantic import model_validator
 from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
-from protocol.mechanism import Answer, Estimate, Histogram, Terms, ranked
+from protocol.mechanism import Answer, Estimate, Histogram, Terms, first_fields, ranked
 from protocol.mechanisms.holdings import values_of
 from protocol.oracles.counts import Counts, Frequencies, Parameters
 from protocol.oracles.goals import Goal, oracle_for
 from protocol.oracles.oracle import Oracle
-from protocol.oracles.registry import oracle_of
+from protocol.oracles.registry import check_as_asked, oracle_of
 from protocol.reporting import SHOWN, Reporting, ReportPlan, ReportQuestion, Reports
 from protocol.tally import Tally
 
@@ -61,7 +61,7 @@ class LocalQuestion(ReportQuestion):
     goal: Goal = "l2"
 
     @model_validator(mode="after")
-    def _is_a_dictionary(self) -> "LocalQuestion":
+    def _is_a_dictionary(self) -> Self:
         if not 2 <= self.domain.values <= MOST_ITEMS:
             raise ValueError(
                 f"{self.mechanism} estimates every item: the domain has {self.domain.values:,} "
@@ -78,11 +78,9 @@ class LocalPlan(ReportPlan):
     parameters: Parameters
 
     @model_validator(mode="after")
-    def _is_the_oracle_asked_for(self) -> "LocalPlan":
-        made = self.oracle
-        asked = self.question.mechanism, self.question.epsilon, self.question.domain.values + 1
-        if (made.name, made.epsilon, made.domain) != asked or made.parameters != self.parameters:
-            raise ValueError("the parameters are not those of the oracle that is asked for")
+    def _is_the_oracle_asked_for(self) -> Self:
+        asked = self.question
+        check_as_asked(self.parameters, asked.mechanism, asked.epsilon, asked.domain.values + 1)
         return self
 
     @cached_property
@@ -107,13 +105,7 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
         """
         oracle = oracle_for(self.name, question.epsilon, question.domain.values + 1, question.goal)
         return LocalPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             parameters=oracle.parameters,
         )
 

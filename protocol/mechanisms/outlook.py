@@ -11,6 +11,7 @@ read a table that is stuck. One that is sampled again begins anew, as if it had 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,14 +128,46 @@ def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Fl
     return rates * devices, np.sqrt(drift.dispersion * rates * devices + variances * devices**2)
 
 
-def worth_tracking(plan: Plan, tally: Tally, nbytes: int) -> tuple[Group, ...]:
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """What all items of `tally` will have come to at the end of the study, with deviations.
+
+    It is that after `plan`'s round.
+    """
+
+    plan: Plan
+    tally: Tally
+    totals: Floats
+    deviations: Floats
+
+    @classmethod
+    def of(cls, plan: Plan, tally: Tally) -> "Outlook":
+        """Return what is to be expected, of no items before there was a round."""
+        if not tally.items:
+            return cls(plan, tally, np.zeros(0), np.zeros(0))
+        levels = filter_levels(history_of(tally), drift_of(tally))
+        to_come = (plan.rounds - plan.round) * plan.terms.devices
+        spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
+        return cls(plan, tally, levels.totals + levels.rates * to_come, np.sqrt(spread))
+
+    def reaches(self, hope: float) -> NDArray[np.bool_]:
+        """Return which totals, with `hope` deviations, will reach the threshold."""
+        hoped: Floats = self.totals + hope * self.deviations
+        return hoped >= self.plan.question.threshold
+
+    def reaching(self, hope: float) -> list[str]:
+        """Return the items whose totals do so, the highest first."""
+        found = np.flatnonzero(self.reaches(hope))
+        ordered = found[np.argsort(-self.totals[found], kind="stable")]
+        return [self.tally.items[row] for row in ordered.tolist()]
+
+
+def worth_tracking(outlook: Outlook, nbytes: int) -> tuple[Group, ...]:
     """Return counters for the items that may yet be heavy, the most frequent first.
 
     They, and a total for each group of one width, take at most `nbytes`.
     """
-    if not tally.items:
-        return ()
-    items = _reaching(plan, tally, _HOPE)
+    plan, tally, items = outlook.plan, outlook.tally, outlook.reaching(_HOPE)
     bits = _bits(plan, tally, items)
     most = plan.terms.devices * plan.question.contribution
     bits_beside = 8 * (1 + sum(lane.nbytes for lane in beside(most)))
@@ -168,23 +201,21 @@ def _bits(plan: Plan, tally: Tally, items: Sequence[str]) -> NDArray[np.int64]:
     return widened
 
 
-def likely_heavy(plan: Plan, tally: Tally) -> list[str]:
-    """Return the items that will be heavy in the end, by what is known after `plan`'s round.
+def likely_heavy(outlook: Outlook) -> list[str]:
+    """Return the items that will be heavy in the end, by what is known by now.
 
     That is sure to a deviation while there is time to become surer, in the last quarter of a
     study it is what is expected.
     """
-    is_last = plan.round + 1 > (1 - _LAST) * plan.rounds
-    doubt = 0.0 if is_last else _DOUBT
-    return _reaching(plan, tally, -doubt) if tally.items else []
+    is_last = outlook.plan.round + 1 > (1 - _LAST) * outlook.plan.rounds
+    return outlook.reaching(0.0 if is_last else -_DOUBT)
 
 
 def give_up(plan: Plan, tally: Tally) -> Tally:
     """Return `tally` without the numbers of items that will not be heavy after `plan`'s round."""
     if len(tally.items) <= _MANY:
         return tally
-    totals, deviations = _outlook(plan, tally)
-    hopeless = totals + _GIVEN_UP * deviations < plan.question.threshold
+    hopeless = ~Outlook.of(plan, tally).reaches(_GIVEN_UP)
     names = [tally.items[row] for row in np.flatnonzero(hopeless).tolist()]
     keys = np.concatenate([given_up(plan, tally), plan.question.domain.keys_of(names)])
     return tally.where(~hopeless).keep(_KEYS, np.unique(keys, axis=0)[:_MOST_KEYS])
@@ -195,22 +226,6 @@ def given_up(plan: Plan, tally: Tally) -> Keys:
     none = np.zeros((0, plan.question.domain.chunks), np.uint64)
     found: Keys = tally.arrays.get(_KEYS, none)
     return found
-
-
-def _reaching(plan: Plan, tally: Tally, hope: float) -> list[str]:
-    """Return the items whose totals, with `hope` deviations, will reach the threshold."""
-    totals, deviations = _outlook(plan, tally)
-    found = np.flatnonzero(totals + hope * deviations >= plan.question.threshold)
-    ordered = found[np.argsort(-totals[found], kind="stable")]
-    return [tally.items[row] for row in ordered.tolist()]
-
-
-def _outlook(plan: Plan, tally: Tally) -> tuple[Floats, Floats]:
-    """Return what all items will have come to at the end of the study, with deviations."""
-    levels = filter_levels(history_of(tally), drift_of(tally))
-    to_come = (plan.rounds - plan.round) * plan.terms.devices
-    spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
-    return levels.totals + levels.rates * to_come, np.sqrt(spread)
 
 
 def _crowd(tally: Tally, participants: int) -> Floats:

@@ -31,6 +31,7 @@ from protocol.mechanism import (
     Hex32,
     Histogram,
     Terms,
+    first_fields,
     put_estimates,
     ranked,
     standing_out,
@@ -41,7 +42,7 @@ from protocol.oracles.counts import Parameters
 from protocol.oracles.goals import oracle_for
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.prefix import PrefixExtension
-from protocol.oracles.registry import oracle_of
+from protocol.oracles.registry import check_as_asked, oracle_of
 from protocol.reporting import SHOWN, Reporting, ReportPlan, ReportQuestion, Reports
 from protocol.tally import Tally
 
@@ -103,10 +104,8 @@ class PrefixPlan(ReportPlan):
 
     @model_validator(mode="after")
     def _is_the_oracle_asked_for(self) -> Self:
-        made, asked = oracle_of(self.parameters), self.question
-        wanted = asked.oracle, asked.epsilon, 2**asked.hashed_bits
-        if (made.name, made.epsilon, made.domain) != wanted or made.parameters != self.parameters:
-            raise ValueError("the parameters are not those of the oracle that is asked for")
+        asked = self.question
+        check_as_asked(self.parameters, asked.oracle, asked.epsilon, 2**asked.hashed_bits)
         return self
 
     @cached_property
@@ -142,13 +141,7 @@ class PrefixExtending(Reporting[PrefixQuestion, PrefixPlan, Kept]):
     ) -> PrefixPlan:
         """Return the plan of round 1; all that changes later is the seed, which is not used."""
         return PrefixPlan(
-            mechanism=question.mechanism,
-            question=question,
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
+            **first_fields(question, terms, study, rounds, rng),
             parameters=question.chosen.parameters,
             hashes=rng.randbytes(32).hex(),
         )

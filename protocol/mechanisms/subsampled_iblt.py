@@ -49,6 +49,7 @@ from protocol.mechanism import (
     Summing,
     SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.holdings import gather
@@ -171,12 +172,7 @@ class SubsampledIblt(Summing[SubsampledIbltQuestion, SubsampledIbltPlan]):
             t = question.t or rule
             tables, cells = 1, most_cells(question, terms, t)
         return SubsampledIbltPlan(
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
-            question=question,
+            **first_fields(question, terms, study, rounds, rng),
             t=t,
             cells=cells,
             tables=tables,

@@ -161,11 +161,14 @@ def check_words(question: SumQuestion, terms: Terms, parts: int = 1, least: int 
     while most_cells(question.model_copy(update={"words": needed}), terms, 1.0) < cells:
         needed += 1  # each lane ends on a whole byte
     if question.words < parts * needed:
-        raise ValueError(
-            f"{question.words} words are too few for a table of {LEAST_CAPACITY} items "
-            f"of this domain from {terms.devices:,} devices: "
-            f"{max(parts * needed, least)} words are needed"
-        )
+        devices = f"{terms.devices:,} devices"
+        purpose = f"for a table of {LEAST_CAPACITY} items of this domain from {devices}"
+        raise ValueError(too_few(question, purpose, max(parts * needed, least)))
+
+
+def too_few(question: SumQuestion, purpose: str, needed: int) -> str:
+    """Return why the question's words do not do for `purpose`, and how many do."""
+    return f"{question.words} words are too few {purpose}: {needed} words are needed"
 
 
 def worst_threshold(question: SumQuestion, terms: Terms) -> float:

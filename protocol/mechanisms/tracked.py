@@ -2,8 +2,8 @@
 
 After a few rounds most of what devices hold is known. Each item that may be heavy by then is
 *tracked*: it has a counter of a few bits (`counters.py`), which costs a tenth of a key in a
-table and counts exactly. What is left is sampled at threshold t into an IBLT as ever
-(`tables.py`), and since the frequent items are no longer in it, t is small and the rare are found.
+table and counts exactly. What is left is sampled at threshold t into an IBLT (`untracked.py`) as
+ever, and since the frequent items are no longer in it, t is small and the rare are found.
 Items are tracked from the round after their first sample on, as long as they may yet be heavy,
 and their totals are estimated with the rounds before that in mind (`local_level.py`):
 
@@ -18,7 +18,7 @@ The next t is the one at which the table would be nearly full. What it would hol
 told by Good and Turing: of keys not seen before as many tokens as this time had one token each.
 
 Items of a `hashed` domain are tracked by the names of their keys, and the strings of those that
-are about to be heavy are fetched in pieces beside the counters (`strings.py`).
+are about to be heavy are fetched in pieces beside the counters (`strings.py`, `fetching.py`).
 
 What devices learn: the list of tracked items, which is what the study knows so far, and, by the
 width of an item's counter, about how frequent it is.
@@ -40,59 +40,44 @@ from protocol.confidence import reaches
 from protocol.hashed import Hashed
 from protocol.local_level import STATIONARY, filter_levels
 from protocol.mechanism import (
-    WORD_BITS,
     Answer,
     Estimate,
     Histogram,
     Plan,
     Summing,
-    SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.counters import Counters, Group
+from protocol.mechanisms.fetching import COUNTED, Fetching
 from protocol.mechanisms.holdings import check_contribution, gather
 from protocol.mechanisms.outlook import (
+    Outlook,
     crowd,
     drift_of,
     expect,
     give_up,
     given_up,
     history_of,
-    likely_heavy,
     remember,
     remember_slips,
     slipped,
     worth_tracking,
 )
-from protocol.mechanisms.strings import NUMBER_BYTES, Fetch, Fetches, Strings, numbers_for
+from protocol.mechanisms.strings import Fetch, Fetches, Strings
 from protocol.mechanisms.tables import (
     MOST_CELLS,
     Table,
     TableQuestion,
     check_words,
-    fitting_cells,
-    in_mode,
     least_bytes,
-    likely,
-    likely_cell,
-    worst_threshold,
 )
+from protocol.mechanisms.untracked import Untracked
 from protocol.sampling import Threshold
-from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Iblt, Listing
+from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
-
-# Deviations of the number of keys that a table keeps free. Known keys do not help a tight one.
-_SPARE = {"default": 1.0, "tight": 2.0}
-_SHARE = 0.75  # of the bytes that counters may take
-_FETCHED = 0.3  # of the bytes beside the counters that strings may take
-_ONE_FETCHED = 0.5  # of those bytes that a single piece may take
-_LEAST_FETCHED = _ONE_FETCHED * (1 - _SHARE)  # of all bytes, whatever the counters take
-_FACTOR = 3.0  # that t changes by at most
-_SURPRISE = 0.125  # of all tokens: what one item that nobody knew of may hold
-_ROOM = 4.0  # by which more may be sampled than is expected, before the table cannot be read
 
 
 class TrackedQuestion(TableQuestion):
@@ -134,7 +119,12 @@ class TrackedPlan(Plan):
     @property
     def threshold(self) -> Threshold:
         """Return how devices sample what is not tracked."""
-        return Threshold(self.t, self.question.contribution)
+        return self.untracked.threshold
+
+    @property
+    def untracked(self) -> Untracked:
+        """Return how the table is filled."""
+        return Untracked(self.question, self.terms, self.t, self.most)
 
     @property
     def counters(self) -> Counters:
@@ -145,14 +135,17 @@ class TrackedPlan(Plan):
     @property
     def strings(self) -> Fetches:
         """Return the pieces of strings that are fetched."""
-        return Fetches(self.fetches, self.counters.most, _numbers(self))
+        return self.fetching.pieces(self.fetches)
+
+    @property
+    def fetching(self) -> Fetching:
+        """Return how the study's strings are fetched."""
+        return Fetching(self.question, self.terms, self.rounds)
 
     @property
     def table(self) -> Table:
         """Return the table of what is not."""
-        cell = likely_cell(self.question, self.most, self.t)
-        cell = in_mode(self.question, cell, self.cells)
-        return Table(Iblt(cell, self.cells, bytes.fromhex(self.seed)), self.threshold)
+        return self.untracked.table(self.cells, bytes.fromhex(self.seed))
 
 
 class Tracked(Summing[TrackedQuestion, TrackedPlan]):
@@ -169,26 +162,15 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             ValueError: if `words` do not hold a table of a few keys, or not the pieces that
                 fetch the longest string in so many rounds; says how many do.
         """
-        least = _piece_words(question, terms, rounds)
-        check_words(question, terms, least=least)
-        if question.words < least and isinstance(question.domain, Hashed):
-            raise ValueError(
-                f"{question.words} words are too few to fetch strings of "
-                f"{question.domain.max_bytes} bytes in {rounds} rounds: {least} words are needed, "
-                "or fewer max_bytes"
-            )
-        t = worst_threshold(question, terms)
-        most = likely(question, terms, t)
+        fetching = Fetching(question, terms, rounds)
+        check_words(question, terms, least=fetching.least_words)
+        fetching.check_words()
+        untracked = Untracked.first(question, terms)
         return TrackedPlan(
-            study=study,
-            round=1,
-            rounds=rounds,
-            terms=terms,
-            seed=rng.randbytes(32).hex(),
-            question=question,
-            t=t,
-            cells=_cells(question, question.nbytes, most, t),
-            most=most,
+            **first_fields(question, terms, study, rounds, rng),
+            t=untracked.t,
+            cells=untracked.cells(question.nbytes),
+            most=untracked.most,
         )
 
     def ring(self, plan: TrackedPlan) -> Ring:
@@ -268,26 +250,26 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         """Return the plan of the next round: who is tracked by now, and a t for the others."""
         question, terms = plan.question, plan.terms
         # A table is left whatever is tracked and fetched: what is new comes by no other way.
-        spare = max(0, question.nbytes - least_bytes(question, terms))
-        groups = worth_tracking(plan, tally, min(spare, int(_SHARE * question.nbytes)))
+        least, outlook = least_bytes(question, terms), Outlook.of(plan, tally)
+        spare = max(0, question.nbytes - least)
+        groups = worth_tracking(outlook, min(spare, int(COUNTED * question.nbytes)))
         counters = Counters(groups, plan.counters.most)
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
-        fetches = _to_fetch(plan, counters, tally, left, least_bytes(question, terms))
-        strings = Fetches(fetches, counters.most, _numbers(plan))
-        left -= strings.lane.nbytes if fetches else 0
-        t, most = plan.t, likely(question, terms, plan.t)
-        if answer is not None:
+        strings = plan.fetching.following(outlook, counters, left, least)
+        left -= strings.lane.nbytes if strings.wanted else 0
+        if answer is None:
+            untracked = plan.untracked.unheard()
+        else:
             keys, values = (crowd(tally) * of for of in _outside(plan, counters, answer))
-            room = capacity(_cells(question, left, plan.most, plan.t))
-            t *= float(np.clip(keys / _aim(room, question.table), 1 / _FACTOR, _FACTOR))
-            t = min(max(1.0, t), 2 * worst_threshold(question, terms))
-            sampling = Threshold(t, question.contribution)
-            units = values * plan.threshold.unit / sampling.unit
-            room_for = _ROOM * units + 16 * sampling.bound
-            everybody = likely(question, terms, t)
-            most = int(min(everybody, max(room_for, _SURPRISE * everybody)))
-        cells = _cells(question, left, most, t)
-        return plan.following(rng, groups=groups, fetches=fetches, t=t, cells=cells, most=most)
+            untracked = plan.untracked.following(keys, values, left)
+        return plan.following(
+            rng,
+            groups=groups,
+            fetches=strings.wanted,
+            t=untracked.t,
+            cells=untracked.cells(left),
+            most=untracked.most,
+        )
 
     def conclude(self, question: TrackedQuestion, tally: Tally) -> list[Estimate]:
         """Return the items whose totals reach the threshold, by the assumption asked for.
@@ -331,64 +313,6 @@ def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
     untracked = [item for item in tally.items if item not in rows]
     known = plan.question.domain.keys_of(untracked), given_up(plan, tally)
     return plan.table.iblt.list_entries(table, np.unique(np.concatenate(known), axis=0))
-
-
-def _to_fetch(
-    plan: TrackedPlan, counters: Counters, tally: Tally, nbytes: int, table: int
-) -> tuple[Fetch, ...]:
-    """Return the next pieces of the strings of items that will be heavy, the heaviest first.
-
-    `nbytes` are what counters leave for them and a table, which takes `table` at least.
-    """
-    domain = plan.question.domain
-    if not isinstance(domain, Hashed) or not counters.items:
-        return ()
-    strings = Strings.of(domain, tally)
-    missing = [name for name in likely_heavy(plan, tally) if name in counters.rows]
-    missing = [name for name in missing if name not in strings.whole]
-    numbers = _numbers(plan)
-    fetches = tuple(strings.next_piece(name, numbers) for name in missing)
-    wanted = Fetches(fetches, counters.most, numbers)
-    one = min(1, wanted.fitting(int(_ONE_FETCHED * nbytes)))
-    fitting = max(one, wanted.fitting(int(_FETCHED * nbytes)))
-    fitting = min(fitting, wanted.fitting(max(0, nbytes - table)))
-    to_come = len(fetches) * strings.pieces(numbers)
-    pace = math.ceil(2 * to_come / max(1, plan.rounds - plan.round))
-    return fetches[: min(fitting, pace)]
-
-
-def _piece_words(question: SumQuestion, terms: Terms, rounds: int) -> int:
-    """Return the words that fetch the longest string, from the second round on; 0 if none is."""
-    if not isinstance(question.domain, Hashed):
-        return 0
-    least = -(-question.domain.max_bytes // (NUMBER_BYTES * max(1, rounds - 1)))
-    one = Fetches((Fetch(name="", piece=0),), terms.devices * question.contribution, least)
-    return math.ceil(8 * one.lane.nbytes / _LEAST_FETCHED / WORD_BITS)
-
-
-def _most_numbers(question: SumQuestion, terms: Terms) -> int:
-    """Return the numbers of a piece that fits whatever the counters take."""
-    bits = Fetches((), terms.devices * question.contribution, 1).lane.bits
-    return int(8 * _LEAST_FETCHED * question.nbytes) // bits
-
-
-def _numbers(plan: TrackedPlan) -> int:
-    domain = plan.question.domain
-    if not isinstance(domain, Hashed):
-        return 1
-    most = _most_numbers(plan.question, plan.terms)
-    return max(1, min(numbers_for(domain, plan.rounds), most))
-
-
-def _cells(question: SumQuestion, nbytes: int, most: int, t: float) -> int:
-    """Return the cells that fit in `nbytes`, and at least those of one key."""
-    fitting = fitting_cells(question, likely_cell(question, most, t), nbytes)
-    return max(cells_for(1), fitting)
-
-
-def _aim(room: int, mode: Literal["default", "tight"]) -> float:
-    """Return how many keys to expect in a table that has room for so many."""
-    return max(1.0, room - _SPARE[mode] * math.sqrt(room))
 
 
 def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[float, float]:

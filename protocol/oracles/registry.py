@@ -48,3 +48,15 @@ def oracle_of(parameters: Parameters) -> Oracle:
         return ORACLES[name](**rest)  # type: ignore[arg-type]  # checked by the class
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def check_as_asked(parameters: Parameters, name: str, epsilon: float, domain: int) -> None:
+    """Check that these are the `parameters`, all of them, of an oracle as a question asks for it.
+
+    Raises:
+        ValueError: if they are another's, or some are left to defaults. Also as `oracle_of`.
+    """
+    made = oracle_of(parameters)
+    asked = name, epsilon, domain
+    if (made.name, made.epsilon, made.domain) != asked or made.parameters != parameters:
+        raise ValueError("the parameters are not those of the oracle that is asked for")

@@ -63,7 +63,8 @@ async def join(
         enrolment = bytes.fromhex(wish.enrolment or "") if plan.registry else b""
         signature = bytes.fromhex(wish.signature)
         entry = Entry(bytes.fromhex(wish.identity), keys, signature, enrolment)
-    if not is_signed(entry.identity, advertisement(plan.digest(), keys), signature):
+    digest = await service.frozen.digest((study, number))
+    if not is_signed(entry.identity, advertisement(digest, keys), signature):
         raise malformed("the signature is not that of the identity under keys and plan")
     if plan.registry and not plan.registry.admits(entry.identity, enrolment):
         detail = "the registrar of this study has not signed this identity for it"

@@ -38,7 +38,7 @@ async def put_report(
     size = packed_bytes(nbytes, has_registrar)
     packed = await read_body(request, size, size)
     report = Report.unpack(bytes.fromhex(identity), packed, nbytes, has_registrar)
-    if report.digest != plan.digest():
+    if report.digest != await service.frozen.digest((study, number)):
         detail = "the report was made for another plan: take part in the round as it is shown"
         raise Refusal(ProblemType.OTHER_PLAN, detail)
     with blame():

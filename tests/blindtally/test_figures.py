@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.data import DataError
-from blindtally.figures import curves, growth, oracles, ours, paper
+from blindtally.figures import curves, growth, ours, paper, sketches
 from blindtally.figures.curves import Curve, Point, Setting
 from blindtally.figures.populations import DRIFTS, ROOT, Drift, Population, load
 from blindtally.figures.rules import compare
@@ -92,13 +92,13 @@ def test_sampled_estimates_are_unbiased() -> None:
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_oracles_estimate_every_candidate(signed: bool) -> None:
+def test_sketches_estimate_every_candidate(signed: bool) -> None:
     rng, people = np.random.default_rng(5), population()
     rounds = list(people.rounds(4, 2000, rng))
     truth = np.zeros(16**3)
     truth[:300] = np.sum(rounds, axis=0)
-    kind = oracles.Kind(signed)
-    scores = oracles.score(rounds, np.arange(300), 16**3, [8, 30_000], (5, 7), kind, rng)
+    kind = sketches.Kind(signed)
+    scores = sketches.score(rounds, np.arange(300), 16**3, [8, 30_000], (5, 7), kind, rng)
     assert set(scores) == {(30_000, 5), (30_000, 7)}  # 8 words are no two cells a row
     assert np.abs(scores[30_000, 7] - truth).max() < 12
 
@@ -109,8 +109,8 @@ def test_errors_add_up_where_hashes_stay_and_cancel_where_they_are_fresh() -> No
     rounds = list(people.rounds(16, 2000, rng))
     errors = {}
     for fresh in (True, False):
-        kind = oracles.Kind(signed=True, fresh=fresh)
-        found = oracles.score(rounds, np.arange(300), 16**3, [400], (7,), kind, rng)[400, 7]
+        kind = sketches.Kind(signed=True, fresh=fresh)
+        found = sketches.score(rounds, np.arange(300), 16**3, [400], (7,), kind, rng)[400, 7]
         errors[fresh] = float((found[300:] ** 2).mean() ** 0.5)
     assert errors[False] / errors[True] == pytest.approx(4, rel=0.25)
 

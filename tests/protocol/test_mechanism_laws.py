@@ -35,7 +35,11 @@ from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.mechanisms.approximate_histogram import ApproximateHistogramQuestion
 from protocol.mechanisms.counters import Group
-from protocol.mechanisms.oracles import CountMedianQuestion, CountSketchQuestion, OracleQuestion
+from protocol.mechanisms.frequency_sketches import (
+    CountMedianQuestion,
+    CountSketchQuestion,
+    FrequencySketchQuestion,
+)
 from protocol.mechanisms.outlook import remember
 from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
@@ -106,7 +110,7 @@ def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
 
 
-def oracle(kind: type[OracleQuestion], contribution: int, hashes: int) -> Example:
+def sketch(kind: type[FrequencySketchQuestion], contribution: int, hashes: int) -> Example:
     question = kind(
         threshold=5, contribution=contribution, domain=LETTERS, words=300, hashes=hashes
     )
@@ -132,9 +136,9 @@ EXAMPLES = {
     "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, practical": histogram(6, 5),
-    "count-median": oracle(CountMedianQuestion, 6, 3),
-    "count-sketch": oracle(CountSketchQuestion, 6, 3),
-    "count-sketch, one item each": oracle(CountSketchQuestion, 1, 4),
+    "count-median": sketch(CountMedianQuestion, 6, 3),
+    "count-sketch": sketch(CountSketchQuestion, 6, 3),
+    "count-sketch, one item each": sketch(CountSketchQuestion, 1, 4),
     "tracked, nothing": tracked(6, 2.5),
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),

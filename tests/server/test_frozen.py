@@ -121,6 +121,14 @@ async def test_a_plan_is_read_once_for_all_who_join(
     assert (await party.devices[0].apply(party.study, 1)).status_code == 200
 
 
+async def test_a_plans_digest_is_made_once(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = Frozen(party.served.app.state.service.store)
+    digest = (await fresh.plan((party.study, 1))).digest()
+    assert await fresh.digest((party.study, 1)) == digest
+    monkeypatch.setattr("protocol.mechanism.Plan.digest", None)  # whoever calls it fails
+    assert await fresh.digest((party.study, 1)) == digest
+
+
 async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:
     """A process that did not look while they were there finds that the cohort is over."""
     await party.go(*STEPS)

@@ -16,7 +16,7 @@ from protocol.mechanisms.approximate_histogram import (
     ApproximateHistogramPlan,
     ApproximateHistogramQuestion,
 )
-from protocol.mechanisms.oracles import enumerate_keys
+from protocol.mechanisms.frequency_sketches import enumerate_keys
 from protocol.simulation import run_study
 from protocol.sketches.count_sketch import CountSketch, median
 from protocol.tally import NOTHING

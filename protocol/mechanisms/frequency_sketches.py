@@ -1,4 +1,4 @@
-"""Frequency oracles as mechanisms: the baselines, which score every candidate in every round.
+"""Frequency sketches as mechanisms: the baselines, which score every candidate in every round.
 
 Devices add all they hold, unsampled, to a sketch of counters (`sketches/count_sketch.py`): rows
 of counts, `count-median`, or of counts with random signs, `count-sketch`. The reader asks the
@@ -33,6 +33,7 @@ from protocol.mechanism import (
     Summing,
     SumQuestion,
     Terms,
+    first_fields,
     ranked,
 )
 from protocol.mechanisms.holdings import gather
@@ -46,7 +47,7 @@ _MOST_COUNT = 2**31
 _SCORES, _VARIANCES = "scores", "variances"  # of a tally: numbers by candidate
 
 
-class OracleQuestion(SumQuestion, ABC):
+class FrequencySketchQuestion(SumQuestion, ABC):
     """Which items of an enumerable `domain` are heavy; a sketch has `hashes` rows."""
 
     mechanism: str
@@ -62,10 +63,10 @@ class OracleQuestion(SumQuestion, ABC):
         return self
 
 
-class OraclePlan(Plan, ABC):
+class FrequencySketchPlan(Plan, ABC):
     """Add all items to a sketch of `width` cells a row."""
 
-    question: OracleQuestion
+    question: FrequencySketchQuestion
     width: int = Field(ge=2, le=2**26)
 
     @model_validator(mode="after")
@@ -88,42 +89,42 @@ class OraclePlan(Plan, ABC):
         )
 
 
-class CountMedianQuestion(OracleQuestion):
+class CountMedianQuestion(FrequencySketchQuestion):
     """Scored by counts without signs."""
 
     mechanism: Literal["count-median"] = "count-median"
 
 
-class CountSketchQuestion(OracleQuestion):
+class CountSketchQuestion(FrequencySketchQuestion):
     """Scored by counts with signs."""
 
     mechanism: Literal["count-sketch"] = "count-sketch"
 
 
-class CountMedianPlan(OraclePlan):
+class CountMedianPlan(FrequencySketchPlan):
     """Add all items to rows of counts."""
 
     mechanism: Literal["count-median"] = "count-median"
     question: CountMedianQuestion
 
 
-class CountSketchPlan(OraclePlan):
+class CountSketchPlan(FrequencySketchPlan):
     """Add all items, with signs, to rows of counts."""
 
     mechanism: Literal["count-sketch"] = "count-sketch"
     question: CountSketchQuestion
 
 
-class Oracle(Summing[OracleQuestion, OraclePlan]):
+class FrequencySketch(Summing[FrequencySketchQuestion, FrequencySketchPlan]):
     """See the module's docstring."""
 
-    def __init__(self, name: str, plan: type[OraclePlan]) -> None:
+    def __init__(self, name: str, plan: type[FrequencySketchPlan]) -> None:
         self.name = name
         self._plan = plan
 
     def first_plan(
-        self, question: OracleQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> OraclePlan:
+        self, question: FrequencySketchQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> FrequencySketchPlan:
         """Return the plan of round 1; all that changes later is the seed.
 
         Raises:
@@ -134,32 +135,21 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
             bits = 2 * question.hashes * cell_bits(_most_count(question, terms), True)
             needed = -(-bits // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
-        return self._plan.model_validate(
-            {
-                "mechanism": self.name,
-                "study": study,
-                "round": 1,
-                "rounds": rounds,
-                "terms": terms,
-                "seed": rng.randbytes(32).hex(),
-                "question": question,
-                "width": width,
-            }
-        )
+        return self._plan(**first_fields(question, terms, study, rounds, rng), width=width)
 
-    def ring(self, plan: OraclePlan) -> Ring:
+    def ring(self, plan: FrequencySketchPlan) -> Ring:
         """Return the ring of the round's sketches."""
         return plan.sketch.ring
 
     def encode_sum(
-        self, plan: OraclePlan, histograms: Iterable[Histogram], chance: Chance
+        self, plan: FrequencySketchPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' sketches, bit for bit, adding each item once."""
         del chance  # every item is added
         held = gather(plan.question, histograms)
         return plan.sketch.insert(held.keys, held.total(held.counts))
 
-    def fault(self, plan: OraclePlan, total: Vector, participants: int) -> str | None:
+    def fault(self, plan: FrequencySketchPlan, total: Vector, participants: int) -> str | None:
         """Return which of the sketch's laws `total` breaks; `count_sketch.py` has the odds.
 
         Not seen is a device that takes from one item and gives to another, and, with signs,
@@ -167,7 +157,9 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
         """
         return plan.sketch.fault(total, participants * plan.question.contribution)
 
-    def decode(self, plan: OraclePlan, total: Vector, participants: int, tally: Tally) -> Answer:
+    def decode(
+        self, plan: FrequencySketchPlan, total: Vector, participants: int, tally: Tally
+    ) -> Answer:
         """Return the `SHOWN` highest estimates; the tally has them all, and is always decoded."""
         del participants
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
@@ -181,7 +173,7 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
         found = _named(plan.question.domain, top, scores, variances)
         return Answer(True, float((scores >= 0.5).sum()), tuple(found), tally)
 
-    def conclude(self, question: OracleQuestion, tally: Tally) -> list[Estimate]:
+    def conclude(self, question: FrequencySketchQuestion, tally: Tally) -> list[Estimate]:
         """Return the items whose estimates add up to the threshold, highest first."""
         scores = tally.arrays.get(_SCORES, np.zeros(0))
         variances = tally.arrays.get(_VARIANCES, scores)
@@ -189,8 +181,8 @@ class Oracle(Summing[OracleQuestion, OraclePlan]):
         return _named(question.domain, heavy, scores, variances)
 
 
-COUNT_MEDIAN = Oracle("count-median", CountMedianPlan)
-COUNT_SKETCH = Oracle("count-sketch", CountSketchPlan)
+COUNT_MEDIAN = FrequencySketch("count-median", CountMedianPlan)
+COUNT_SKETCH = FrequencySketch("count-sketch", CountSketchPlan)
 
 
 def candidates(domain: Domain) -> int:
@@ -229,6 +221,6 @@ def _most_count(question: SumQuestion, terms: Terms) -> int:
     return most
 
 
-def _most_width(question: OracleQuestion, terms: Terms) -> int:
+def _most_width(question: FrequencySketchQuestion, terms: Terms) -> int:
     bits = cell_bits(_most_count(question, terms), _is_signed(question))
     return question.words * WORD_BITS // (bits * question.hashes)

@@ -12,7 +12,7 @@ from protocol.chance import seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import WORD_BITS, Terms
 from protocol.mechanisms import MECHANISMS, parse_question
-from protocol.mechanisms.oracles import SHOWN, candidates
+from protocol.mechanisms.frequency_sketches import SHOWN, candidates
 from protocol.simulation import run_study
 from protocol.tally import NOTHING
 
