@@ -1,13 +1,14 @@
 """How many words TrieHH finds in a large population, how well, and how fast.
 
     python -m benchmarks.triehh [--words PATH] [--devices N ...] [--epsilon E] [--mode MODE ...]
-                                [--seeds N] [--json PATH]
+                                [--stride S] [--tables] [--seeds N] [--json PATH]
 
 Each of N devices holds one word of 3 to 9 letters, drawn by the counts in PATH: lines of
 "word,count" or "word count", also in gzip. Without PATH words are made up, with frequencies like
 those of real ones. There are ten levels of 27 symbols, delta is 1e-6 over all of them, frontiers
 fill 2^16 words of 16 bits at most, and figures are means over the seeds. Cohorts are of 100,000:
-with noise each has all of it, so ten have ten times the variance.
+with noise each has all of it, so ten have ten times the variance. --stride takes so many symbols a
+level, and with --tables votes travel in tables where these are smaller.
 
     recall@K   the share of the K words held by most that are found at all
     F1@K       the harmonic mean of that and of the share of the K best that are among these K
@@ -54,21 +55,20 @@ def figures(found: Found, devices: Population) -> dict[str, tuple[float, str]]:
     }
 
 
-def measured(
-    devices: int, epsilon: float, mode: Mode, seeds: int, words: Path | None
-) -> Iterator[Row]:
+def measured(devices: int, mode: Mode, options: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of studies of one kind."""
-    source = frequencies(words)
+    source = frequencies(options.words)
     started = time.process_time()
-    plan = planned(devices, epsilon, mode)
+    plan = planned(devices, options.epsilon, mode, stride=options.stride, tables=options.tables)
     name = f"{devices:.0e} {mode}"
     yield Row(f"{name}: design, CPU", time.process_time() - started, "s")
     runs = []
-    for seed in range(seeds):
+    for seed in range(options.seeds):
         rng = np.random.default_rng(seed)
         people = population(*source, devices, rng)
         runs.append(figures(study(plan, people, seeded(rng), rng), people))
-    known = _FOUND.get(devices, {}) if epsilon == 1 and mode == "sample-threshold" else {}
+    alike = (options.epsilon, mode, options.stride) == (1, "sample-threshold", 1)
+    known = _FOUND.get(devices, {}) if alike else {}
     for figure, (_, unit) in runs[0].items():
         value = float(np.mean([run[figure][0] for run in runs]))
         beside = known.get(figure)
@@ -84,6 +84,8 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[10**6, 10**5])
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--mode", nargs="+", choices=modes, default=["sample-threshold"])
+    parser.add_argument("--stride", type=int, default=1, help="symbols a level")
+    parser.add_argument("--tables", action="store_true", help="votes in tables where smaller")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
@@ -93,9 +95,7 @@ def main() -> None:
         row
         for mode in options.mode
         for devices in options.devices
-        for row in measured(
-            devices, options.epsilon, cast("Mode", mode), options.seeds, options.words
-        )
+        for row in measured(devices, cast("Mode", mode), options)
     ]
     report(rows, "prototype", options.json)
 

@@ -14,7 +14,8 @@ from protocol.chance import Chance
 from protocol.digits import Rows
 from protocol.domain import Alphabet
 from protocol.mechanism import Estimate, Terms
-from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion, votes_of
+from protocol.mechanisms.trie_votes import vector_of
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.noise import skellam_sum
 from protocol.privacy.release import Mode
 from protocol.tally import NOTHING
@@ -98,7 +99,14 @@ def population(
     return Population(names, DOMAIN.rows_of(names), held)
 
 
-def planned(devices: int, epsilon: float, mode: Mode = "sample-threshold") -> TrieHhPlan:
+def planned(
+    devices: int,
+    epsilon: float,
+    mode: Mode = "sample-threshold",
+    *,
+    stride: int = 1,
+    tables: bool = False,
+) -> TrieHhPlan:
     """Return the first plan of a study over so many `devices`, in cohorts of 100,000 at most."""
     cohort = min(devices, _COHORT)
     terms = Terms(cohort_size=cohort, minimum=cohort // 2, cohorts=-(-devices // cohort))
@@ -110,8 +118,11 @@ def planned(devices: int, epsilon: float, mode: Mode = "sample-threshold") -> Tr
         epsilon=epsilon,
         delta=DELTA,
         mode=mode,
+        stride=stride,
+        tables=tables,
     )
-    return _TRIE.first_plan(question, terms, "benchmark", LEVELS, random.Random(1))
+    rounds = question.levels
+    return _TRIE.first_plan(question, terms, "benchmark", rounds, random.Random(1))
 
 
 def study(plan: TrieHhPlan, devices: Population, chance: Chance, rng: np.random.Generator) -> Found:
@@ -133,8 +144,9 @@ def study(plan: TrieHhPlan, devices: Population, chance: Chance, rng: np.random.
 def _total(
     plan: TrieHhPlan, devices: Population, chance: Chance, rng: np.random.Generator
 ) -> Vector:
-    votes, release = votes_of(plan, devices.rows, devices.held, chance), plan.release
-    if release.variance:
-        noise = release.most_variance(plan.terms.cohorts, plan.terms.dropout, plan.honest)
-        votes = (votes + skellam_sum(rng, noise, len(votes))) % 2**plan.bits
-    return (votes.astype(_TRIE.ring(plan).lanes[0].dtype),)
+    total, release = vector_of(plan, devices.rows, devices.held, chance), plan.release
+    if not release.variance:
+        return total
+    noise = release.most_variance(plan.terms.cohorts, plan.terms.dropout, plan.honest)
+    votes = total[0] + skellam_sum(rng, noise, len(total[0]))
+    return ((votes % 2**plan.bits).astype(total[0].dtype),)

@@ -59,6 +59,11 @@ class ReleaseQuestion(SumQuestion):
         return self
 
     @property
+    def unread(self) -> float:
+        """Return the part of delta that is spent on sums which may not be read whole; here none."""
+        return 0.0
+
+    @property
     def repeats(self) -> bool:
         """Return whether a device takes part in each round."""
         return self.repeat
@@ -119,6 +124,7 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
             releases=releases,
             items=items,
             colluders=question.colluders,
+            unread=question.unread,
         )
     return Noise(
         variance=release.variance,
@@ -176,7 +182,7 @@ def _sampled(question: ReleaseQuestion, releases: int) -> Release:
     found = best_design(
         _SCALE,
         question.epsilon,
-        question.delta,
+        question.delta - question.unread,
         releases,
         question.contribution,
         question.relation,
@@ -192,7 +198,7 @@ def _check_cost(question: ReleaseQuestion, release: Release, releases: int) -> N
         best = best_design(
             _SCALE,
             question.epsilon,
-            question.delta,
+            question.delta - question.unread,
             releases,
             question.contribution,
             question.relation,

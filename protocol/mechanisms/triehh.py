@@ -28,7 +28,6 @@ from random import Random
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, model_validator
 
 from protocol.chance import Chance
@@ -44,10 +43,11 @@ from protocol.mechanism import (
     first_fields,
     ranked,
 )
-from protocol.mechanisms.holdings import check_contribution
 from protocol.mechanisms.releasing import ReleasePlan, ReleaseQuestion, cell_bits, design, loss_of
+from protocol.mechanisms.trie_votes import UNREAD, held_by, shape_of, vector_of
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.noise import NoiseShares
+from protocol.sketches.vote_table import Shape, VoteTable
 from protocol.tally import Tally
 from protocol.tree import NOWHERE, Places, Tree, digits_of, numbers, places
 from secagg.ring import Lane, Ring, Vector
@@ -58,17 +58,28 @@ _Prefix = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_leng
 
 
 class TrieHhQuestion(ReleaseQuestion):
-    """Which strings are common, found `stride` symbols a round; `truncate` cuts longer ones."""
+    """Which strings are common, found `stride` symbols a round; `truncate` cuts longer ones.
+
+    With `tables`, votes travel in a table (`trie_votes.py`) in rounds in which that is smaller.
+    """
 
     mechanism: Literal["triehh"] = "triehh"
     stride: int = Field(default=1, ge=1, le=8)
     truncate: bool = False
+    tables: bool = False
 
     @model_validator(mode="after")
     def _has_digits(self) -> Self:
         if not isinstance(self.domain, Digits) or self.domain.base > 256:
             raise ValueError("a trie takes a domain of strings: an alphabet of 256, or utf8")
+        if self.tables and self.mode != "sample-threshold":
+            raise ValueError("tables are for mode sample-threshold: none is read under noise")
         return self
+
+    @property
+    def unread(self) -> float:
+        """Return the part of delta that pays for tables which may not be read whole."""
+        return self.delta * UNREAD if self.tables else 0.0
 
     @property
     def digits(self) -> Digits:
@@ -99,12 +110,16 @@ class TrieHhQuestion(ReleaseQuestion):
 
 
 class TrieHhPlan(ReleasePlan):
-    """Vote for what follows each prefix of `frontier`, all of them of the digits before `level`."""
+    """Vote for what follows each prefix of `frontier`, all of them of the digits before `level`.
+
+    There is a lane of all cells, or a `table` of their numbers.
+    """
 
     mechanism: Literal["triehh"] = "triehh"
     question: TrieHhQuestion
     level: int = Field(ge=1, le=1024)
     frontier: tuple[_Prefix, ...] = Field(min_length=1, max_length=MOST_PREFIXES)
+    table: Shape | None = None
 
     @model_validator(mode="after")
     def _is_of_one_level(self) -> Self:
@@ -116,7 +131,12 @@ class TrieHhPlan(ReleasePlan):
             raise ValueError("a prefix stands twice in the frontier")
         if int(self.prefixes.max(initial=0)) >= self.question.digits.base:
             raise ValueError(f"a digit is not below {self.question.digits.base}")
-        if self.cells > MOST_CELLS or self.cells * self.bits > 8 * self.question.nbytes:
+        if self.table is not None:
+            if self.question.mode != "sample-threshold" or self.table.bound != self.cells:
+                raise ValueError(f"the table is not one of {self.cells} cells without noise")
+            if self.table.ring.nbytes > self.question.nbytes:
+                raise ValueError("the table is more than the words hold")
+        elif self.cells > MOST_CELLS or self.cells * self.bits > 8 * self.question.nbytes:
             raise ValueError(f"{self.cells} cells of {self.bits} bits are more than the words hold")
         return self
 
@@ -139,6 +159,11 @@ class TrieHhPlan(ReleasePlan):
     def cells(self) -> int:
         """Return the cells of all prefixes, one prefix after the other."""
         return len(self.frontier) * self.choices
+
+    @property
+    def votes_in(self) -> VoteTable | None:
+        """Return the table that votes travel in; None if each cell does."""
+        return None if self.table is None else VoteTable(self.table, bytes.fromhex(self.seed))
 
     @property
     def prefixes(self) -> Rows:
@@ -180,7 +205,9 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         release = design(question, terms, releases, question.levels)
         cells = question.digits.base ** min(question.stride, question.digits.width)
         bits = cells * cell_bits(release, terms)
-        if cells > MOST_CELLS or bits > 8 * question.nbytes:
+        table = shape_of(question, terms, release, rounds, cells)
+        holds = cells <= MOST_CELLS and bits <= 8 * question.nbytes
+        if table is None and not holds:
             raise ValueError(
                 f"{question.words} words are too few: what may follow a prefix takes {cells:,} "
                 f"cells, or {-(-bits // WORD_BITS):,} words; or ask for a smaller stride"
@@ -190,48 +217,64 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
             release=release,
             level=1,
             frontier=("",),
+            table=None if table is None or (holds and bits <= 8 * table.ring.nbytes) else table,
         )
 
     def next_plan(
         self, plan: TrieHhPlan, answer: Answer | None, tally: Tally, rng: Random
     ) -> TrieHhPlan:
         """Return the plan of the next level; of the same if it has no answer, or is the last."""
-        rows = self._frontier(plan, Tree.of(tally))
+        rows, table = self._frontier(plan, Tree.of(tally))
         if answer is None or not answer.decoded or not len(rows):
             return plan.following(rng)
         prefixes = tuple(row.tobytes().hex() for row in rows)
-        return plan.following(rng, level=plan.level + 1, frontier=prefixes)
+        return plan.following(rng, level=plan.level + 1, frontier=prefixes, table=table)
 
     def is_over(self, plan: TrieHhPlan, answer: Answer | None, tally: Tally) -> bool:
         """Return whether the trie has no more to grow."""
         if answer is None or not answer.decoded:
             return False
-        return not len(self._frontier(plan, Tree.of(tally)))
+        return not len(self._frontier(plan, Tree.of(tally))[0])
 
-    def _frontier(self, plan: TrieHhPlan, tree: Tree) -> Rows:
-        """Return the prefixes that the next level asks for, those with most votes first."""
+    def _frontier(self, plan: TrieHhPlan, tree: Tree) -> tuple[Rows, Shape | None]:
+        """Return the prefixes that the next level asks for, those with most votes first.
+
+        And the table of its votes, if that is smaller, or alone holds all.
+        """
         digits, level = plan.question.digits, tree.level(plan.end)
         if plan.level == plan.question.levels:
-            return np.zeros((0, plan.end), np.uint8)
+            return np.zeros((0, plan.end), np.uint8), None
         if digits.terminator is not None:
             level = level.where((level.rows[:, : plan.end] != digits.terminator).all(axis=1))
         following = min(plan.question.stride, digits.width - plan.end)
         choices = digits.base**following
-        most = min(8 * plan.question.nbytes // plan.bits, MOST_CELLS) // choices
-        order = np.argsort(-level.counts, kind="stable")[: min(most, MOST_PREFIXES)]
-        return level.rows[order, : plan.end]
+        order = np.argsort(-level.counts, kind="stable")[:MOST_PREFIXES]
+        rows, most = level.rows[order, : plan.end], MOST_CELLS // choices
+        most = min(most, 8 * plan.question.nbytes // plan.bits // choices)
+        # The words hold a table of as many, or of half of them, and so on.
+        kept, table = len(rows), self._table(plan, len(rows) * choices)
+        while table is None and kept > most:
+            kept //= 2
+            table = self._table(plan, kept * choices)
+        if table is None or (kept <= most and kept * choices * plan.bits <= 8 * table.ring.nbytes):
+            return rows[:most], None
+        return rows[:kept], table
+
+    def _table(self, plan: TrieHhPlan, cells: int) -> Shape | None:
+        return shape_of(plan.question, plan.terms, plan.release, plan.rounds, cells)
 
     def ring(self, plan: TrieHhPlan) -> Ring:
-        """Return the ring of the cells: one lane, wide enough for all votes and noise."""
+        """Return the ring of the table, or of the cells: wide enough for all votes and noise."""
+        if plan.table is not None:
+            return plan.table.ring
         return Ring((Lane(2**plan.bits, plan.cells),))
 
     def encode_sum(
         self, plan: TrieHhPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' votes, bit for bit, a coin for each; noise is apart."""
-        device, item, names = _held(histograms, plan.question.contribution)
-        votes = votes_of(plan, plan.question.rows_of(names), item, chance, device)
-        return (votes.astype(self.ring(plan).lanes[0].dtype),)
+        device, item, names = held_by(histograms, plan.question.contribution)
+        return vector_of(plan, plan.question.rows_of(names), item, chance, device)
 
     def shares(self, plan: TrieHhPlan, contacted: int) -> NoiseShares | None:
         """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
@@ -244,6 +287,9 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         votes for what nobody holds, is not seen; nor, with noise, a vote more or less. What is
         said of a fault has no counts in it: it is published.
         """
+        table = plan.votes_in
+        if table is not None:
+            return table.fault(total, participants * plan.question.contribution)
         votes = plan.votes(total[0])
         noise = plan.most_noise
         if int(votes.min()) < -noise or int(votes.max()) > participants + noise:
@@ -254,10 +300,19 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         return None
 
     def decode(self, plan: TrieHhPlan, total: Vector, participants: int, tally: Tally) -> Answer:
-        """Return the cells of theta or more: what is below is forgotten here."""
-        sums = plan.votes(total[0])
-        shown = np.flatnonzero(sums >= plan.release.threshold)
-        counts, variances = plan.release.counts(sums[shown], plan.variance(participants))
+        """Return the cells of theta or more: what is below is forgotten here.
+
+        A table that is not read whole says no more than one that is.
+        """
+        table = plan.votes_in
+        if table is not None:
+            cells, sums = table.read(total)
+        else:
+            sums = plan.votes(total[0])
+            cells = np.arange(len(sums))
+        theta = plan.release.threshold
+        shown, sums = cells[sums >= theta], sums[sums >= theta]
+        counts, variances = plan.release.counts(sums, plan.variance(participants))
         depths = np.full(len(shown), plan.end)
         grown = Tree(plan.nodes_at(shown), depths, counts, variances)
         found = _ended(plan.question, grown)
@@ -276,48 +331,6 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
     def loss(self, plan: TrieHhPlan, rounds: int) -> Loss:
         """Return what so many rounds cost."""
         return loss_of(plan.question, plan.release, rounds if plan.question.repeat else 1)
-
-
-def votes_of(
-    plan: TrieHhPlan,
-    rows: Rows,
-    held: NDArray[np.int64],
-    chance: Chance,
-    device: NDArray[np.int64] | None = None,
-) -> NDArray[np.int64]:
-    """Return the votes in each cell, a coin for each holding: `held` are their places in `rows`.
-
-    `device` are the devices that hold them, 0 or more; None if each holds one thing. A device's
-    holdings of one cell are one vote, by the coin of the first.
-    """
-    heads = plan.release.coins(chance, len(held))
-    if device is not None and plan.question.contribution > 1:
-        voted = device * (plan.cells + 1) + plan.cells_of(rows)[held] + 1
-        first = np.zeros(len(held), np.bool_)
-        first[np.unique(voted, return_index=True)[1]] = True
-        heads &= first
-    # Few items have heads, and of many devices few have an item of their own.
-    times = np.bincount(held[heads], minlength=len(rows))
-    some = np.flatnonzero(times)
-    cells, times = plan.cells_of(rows[some]), times[some]
-    kept = cells != NOWHERE
-    votes = np.bincount(cells[kept], times[kept], minlength=plan.cells)
-    return votes.astype(np.int64)  # sums below 2^53 were exact
-
-
-def _held(
-    histograms: Iterable[Histogram], most: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[str]]:
-    """Return each holding's device and item by number, and the items; in one order, whatever."""
-    numbers: dict[str, int] = {}
-    device: list[int] = []
-    item: list[int] = []
-    for number, histogram in enumerate(histograms):
-        check_contribution(histogram, most)
-        for name in sorted(histogram):
-            device.append(number)
-            item.append(numbers.setdefault(name, len(numbers)))
-    return np.array(device, np.int64), np.array(item, np.int64), list(numbers)
 
 
 def _ended(question: TrieHhQuestion, tree: Tree) -> list[Estimate]:

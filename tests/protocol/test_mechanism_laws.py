@@ -19,7 +19,7 @@ standard deviation: that is what they claim.
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from protocol.mechanisms.tracked import TrackedQuestion
 from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.round import Phase
 from protocol.simulation import run_round, secure_sum
+from protocol.sketches.vote_table import Shape
 from protocol.tally import NOTHING, Tally
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
@@ -134,6 +135,11 @@ def trie(mode: str, **own: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
 
 
+def tabled() -> Example:
+    plain = trie("sample-threshold", theta=1, probability=0.5, tables=True)
+    return replace(plain, update={"table": Shape(bound=64, votes=80, width=40, evidence=2**30)})
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -147,6 +153,7 @@ EXAMPLES = {
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, practical": histogram(6, 5),
     "triehh, sampled": trie("sample-threshold", theta=1, probability=0.5),
+    "triehh, in a table": tabled(),
     "triehh, in noise": trie("noise"),
     "triehh, both": trie("both", probability=0.5),
     "count-median": sketch(CountMedianQuestion, 6, 3),
@@ -403,7 +410,7 @@ DIGESTS = {
     "approximate-histogram, practical": "2eee1504670bcdcf5039756c2e428773",
     "count-median": "4602c659001992387f6a8ad7e642f0ca",
     "count-sketch, one item each": "455bff390b801d210eadb15d7ebb609d",
-    "triehh, sampled": "7e477af33d199c254edcdf1461ffcae5",
+    "triehh, sampled": "291b941826f97130c5be3199f07430c1",
     "tracked, tight, some items": "8e3b0d307a0f8a0e7a1391964a22bebc",
 }
 

@@ -27,7 +27,8 @@ from scipy.stats import binom, chi2
 from protocol.chance import seeded
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
-from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion, votes_of
+from protocol.mechanisms.trie_votes import vector_of
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import SampleThreshold
 from protocol.privacy.loss import composed, delta_of
 from protocol.tally import NOTHING, Tally
@@ -191,8 +192,7 @@ def published(tally: Tally, plan: TrieHhPlan, last: int) -> Counts:
 
 
 def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int) -> Tally:
-    votes = votes_of(plan, rows, held, seeded(np.random.default_rng(seed)))
-    total = (votes.astype(TRIE.ring(plan).lanes[0].dtype),)
+    total = vector_of(plan, rows, held, seeded(np.random.default_rng(seed)))
     assert TRIE.fault(plan, total, len(held)) is None
     return TRIE.decode(plan, total, len(held), NOTHING).tally
 
