@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.digits import Digits
+from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
 from protocol.item_space import ItemSpace, Keys
 
@@ -70,6 +70,21 @@ class Alphabet(Digits):
         else:
             fits = len(item) == self.length
         return fits and set(item) <= set(self.characters)
+
+    @property
+    def terminator(self) -> int | None:
+        """Return the digit of the pad; None if all items are of one length."""
+        return self._filler if self.pad else None
+
+    def cut(self, item: str) -> str | None:
+        """Return the first `length` characters of `item`; None if they are no item."""
+        head = item[: self.length]
+        return head if head in self else None
+
+    def prefix_of(self, row: Rows) -> str:
+        """Return the characters of some digits, without the pad."""
+        text = "".join(self.characters[digit] for digit in row.tolist())
+        return text.rstrip(self.pad) if self.pad else text
 
     @property
     def _base(self) -> int:
@@ -118,6 +133,18 @@ class Utf8(Digits):
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
         return size <= self.max_bytes and "\0" not in item
+
+    def cut(self, item: str) -> str | None:
+        """Return the characters that are whole within `max_bytes`; None if that is no item."""
+        try:
+            head = item.encode()[: self.max_bytes].decode(errors="ignore")
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
+        return head if head in self else None
+
+    def prefix_of(self, row: Rows) -> str:
+        """Return the text that some bytes begin; what is no whole character is replaced."""
+        return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
     def _base(self) -> int:

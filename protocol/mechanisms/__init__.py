@@ -43,6 +43,7 @@ from protocol.mechanisms.subsampled_iblt import (
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.reporting import Reporting
 
 AnyQuestion: TypeAlias = Annotated[
@@ -56,7 +57,8 @@ AnyQuestion: TypeAlias = Annotated[
     | LocalQuestion
     | PrefixQuestion
     | SubsampledIbltQuestion
-    | TrackedQuestion,
+    | TrackedQuestion
+    | TrieHhQuestion,
     Field(discriminator="mechanism"),
 ]
 AnyPlan: TypeAlias = Annotated[
@@ -68,7 +70,8 @@ AnyPlan: TypeAlias = Annotated[
     | LocalPlan
     | PrefixPlan
     | SubsampledIbltPlan
-    | TrackedPlan,
+    | TrackedPlan
+    | TrieHhPlan,
     Field(discriminator="mechanism"),
 ]
 
@@ -81,6 +84,7 @@ SUMMING: dict[str, Summing[Any, Any]] = {
         COUNT_MEDIAN,
         COUNT_SKETCH,
         Tracked(),
+        TrieHh(),
     )
 }
 _REPORTING: tuple[Reporting[Any, Any, Any], ...] = (*LOCAL, *LINEAR, PrefixExtending())

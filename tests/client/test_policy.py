@@ -70,9 +70,9 @@ def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) 
 
 
 def test_a_device_gives_once_per_study() -> None:
-    POLICY.check_plan(PLAN, STUDY, 1, given={"another study"})
+    POLICY.check_plan(PLAN, STUDY, 1, given={"another study": {1}})
     with pytest.raises(PolicyError, match="second contribution") as refused:
-        POLICY.check_plan(PLAN, STUDY, 1, given={STUDY})
+        POLICY.check_plan(PLAN, STUDY, 1, given={STUDY: {2}})
     assert refused.value.limit == "once per study"
 
 
