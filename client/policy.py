@@ -138,7 +138,7 @@ class Policy:
                 asked = f"asked for a second contribution to study {plan.study}"
                 raise PolicyError("once per study", asked)
             return
-        self._check_noise(plan)
+        self._check_noise(plan, max(plan.rounds, len(rounds) + 1))
         if plan.round in rounds:
             where = f"round {plan.round} of study {plan.study}"
             raise PolicyError("once per round", f"asked for a second contribution to {where}")
@@ -146,11 +146,11 @@ class Policy:
             wanted = f"{self.max_rounds} of a study are the most"
             raise PolicyError("max_rounds", f"asked for another round where {wanted}")
 
-    def _check_noise(self, plan: AnyPlan) -> None:
-        """Check that noise hides what sums with and without me differ in.
+    def _check_noise(self, plan: AnyPlan, releases: int) -> None:
+        """Check that noise hides what so many sums with and without me differ in.
 
         Epsilon is that of a Gaussian of the same variance, by [BunSteinke16, proposition 1.3]: a
-        device accounts for nothing, but sees what is far off.
+        device accounts for nothing, but sees what is far off. It counts its own coins for nothing.
         """
         shares = SUMMING[plan.mechanism].shares(plan, plan.terms.cohort_size)
         if shares is None:
@@ -158,7 +158,7 @@ class Policy:
                 asked = "asks for me in every round, and adds no noise that hides me in their sums"
                 raise PolicyError("repeat_exact", asked)
             return
-        rho = plan.question.contribution * plan.rounds / shares.variance / 2
+        rho = plan.question.contribution * releases / shares.variance / 2
         epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
         if epsilon > self.max_epsilon:
             wanted = f"{self.max_epsilon:g} is the most"

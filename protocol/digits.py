@@ -78,6 +78,11 @@ class Digits(ItemSpace):
         filled[: self._length] = row
         return self._checked(filled)
 
+    def ends_within(self, item: str) -> bool:
+        """Return whether the digit that ends items stands inside `item`; here it stands in none."""
+        del item
+        return False
+
     @abstractmethod
     def cut(self, item: str) -> str | None:
         """Return `item`, or as much of its beginning as is an item; None if nothing is."""

@@ -81,6 +81,10 @@ class Alphabet(Digits):
         head = item[: self.length]
         return head if head in self else None
 
+    def ends_within(self, item: str) -> bool:
+        """Return whether the pad, which may not end an item, stands inside `item`."""
+        return bool(self.pad) and self.pad in item
+
     def prefix_of(self, row: Rows) -> str:
         """Return the characters of some digits, without the pad."""
         text = "".join(self.characters[digit] for digit in row.tolist())

@@ -72,8 +72,10 @@ def run_study(
     """
     plan, tally = mechanism.first_plan(question, terms, "simulation", planned, rng), NOTHING
     speaking = phases(terms.mode)
+    # Devices that are asked again give the same again: they clip what they hold once.
+    always = rng.getrandbits(128) if question.repeats else None
     for histograms in rounds:
-        chance = np.random.default_rng(rng.getrandbits(128))
+        chance = np.random.default_rng(rng.getrandbits(128) if always is None else always)
         clipped = [clip(histogram, question.contribution, chance) for histogram in histograms]
         vanishing = {
             device: rng.choice(speaking) for device in range(len(clipped)) if rng.random() < dropout

@@ -75,10 +75,17 @@ class ReleasePlan(Plan):
     question: ReleaseQuestion
     release: Release
 
+    @model_validator(mode="after")
+    def _releases_as_asked(self) -> Self:
+        asked, made = self.question.mode, self.release.mode
+        if made != asked:
+            raise ValueError(f"a release of mode {made} where the question is of mode {asked}")
+        return self
+
     @property
     def honest(self) -> float:
-        """Return the share of devices that add their noise and tell nobody."""
-        return 1 - self.terms.corrupt
+        """Return the least share of survivors that add their noise and tell nobody."""
+        return least_honest(self.terms)
 
     @property
     def most_noise(self) -> int:
@@ -116,7 +123,7 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
     return Noise(
         variance=release.variance,
         sampled=release.probability,
-        hidden=release.probability < 1,  # all send a vector, whatever their coins say
+        hidden=True,  # all send a vector, whatever their coins say
         releases=releases,
         items=items,
     )
@@ -142,14 +149,22 @@ def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int)
         question.relation,
     )
     made = Release(probability=sampled, threshold=1, variance=variance)
-    most = made.most_variance(terms.cohorts, terms.dropout, 1 - terms.corrupt)
+    most = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
     cells = max(1, vectors * 8 * question.nbytes // cell_bits(made, terms))
     return made.model_copy(update={"threshold": least_above(most, _GHOSTS / cells)})
 
 
+def least_honest(terms: Terms) -> float:
+    """Return the least share of a cohort's survivors that is honest.
+
+    Rates are of the whole cohort, and whoever is lost may be honest: 1 - d - c of it is left.
+    """
+    return 1 - terms.corrupt / (1 - terms.dropout)
+
+
 def cell_bits(release: Release, terms: Terms) -> int:
     """Return the width of a cell in which each device votes once at most."""
-    noise = release.most_noise(terms.cohorts, terms.dropout, 1 - terms.corrupt)
+    noise = release.most_noise(terms.cohorts, terms.dropout, least_honest(terms))
     return (2 * (terms.devices + noise) + 1).bit_length() if noise else terms.devices.bit_length()
 
 

@@ -15,7 +15,8 @@ Coins are fresh in each level: votes of one sample on two levels would show whoe
 the difference. A round that failed is asked again, if there are rounds left.
 
 Items longer than the domain may be cut down to what fits (`truncate`): what is found is then a
-prefix of items, or an item of exactly that length.
+prefix of items, or an item of exactly that length. Where a pad ends items, none may have it inside:
+such an item would count for what stands before it.
 
 Source: [Cormode21, sections 2 and 3], with counts; theta and p by the exact loss, where the note
 has lemma 3; votes for "nothing" are not needed in a secure sum, which hides zeros as well. Noise
@@ -52,6 +53,7 @@ from protocol.tree import NOWHERE, Places, Tree, digits_of, numbers, places
 from secagg.ring import Lane, Ring, Vector
 
 MOST_CELLS = 2**24
+MOST_PREFIXES = 2**20
 _Prefix = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=2048)]
 
 
@@ -80,10 +82,20 @@ class TrieHhQuestion(ReleaseQuestion):
         return -(-self.digits.width // self.stride)
 
     def admit(self, item: str) -> str | None:
-        """Return what of `item` is counted: nothing, if it is outside the domain."""
-        if not self.truncate:
-            return item if item in self.domain else None
-        return self.digits.cut(item)
+        """Return what of `item` is counted: nothing, if it is outside the domain, or has a pad."""
+        whole = self.digits.cut(item) if self.truncate else super().admit(item)
+        return None if whole is None or self.digits.ends_within(whole) else whole
+
+    def rows_of(self, items: Sequence[str]) -> Rows:
+        """Return the digits of `items`.
+
+        Raises:
+            ValueError: if an item is outside the domain, or has a pad inside.
+        """
+        for item in items:
+            if self.digits.ends_within(item):
+                raise ValueError(f"{item!r} has a pad inside, so it is outside the domain of tries")
+        return self.digits.rows_of(items)
 
 
 class TrieHhPlan(ReleasePlan):
@@ -92,7 +104,7 @@ class TrieHhPlan(ReleasePlan):
     mechanism: Literal["triehh"] = "triehh"
     question: TrieHhQuestion
     level: int = Field(ge=1, le=1024)
-    frontier: tuple[_Prefix, ...] = Field(min_length=1, max_length=2**20)
+    frontier: tuple[_Prefix, ...] = Field(min_length=1, max_length=MOST_PREFIXES)
 
     @model_validator(mode="after")
     def _is_of_one_level(self) -> Self:
@@ -202,11 +214,11 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         if plan.level == plan.question.levels:
             return np.zeros((0, plan.end), np.uint8)
         if digits.terminator is not None:
-            level = level.where(level.rows[:, plan.end - 1] != digits.terminator)
+            level = level.where((level.rows[:, : plan.end] != digits.terminator).all(axis=1))
         following = min(plan.question.stride, digits.width - plan.end)
         choices = digits.base**following
         most = min(8 * plan.question.nbytes // plan.bits, MOST_CELLS) // choices
-        order = np.argsort(-level.counts, kind="stable")[:most]
+        order = np.argsort(-level.counts, kind="stable")[: min(most, MOST_PREFIXES)]
         return level.rows[order, : plan.end]
 
     def ring(self, plan: TrieHhPlan) -> Ring:
@@ -218,11 +230,7 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
     ) -> Vector:
         """Return the sum of the devices' votes, bit for bit, a coin for each; noise is apart."""
         device, item, names = _held(histograms, plan.question.contribution)
-        cells = plan.cells_of(plan.question.digits.rows_of(names))[item]
-        device, cells = device[cells != NOWHERE], cells[cells != NOWHERE]
-        # A device votes once a cell; sorted, so that it flips its coins in one order.
-        cells = np.unique(device * plan.cells + cells) % plan.cells
-        votes = np.bincount(cells[plan.release.coins(chance, len(cells))], minlength=plan.cells)
+        votes = votes_of(plan, plan.question.rows_of(names), item, chance, device)
         return (votes.astype(self.ring(plan).lanes[0].dtype),)
 
     def shares(self, plan: TrieHhPlan, contacted: int) -> NoiseShares | None:
@@ -270,16 +278,43 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         return loss_of(plan.question, plan.release, rounds if plan.question.repeat else 1)
 
 
+def votes_of(
+    plan: TrieHhPlan,
+    rows: Rows,
+    held: NDArray[np.int64],
+    chance: Chance,
+    device: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Return the votes in each cell, a coin for each holding: `held` are their places in `rows`.
+
+    `device` are the devices that hold them, 0 or more; None if each holds one thing. A device's
+    holdings of one cell are one vote, by the coin of the first.
+    """
+    heads = plan.release.coins(chance, len(held))
+    if device is not None and plan.question.contribution > 1:
+        voted = device * (plan.cells + 1) + plan.cells_of(rows)[held] + 1
+        first = np.zeros(len(held), np.bool_)
+        first[np.unique(voted, return_index=True)[1]] = True
+        heads &= first
+    # Few items have heads, and of many devices few have an item of their own.
+    times = np.bincount(held[heads], minlength=len(rows))
+    some = np.flatnonzero(times)
+    cells, times = plan.cells_of(rows[some]), times[some]
+    kept = cells != NOWHERE
+    votes = np.bincount(cells[kept], times[kept], minlength=plan.cells)
+    return votes.astype(np.int64)  # sums below 2^53 were exact
+
+
 def _held(
     histograms: Iterable[Histogram], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[str]]:
-    """Return each holding's device and item by number, and the items."""
+    """Return each holding's device and item by number, and the items; in one order, whatever."""
     numbers: dict[str, int] = {}
     device: list[int] = []
     item: list[int] = []
     for number, histogram in enumerate(histograms):
         check_contribution(histogram, most)
-        for name in histogram:
+        for name in sorted(histogram):
             device.append(number)
             item.append(numbers.setdefault(name, len(numbers)))
     return np.array(device, np.int64), np.array(item, np.int64), list(numbers)
@@ -297,6 +332,6 @@ def _ended(question: TrieHhQuestion, tree: Tree) -> list[Estimate]:
         if digits.terminator is not None:
             row[tree.depths[place] :] = digits.terminator
         item = digits.item_of(row)
-        if item is not None:  # else devices made it up: it is nobody's
+        if item is not None and question.admit(item) == item:  # else it is nobody's: made up
             found.append(Estimate(item, float(tree.counts[place]), float(tree.variances[place])))
     return found
