@@ -113,8 +113,8 @@ class Question(Public):
         return False
 
     def admit(self, item: str) -> str | None:
-        """Return what of `item` a device counts: itself, or None if it is outside the domain."""
-        return item if item in self.domain else None
+        """Return what of `item` a device counts, as the domain has it; None if it is outside."""
+        return self.domain.admit(item)
 
 
 class SumQuestion(Question):

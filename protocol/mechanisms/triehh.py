@@ -82,7 +82,7 @@ class TrieHhQuestion(ReleaseQuestion):
     def admit(self, item: str) -> str | None:
         """Return what of `item` is counted: nothing, if it is outside the domain."""
         if not self.truncate:
-            return item if item in self.domain else None
+            return self.domain.admit(item)
         return self.digits.cut(item)
 
 
