@@ -108,6 +108,11 @@ class Question(Public):
         return False
 
     @property
+    def votes(self) -> int:
+        """Return the most that a device adds in a round, to all cells together."""
+        return self.contribution
+
+    @property
     def withholds(self) -> bool:
         """Return whether sums hold what must not be published, and is forgotten once decoded."""
         return False
