@@ -10,6 +10,7 @@ what a hash stood for. The price is linear in the length of the longest item. Ha
                characters are numbers to the base |A|
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
     listed     a dictionary that everybody knows: an item is its place in it
+    interval   numbers from low to high, as digits (`interval.py`)
 
 Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
 a length.
@@ -30,6 +31,7 @@ from pydantic import Field, model_validator
 
 from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
+from protocol.interval import Interval
 from protocol.item_space import ItemSpace, Keys
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
@@ -224,7 +226,9 @@ class Listed(ItemSpace):
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed | Listed, Field(discriminator="kind")]
+Domain: TypeAlias = Annotated[
+    Alphabet | Utf8 | Hashed | Listed | Interval, Field(discriminator="kind")
+]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

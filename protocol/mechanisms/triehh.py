@@ -45,7 +45,15 @@ from protocol.mechanism import (
     ranked,
 )
 from protocol.mechanisms.holdings import check_contribution
-from protocol.mechanisms.releasing import ReleasePlan, ReleaseQuestion, cell_bits, design, loss_of
+from protocol.mechanisms.releasing import (
+    DEVICES,
+    ReleasePlan,
+    ReleaseQuestion,
+    cell_bits,
+    design,
+    devices_of,
+    loss_of,
+)
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.noise import NoiseShares
 from protocol.tally import Tally
@@ -82,20 +90,10 @@ class TrieHhQuestion(ReleaseQuestion):
         return -(-self.digits.width // self.stride)
 
     def admit(self, item: str) -> str | None:
-        """Return what of `item` is counted: nothing, if it is outside the domain, or has a pad."""
-        whole = self.digits.cut(item) if self.truncate else super().admit(item)
-        return None if whole is None or self.digits.ends_within(whole) else whole
-
-    def rows_of(self, items: Sequence[str]) -> Rows:
-        """Return the digits of `items`.
-
-        Raises:
-            ValueError: if an item is outside the domain, or has a pad inside.
-        """
-        for item in items:
-            if self.digits.ends_within(item):
-                raise ValueError(f"{item!r} has a pad inside, so it is outside the domain of tries")
-        return self.digits.rows_of(items)
+        """Return what of `item` is counted: nothing, if it is outside the domain."""
+        if not self.truncate:
+            return self.domain.admit(item)
+        return self.digits.cut(item)
 
 
 class TrieHhPlan(ReleasePlan):
@@ -263,7 +261,9 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         found = _ended(plan.question, grown)
         before = Tree.of(tally)  # if this level was asked before, this answer counts
         tree = before.where(before.depths != plan.end).grow(grown)
-        return Answer(True, float(len(shown)), tuple(ranked(found)), tree.keep(tally))
+        asked = devices_of(tally)[: plan.level - 1]
+        tally = tree.keep(tally).keep(DEVICES, np.append(asked, float(participants)))
+        return Answer(True, float(len(shown)), tuple(ranked(found)), tally)
 
     def conclude(self, question: TrieHhQuestion, tally: Tally) -> list[Estimate]:
         """Return the shown nodes that have ended and are heavy, highest estimate first."""

@@ -40,6 +40,7 @@ from protocol.mechanisms.frequency_sketches import (
     CountSketchQuestion,
     FrequencySketchQuestion,
 )
+from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.outlook import remember
 from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
@@ -134,6 +135,14 @@ def trie(mode: str, **own: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
 
 
+def hierarchy(mode: str, **own: Any) -> Example:
+    asked = {"mode": mode, "epsilon": 8, "delta": 0.6} | own
+    question = HierarchicalHistogramQuestion.model_validate(
+        {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
+    )
+    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -149,6 +158,9 @@ EXAMPLES = {
     "triehh, sampled": trie("sample-threshold", theta=1, probability=0.5),
     "triehh, in noise": trie("noise"),
     "triehh, both": trie("both", probability=0.5),
+    "hierarchical-histogram, sampled": hierarchy("sample-threshold", theta=1, probability=0.3),
+    "hierarchical-histogram, in noise": hierarchy("noise"),
+    "hierarchical-histogram, both": hierarchy("both", probability=0.5),
     "count-median": sketch(CountMedianQuestion, 6, 3),
     "count-sketch": sketch(CountSketchQuestion, 6, 3),
     "count-sketch, one item each": sketch(CountSketchQuestion, 1, 4),
@@ -403,6 +415,7 @@ DIGESTS = {
     "approximate-histogram, practical": "2eee1504670bcdcf5039756c2e428773",
     "count-median": "4602c659001992387f6a8ad7e642f0ca",
     "count-sketch, one item each": "455bff390b801d210eadb15d7ebb609d",
+    "hierarchical-histogram, in noise": "e22a6809954ef43472456c1ee3ca977e",
     "triehh, sampled": "7e477af33d199c254edcdf1461ffcae5",
     "tracked, tight, some items": "8e3b0d307a0f8a0e7a1391964a22bebc",
 }
