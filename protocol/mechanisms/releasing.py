@@ -130,7 +130,7 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
     return Noise(
         variance=release.variance,
         sampled=release.probability,
-        hidden=True,  # all send a vector, whatever their coins say
+        hidden=release.probability < 1,  # all send a vector, whatever their coins say
         releases=releases,
         items=items,
     )

@@ -90,10 +90,20 @@ class TrieHhQuestion(ReleaseQuestion):
         return -(-self.digits.width // self.stride)
 
     def admit(self, item: str) -> str | None:
-        """Return what of `item` is counted: nothing, if it is outside the domain."""
-        if not self.truncate:
-            return self.domain.admit(item)
-        return self.digits.cut(item)
+        """Return what of `item` is counted: nothing, if it is outside the domain, or has a pad."""
+        whole = self.digits.cut(item) if self.truncate else super().admit(item)
+        return None if whole is None or self.digits.ends_within(whole) else whole
+
+    def rows_of(self, items: Sequence[str]) -> Rows:
+        """Return the digits of `items`.
+
+        Raises:
+            ValueError: if an item is outside the domain, or has a pad inside.
+        """
+        for item in items:
+            if self.digits.ends_within(item):
+                raise ValueError(f"{item!r} has a pad inside, so it is outside the domain of tries")
+        return self.digits.rows_of(items)
 
 
 class TrieHhPlan(ReleasePlan):

@@ -20,7 +20,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-RELEASING = {"triehh"}  # take more devices: tests/client/test_private_studies.py
+RELEASING = {
+    "hierarchical-histogram",
+    "triehh",
+}  # take more devices: tests/client/test_private_studies.py
 
 
 def test_every_mechanism_is_there() -> None:
