@@ -87,6 +87,13 @@ class Alphabet(Digits):
         """Return whether the pad, which may not end an item, stands inside `item`."""
         return bool(self.pad) and self.pad in item
 
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the places of the prefix's characters; raises as that of all domains."""
+        places = [self.characters.find(character) for character in prefix]
+        if len(prefix) > self.length or min(places, default=0) < 0 or len(self.characters) > 256:
+            raise ValueError(f"no item of {self.length} characters begins with {prefix!r}")
+        return np.array(places, np.uint8)
+
     def prefix_of(self, row: Rows) -> str:
         """Return the characters of some digits, without the pad."""
         text = "".join(self.characters[digit] for digit in row.tolist())
@@ -147,6 +154,12 @@ class Utf8(Digits):
         except UnicodeEncodeError:  # half of a surrogate pair
             return None
         return head if head in self else None
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the prefix's bytes; raises as that of all domains."""
+        if prefix not in self:
+            raise ValueError(f"no item of {self.max_bytes} bytes begins with {prefix!r}")
+        return np.frombuffer(prefix.encode(), np.uint8)
 
     def prefix_of(self, row: Rows) -> str:
         """Return the text that some bytes begin; what is no whole character is replaced."""
