@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from blindtally import simulate_heavy, simulate_reports
+from blindtally import simulate_heavy, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
@@ -25,12 +25,22 @@ from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.oracles.registry import ORACLES
+from protocol.privacy.release import Mode as Release
 from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
-_APART = "json_path", "sets", "epsilon", "goal"  # options that are no fields of `Asked`
+_WORDS = 2000
+_APART = (
+    "json_path",
+    "sets",
+    "epsilon",
+    "goal",
+    "delta",
+    "levels",
+    "release",
+)  # options that are no fields of `Asked`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,11 @@ def simulate(
         float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
     ] = 50,
     words: Annotated[
-        int, typer.Option(min=1, help="16-bit words that a device may send in a round.")
-    ] = 2000,
+        int | None,
+        typer.Option(
+            min=1, help="16-bit words that a device may send in a round [2000; a trie: 65536]."
+        ),
+    ] = None,
     contribution: Annotated[
         int, typer.Option(min=1, help="The most items that a device adds (m).")
     ] = 1,
@@ -97,8 +110,18 @@ def simulate(
         Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
     ] = "active",
     epsilon: Annotated[
-        float, typer.Option(help="What a locally private report costs its device.")
+        float, typer.Option(help="What a report, or a study of released counts, may cost.")
     ] = 1.0,
+    delta: Annotated[
+        float, typer.Option(help="With epsilon, what all levels of a trie may cost.")
+    ] = 1e-6,
+    levels: Annotated[
+        int, typer.Option(min=1, max=256, help="Rounds of a trie, a symbol each.")
+    ] = 10,
+    release: Annotated[
+        Release,
+        typer.Option(help="How counts of a trie are hidden; only with noise from the server."),
+    ] = "sample-threshold",
     goal: Annotated[
         Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
     ] = "l2",
@@ -113,12 +136,19 @@ def simulate(
 ) -> None:
     """Simulate a study over a data file and measure what it finds.
 
-    Example: blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
+    Examples:
+    blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
+    blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
     """
     if mechanism in REPORTING:
         asked_so = mechanism, data, column, clients, threshold, epsilon, goal
         _simulate_reports(lambda: Wanted(*asked_so, _settings(sets or []), seed), json_path)
         return
+    if mechanism == "triehh":
+        of_study = {k: v for k, v in locals().items() if k in Asked.__slots__}
+        _simulate_releases(of_study, levels, epsilon, delta, release, sets, json_path)
+        return
+    words = words or _WORDS
     options = {k: v for k, v in locals().items() if k not in _APART}
     try:
         asked = Asked(**options, settings=_settings(sets or []))
@@ -133,6 +163,40 @@ def simulate(
         _show(setup, result)
     if json_path is not None:  # last, so that a file that cannot be written costs no result
         write_json(json_path, as_json(asked, setup, result))
+
+
+def _simulate_releases(
+    options: dict[str, Any],
+    levels: int,
+    epsilon: float,
+    delta: float,
+    release: Release,
+    sets: list[str] | None,
+    json_path: str | None,
+) -> None:
+    names = "data", "column", "clients", "threshold", "contribution", "alphabet"
+    chosen = {name: options[name] for name in (*names, "corrupt", "dropout", "seed")}
+    words = options["words"] or simulate_releases.WORDS
+    try:
+        wanted = simulate_releases.Wanted(
+            **chosen,
+            levels=levels,
+            epsilon=epsilon,
+            delta=delta,
+            mode=release,
+            words=words,
+            settings=_settings(sets or []),
+        )
+        result = simulate_releases.run(wanted)
+    except ValidationError as error:
+        faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
+        raise failed("; ".join(faults)) from None
+    except ValueError as error:
+        raise failed(str(error)) from None
+    if json_path != "-":
+        simulate_releases.show(wanted, result)
+    if json_path is not None:
+        write_json(json_path, simulate_releases.as_json(wanted, result))
 
 
 def _simulate_reports(ask: Callable[[], Wanted], json_path: str | None) -> None:

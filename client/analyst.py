@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 import httpx
 import stamina
@@ -26,6 +27,9 @@ from protocol.messages import (
     RETRY_SECONDS,
     HeavyHitter,
     HeavyHitterPage,
+    PopulationPage,
+    PopulationRequest,
+    PopulationView,
     RoundPage,
     RoundView,
     StudyPage,
@@ -33,6 +37,7 @@ from protocol.messages import (
     StudyView,
     Timeouts,
 )
+from protocol.privacy.ledger import Budget, Statement
 from secagg.ring import Ring, Vector
 
 OVER: Final = ("finished", "stopped")
@@ -78,11 +83,13 @@ class Analyst:
         rounds: int,
         timeouts: Timeouts | None = None,
         start: bool = True,
+        population: str | None = None,
     ) -> StudyView:
         """Create a study of `rounds` rounds, and start it unless told not to.
 
         Raises:
             RejectedError: if it cannot be answered under these terms; says what can.
+            BudgetSpentError: if its `population` has not enough privacy budget left for it.
             httpx.TransportError: if there was no answer. The study may have been created, so
                 this is not repeated: look for it in `studies`.
         """
@@ -93,6 +100,7 @@ class Analyst:
             rounds=rounds,
             timeouts=timeouts or Timeouts(),
             start=start,
+            population=population,
         )
         content = asked.model_dump_json()
         answer = self._send("POST", "/studies", content=content, repeat=was_not_done)
@@ -167,6 +175,33 @@ class Analyst:
             rows.extend(page.heavy_hitters)
             if (after := page.next) is None:
                 return rows
+
+    def create_population(self, name: str, budget: Budget) -> PopulationView:
+        """Create a population whose studies share `budget`; one that is there is left alone.
+
+        Raises:
+            ConflictError: if there is one of this name with another budget.
+        """
+        asked = PopulationRequest(budget=budget).model_dump_json()
+        answer = self._send("PUT", f"/populations/{quote(name, safe='')}", content=asked)
+        return PopulationView.model_validate_json(answer.content)
+
+    def populations(self) -> tuple[PopulationView, ...]:
+        """Return all populations, by name."""
+        answer = self._send("GET", "/populations")
+        return PopulationPage.model_validate_json(answer.content).populations
+
+    def privacy(self, study: str, delta: float | None = None) -> Statement:
+        """Return what a study tells of a device, and whom, at `delta` or the study's own."""
+        return self._statement(f"/studies/{quote(study, safe='')}/privacy", delta)
+
+    def population_privacy(self, name: str, delta: float | None = None) -> Statement:
+        """Return what all studies of a population tell, and what is left of its budget."""
+        return self._statement(f"/populations/{quote(name, safe='')}/privacy", delta)
+
+    def _statement(self, path: str, delta: float | None) -> Statement:
+        params: dict[str, str | int] = {} if delta is None else {"delta": repr(delta)}
+        return Statement.model_validate_json(self._send("GET", path, params=params).content)
 
     def cohort_sum(self, study: str, view: RoundView, cohort: int = 0) -> Vector:
         """Return the sum of the vectors of one cohort of the round that `view` shows.

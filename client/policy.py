@@ -158,7 +158,7 @@ class Policy:
                 asked = "asks for me in every round, and adds no noise that hides me in their sums"
                 raise PolicyError("repeat_exact", asked)
             return
-        rho = plan.question.contribution * releases / shares.variance / 2
+        rho = plan.question.votes * releases / shares.variance / 2
         epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
         if epsilon > self.max_epsilon:
             wanted = f"{self.max_epsilon:g} is the most"

@@ -87,6 +87,15 @@ class Digits(ItemSpace):
     def cut(self, item: str) -> str | None:
         """Return `item`, or as much of its beginning as is an item; None if nothing is."""
 
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the digits that all items have which begin with the text `prefix`.
+
+        Raises:
+            ValueError: if no item can, or items are no text.
+        """
+        what = f"items of kind {self.kind} have no beginnings as {prefix!r}: ask for a range"
+        raise ValueError(what)
+
     def prefix_of(self, row: Rows) -> str:
         """Return what the first digits of some items say, as text for people."""
         return f"{row.tobytes().hex()}..."

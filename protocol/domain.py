@@ -10,6 +10,7 @@ what a hash stood for. The price is linear in the length of the longest item. Ha
                characters are numbers to the base |A|
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
     listed     a dictionary that everybody knows: an item is its place in it
+    interval   numbers from low to high, as digits (`interval.py`)
 
 Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
 a length.
@@ -30,6 +31,7 @@ from pydantic import Field, model_validator
 
 from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
+from protocol.interval import Interval
 from protocol.item_space import ItemSpace, Keys
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
@@ -84,6 +86,13 @@ class Alphabet(Digits):
     def ends_within(self, item: str) -> bool:
         """Return whether the pad, which may not end an item, stands inside `item`."""
         return bool(self.pad) and self.pad in item
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the places of the prefix's characters; raises as that of all domains."""
+        places = [self.characters.find(character) for character in prefix]
+        if len(prefix) > self.length or min(places, default=0) < 0 or len(self.characters) > 256:
+            raise ValueError(f"no item of {self.length} characters begins with {prefix!r}")
+        return np.array(places, np.uint8)
 
     def prefix_of(self, row: Rows) -> str:
         """Return the characters of some digits, without the pad."""
@@ -145,6 +154,12 @@ class Utf8(Digits):
         except UnicodeEncodeError:  # half of a surrogate pair
             return None
         return head if head in self else None
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the prefix's bytes; raises as that of all domains."""
+        if prefix not in self:
+            raise ValueError(f"no item of {self.max_bytes} bytes begins with {prefix!r}")
+        return np.frombuffer(prefix.encode(), np.uint8)
 
     def prefix_of(self, row: Rows) -> str:
         """Return the text that some bytes begin; what is no whole character is replaced."""
@@ -224,7 +239,9 @@ class Listed(ItemSpace):
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed | Listed, Field(discriminator="kind")]
+Domain: TypeAlias = Annotated[
+    Alphabet | Utf8 | Hashed | Listed | Interval, Field(discriminator="kind")
+]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

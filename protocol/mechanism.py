@@ -108,13 +108,18 @@ class Question(Public):
         return False
 
     @property
+    def votes(self) -> int:
+        """Return the most that a device adds in a round, to all cells together."""
+        return self.contribution
+
+    @property
     def withholds(self) -> bool:
         """Return whether sums hold what must not be published, and is forgotten once decoded."""
         return False
 
     def admit(self, item: str) -> str | None:
-        """Return what of `item` a device counts: itself, or None if it is outside the domain."""
-        return item if item in self.domain else None
+        """Return what of `item` a device counts, as the domain has it; None if it is outside."""
+        return self.domain.admit(item)
 
 
 class SumQuestion(Question):

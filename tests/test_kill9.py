@@ -17,6 +17,7 @@ from client.journal import MemoryJournal
 from client.participation import STEP_IN, Device, Participation, Step
 from client.policy import Policy
 from client.transport import Transport, connect
+from protocol.chance import system
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
@@ -71,7 +72,7 @@ class Half:
         async with connect(self.service.url) as http:
             transport = Transport(http)
             part = Participation(
-                transport, self.view, device, policy=POLICY, secrets=SystemRandom(), chance=rng
+                transport, self.view, device, policy=POLICY, secrets=SystemRandom(), chance=system
             )
             await self._wait(index, None)
             end, last = End.FINISHED, None

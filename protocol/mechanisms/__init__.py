@@ -24,6 +24,11 @@ from protocol.mechanisms.frequency_sketches import (
     CountSketchPlan,
     CountSketchQuestion,
 )
+from protocol.mechanisms.hierarchical_histogram import (
+    HierarchicalHistogram,
+    HierarchicalHistogramPlan,
+    HierarchicalHistogramQuestion,
+)
 from protocol.mechanisms.linear import (
     LINEAR,
     BucketQuestion,
@@ -53,6 +58,7 @@ AnyQuestion: TypeAlias = Annotated[
     | CountMedianQuestion
     | CountSketchQuestion
     | GlpsQuestion
+    | HierarchicalHistogramQuestion
     | JlQuestion
     | LocalQuestion
     | PrefixQuestion
@@ -66,6 +72,7 @@ AnyPlan: TypeAlias = Annotated[
     | ApproximateHistogramPlan
     | CountMedianPlan
     | CountSketchPlan
+    | HierarchicalHistogramPlan
     | LinearPlan
     | LocalPlan
     | PrefixPlan
@@ -83,6 +90,7 @@ SUMMING: dict[str, Summing[Any, Any]] = {
         ApproximateHistogram(),
         COUNT_MEDIAN,
         COUNT_SKETCH,
+        HierarchicalHistogram(),
         Tracked(),
         TrieHh(),
     )

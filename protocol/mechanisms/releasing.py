@@ -24,7 +24,9 @@ from protocol.privacy.noise import centred
 from protocol.privacy.planning import best_design, least_variance
 from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
+from protocol.tally import Tally
 
+DEVICES = "devices"  # an array of a tally: among how many each level, or all of it, was counted
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
 _COIN = 0.25  # of both coins and noise, unless the question names another
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
@@ -114,6 +116,11 @@ class ReleasePlan(Plan):
         return self.release.most_variance(cohorts, self.terms.dropout, self.honest)
 
 
+def devices_of(tally: Tally) -> NDArray[np.float64]:
+    """Return among how many devices a tally's counts are, none before the first round."""
+    return np.asarray(tally.arrays.get(DEVICES, np.zeros(0)), np.float64)
+
+
 def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
     """Return what `releases` of a device's votes cost, as the ledger has it."""
     items = question.contribution
@@ -129,7 +136,7 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
     return Noise(
         variance=release.variance,
         sampled=release.probability,
-        hidden=True,  # all send a vector, whatever their coins say
+        hidden=release.probability < 1,  # all send a vector, whatever their coins say
         releases=releases,
         items=items,
     )

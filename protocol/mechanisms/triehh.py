@@ -43,7 +43,15 @@ from protocol.mechanism import (
     first_fields,
     ranked,
 )
-from protocol.mechanisms.releasing import ReleasePlan, ReleaseQuestion, cell_bits, design, loss_of
+from protocol.mechanisms.releasing import (
+    DEVICES,
+    ReleasePlan,
+    ReleaseQuestion,
+    cell_bits,
+    design,
+    devices_of,
+    loss_of,
+)
 from protocol.mechanisms.trie_votes import UNREAD, held_by, shape_of, vector_of
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.noise import NoiseShares
@@ -318,7 +326,9 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         found = _ended(plan.question, grown)
         before = Tree.of(tally)  # if this level was asked before, this answer counts
         tree = before.where(before.depths != plan.end).grow(grown)
-        return Answer(True, float(len(shown)), tuple(ranked(found)), tree.keep(tally))
+        asked = devices_of(tally)[: plan.level - 1]
+        tally = tree.keep(tally).keep(DEVICES, np.append(asked, float(participants)))
+        return Answer(True, float(len(shown)), tuple(ranked(found)), tally)
 
     def conclude(self, question: TrieHhQuestion, tally: Tally) -> list[Estimate]:
         """Return the shown nodes that have ended and are heavy, highest estimate first."""

@@ -40,6 +40,7 @@ from protocol.mechanisms.frequency_sketches import (
     CountSketchQuestion,
     FrequencySketchQuestion,
 )
+from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.outlook import remember
 from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
@@ -140,6 +141,14 @@ def tabled() -> Example:
     return replace(plain, update={"table": Shape(bound=64, votes=80, width=40, evidence=2**30)})
 
 
+def hierarchy(mode: str, **own: Any) -> Example:
+    asked = {"mode": mode, "epsilon": 8, "delta": 0.6} | own
+    question = HierarchicalHistogramQuestion.model_validate(
+        {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
+    )
+    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -156,6 +165,9 @@ EXAMPLES = {
     "triehh, in a table": tabled(),
     "triehh, in noise": trie("noise"),
     "triehh, both": trie("both", probability=0.5),
+    "hierarchical-histogram, sampled": hierarchy("sample-threshold", theta=1, probability=0.3),
+    "hierarchical-histogram, in noise": hierarchy("noise"),
+    "hierarchical-histogram, both": hierarchy("both", probability=0.5),
     "count-median": sketch(CountMedianQuestion, 6, 3),
     "count-sketch": sketch(CountSketchQuestion, 6, 3),
     "count-sketch, one item each": sketch(CountSketchQuestion, 1, 4),
@@ -410,6 +422,7 @@ DIGESTS = {
     "approximate-histogram, practical": "2eee1504670bcdcf5039756c2e428773",
     "count-median": "4602c659001992387f6a8ad7e642f0ca",
     "count-sketch, one item each": "455bff390b801d210eadb15d7ebb609d",
+    "hierarchical-histogram, in noise": "e22a6809954ef43472456c1ee3ca977e",
     "triehh, sampled": "291b941826f97130c5be3199f07430c1",
     "tracked, tight, some items": "8e3b0d307a0f8a0e7a1391964a22bebc",
 }
