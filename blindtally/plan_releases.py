@@ -16,7 +16,7 @@ from rich.table import Table
 from blindtally.output import failed, write_json
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
-from protocol.mechanisms.releasing import cell_bits, design, loss_of
+from protocol.mechanisms.releasing import cell_bits, design, least_honest, loss_of
 from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.privacy.closed_forms import kl_epsilon, note_epsilon
 from protocol.privacy.entries import PARTIES, Entry
@@ -93,7 +93,7 @@ def _design(
     )
     terms = terms_of(users)
     made = design(question, terms, levels, levels)
-    noise = made.most_variance(terms.cohorts, terms.dropout, 1 - terms.corrupt)
+    noise = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
     ledger = Ledger(entries=(Entry(name="all", mechanism=loss_of(question, made, levels)),))
     least = made.probability * users / 100
     sights = {party: ledger.epsilon(delta, party) for party in PARTIES}

@@ -72,7 +72,9 @@ def vector_of(
     """Return the sum of many devices' vectors, without noise; arguments are those of `votes_of`."""
     table = plan.votes_in
     if table is not None:
-        return table.insert(*_voted(plan, rows, held, chance, device))
+        cells, times = _voted(plan, rows, held, chance, device)
+        different, where = np.unique(cells, return_inverse=True)
+        return table.insert(different, _sums(where, times, len(different)))
     votes = votes_of(plan, rows, held, chance, device)
     return (votes.astype(Lane(2**plan.bits, plan.cells).dtype),)
 
@@ -90,16 +92,13 @@ def votes_of(
     them, 0 or more; None if each holds one thing. A device's holdings of one cell are one vote, by
     the coin of the first.
     """
-    every = np.zeros(plan.cells, np.int64)
-    cells, votes = _voted(plan, rows, held, chance, device)
-    every[cells] = votes
-    return every
+    return _sums(*_voted(plan, rows, held, chance, device), plan.cells)
 
 
 def _voted(
     plan: "TrieHhPlan", rows: Rows, held: Places, chance: Chance, device: Places | None
 ) -> tuple[Places, Places]:
-    """Return the cells with votes, and their votes."""
+    """Return the cells that items vote for, and each item's votes."""
     heads = plan.release.coins(chance, len(held))
     if device is not None and plan.question.contribution > 1:
         voted = np.stack((device, plan.cells_of(rows)[held]))
@@ -111,8 +110,12 @@ def _voted(
     some = np.flatnonzero(times)
     cells, times = plan.cells_of(rows[some]), times[some]
     kept = cells != NOWHERE
-    voted, where = np.unique(cells[kept], return_inverse=True)
-    return voted, np.bincount(where, times[kept], len(voted)).astype(np.int64)  # exact to 2^53
+    return cells[kept], times[kept]
+
+
+def _sums(where: Places, times: Places, count: int) -> Places:
+    """Return the sums of `times`, below 2^53, that go to each of `count` places."""
+    return np.bincount(where, times, count).astype(np.int64)
 
 
 def held_by(
