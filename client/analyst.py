@@ -12,9 +12,9 @@ if the service is out of reach for a moment. `watch` yields a round whenever it 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx
@@ -36,6 +36,8 @@ from protocol.messages import (
     StudyRequest,
     StudyView,
     Timeouts,
+    Told,
+    ToldPage,
 )
 from protocol.privacy.ledger import Budget, Statement
 from secagg.ring import Ring, Vector
@@ -176,6 +178,42 @@ class Analyst:
             if (after := page.next) is None:
                 return rows
 
+    def quantiles(self, study: str, q: Sequence[float], **how: object) -> tuple[Told, ...]:
+        """Return the value of each rank `q`, from 0 to 1.
+
+        `how` may name an `estimator`, ratio or plain, and `beta`, the odds that an interval misses
+        the truth.
+
+        Raises:
+            WrongStateError: if nothing was counted yet.
+            RejectedError: if the study counts no prefixes, or is asked what makes no sense.
+        """
+        return self._told(study, "quantiles", {"q": q, **how})
+
+    def ranks(self, study: str, x: Sequence[float | str], **how: object) -> tuple[Told, ...]:
+        """Return the share of devices whose value is below each of `x`; raises as `quantiles`."""
+        return self._told(study, "ranks", {"x": x, **how})
+
+    def masses(
+        self, study: str, ranges: Sequence[tuple[float | str, float | str]], **how: object
+    ) -> tuple[Told, ...]:
+        """Return the shares within each low and high of `ranges`; raises as `quantiles`."""
+        ends = {"low": [low for low, _ in ranges], "high": [high for _, high in ranges]}
+        return self._told(study, "masses", {**ends, **how})
+
+    def frequencies(self, study: str, prefixes: Sequence[str], **how: object) -> tuple[Told, ...]:
+        """Return the shares that begin with each of `prefixes`; raises as `quantiles`."""
+        return self._told(study, "frequencies", {"prefix": prefixes, **how})
+
+    def cdf(self, study: str, points: int = 101, **how: object) -> tuple[Told, ...]:
+        """Return the ranks of so many values, from first to last; raises as `quantiles`."""
+        return self._told(study, "cdf", {"points": points, **how})
+
+    def _told(self, study: str, what: str, params: dict[str, object]) -> tuple[Told, ...]:
+        path = f"/studies/{quote(study, safe='')}/{what}"
+        answer = self._send("GET", path, params=params)
+        return ToldPage.model_validate_json(answer.content).told
+
     def create_population(self, name: str, budget: Budget) -> PopulationView:
         """Create a population whose studies share `budget`; one that is there is left alone.
 
@@ -200,7 +238,7 @@ class Analyst:
         return self._statement(f"/populations/{quote(name, safe='')}/privacy", delta)
 
     def _statement(self, path: str, delta: float | None) -> Statement:
-        params: dict[str, str | int] = {} if delta is None else {"delta": repr(delta)}
+        params = {} if delta is None else {"delta": delta}
         return Statement.model_validate_json(self._send("GET", path, params=params).content)
 
     def cohort_sum(self, study: str, view: RoundView, cohort: int = 0) -> Vector:
@@ -227,7 +265,7 @@ class Analyst:
         path: str,
         *,
         content: str | None = None,
-        params: dict[str, str | int] | None = None,
+        params: Mapping[str, Any] | None = None,
         repeat: Callable[[Exception], bool | float] = worth_repeating,
     ) -> httpx.Response:
         headers = _JSON if content is not None else {}

@@ -201,6 +201,26 @@ class HeavyHitter(Public):
     high: float
 
 
+class Told(Public):
+    """What a study says `at` a rank, value, range or prefix, and an interval of it.
+
+    A value of an interval is a number, one of strings a prefix of it.
+    """
+
+    at: float | str
+    value: float | str
+    low: float | str
+    high: float | str
+
+
+class ToldPage(Public):
+    """What a study says of values; each interval misses the truth with odds of `beta`."""
+
+    estimator: str
+    beta: float
+    told: tuple[Told, ...]
+
+
 class PopulationPage(Public):
     """All populations, by name."""
 

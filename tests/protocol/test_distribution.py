@@ -173,7 +173,7 @@ def test_prefixes_of_strings_have_frequencies(
     found = study("triehh", domain, WORDS, **own)
     told = found.frequency(["", "app", "appl", "apple", "be", "bear", "x"])
     truth = np.array([1, 0.5, 0.5, 0.3, 0.5, 0.4, 0])
-    assert told.values == pytest.approx(truth, abs=0.06)
+    assert told.values == pytest.approx(truth, abs=0.15)  # four deviations of a sample
     assert (told.low <= truth).all()
     assert (truth <= told.high).all()
     assert float(found.frequency("b").values) == told.values[4] or "stride" not in own
