@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import typer
@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from blindtally import simulate_heavy, simulate_releases, simulate_reports
+from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
@@ -32,15 +32,12 @@ from secagg.parameters import Mode
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
 _WORDS = 2000
-_APART = (
-    "json_path",
-    "sets",
-    "epsilon",
-    "goal",
-    "delta",
-    "levels",
-    "release",
-)  # options that are no fields of `Asked`
+# Options that are no fields of `Asked`.
+_APART = {"json_path", "sets", "epsilon", "goal", "delta", "levels", "low", "high", "release"}
+_RELEASES: dict[str, Release] = {"triehh": "sample-threshold", "hierarchical-histogram": "noise"}
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +113,20 @@ def simulate(
         float, typer.Option(help="With epsilon, what all levels of a trie may cost.")
     ] = 1e-6,
     levels: Annotated[
-        int, typer.Option(min=1, max=256, help="Rounds of a trie, a symbol each.")
-    ] = 10,
+        int | None,
+        typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
+    ] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Items are numbers from here on [of a histogram: least].")
+    ] = None,
+    high: Annotated[float | None, typer.Option(help="And up to here.")] = None,
     release: Annotated[
-        Release,
-        typer.Option(help="How counts of a trie are hidden; only with noise from the server."),
-    ] = "sample-threshold",
+        Release | None,
+        typer.Option(
+            help="How counts are hidden, only with noise from the server "
+            "[a trie: sample-threshold; a histogram: noise]."
+        ),
+    ] = None,
     goal: Annotated[
         Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
     ] = "l2",
@@ -144,9 +149,17 @@ def simulate(
         asked_so = mechanism, data, column, clients, threshold, epsilon, goal
         _simulate_reports(lambda: Wanted(*asked_so, _settings(sets or []), seed), json_path)
         return
-    if mechanism == "triehh":
-        of_study = {k: v for k, v in locals().items() if k in Asked.__slots__}
-        _simulate_releases(of_study, levels, epsilon, delta, release, sets, json_path)
+    if mechanism in simulate_numbers.LEVELS:
+        own: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "corrupt": corrupt}
+        own |= {"data": data, "column": column, "clients": clients, "seed": seed}
+        own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
+        own["mode"] = release or _RELEASES[mechanism]
+        ends = {"low": low, "high": high}
+        if mechanism != "triehh" or low is not None or high is not None:
+            _simulate_numbers({**own, **ends, "mechanism": mechanism}, words, sets, json_path)
+            return
+        more = {"threshold": threshold, "contribution": contribution, "alphabet": alphabet}
+        _simulate_releases({**own, **more, "dropout": dropout}, words, sets, json_path)
         return
     words = words or _WORDS
     options = {k: v for k, v in locals().items() if k not in _APART}
@@ -154,7 +167,10 @@ def simulate(
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
     except ValidationError as error:
-        faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
+        faults = (
+            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+            for e in error.errors()
+        )
         raise failed("; ".join(faults)) from None
     except ValueError as error:
         raise failed(str(error)) from None
@@ -166,37 +182,46 @@ def simulate(
 
 
 def _simulate_releases(
-    options: dict[str, Any],
-    levels: int,
-    epsilon: float,
-    delta: float,
-    release: Release,
-    sets: list[str] | None,
-    json_path: str | None,
+    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
 ) -> None:
-    names = "data", "column", "clients", "threshold", "contribution", "alphabet"
-    chosen = {name: options[name] for name in (*names, "corrupt", "dropout", "seed")}
-    words = options["words"] or simulate_releases.WORDS
-    try:
-        wanted = simulate_releases.Wanted(
-            **chosen,
-            levels=levels,
-            epsilon=epsilon,
-            delta=delta,
-            mode=release,
-            words=words,
-            settings=_settings(sets or []),
-        )
-        result = simulate_releases.run(wanted)
-    except ValidationError as error:
-        faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
-        raise failed("; ".join(faults)) from None
-    except ValueError as error:
-        raise failed(str(error)) from None
+    def ask() -> simulate_releases.Wanted:
+        room = words or simulate_releases.WORDS
+        return simulate_releases.Wanted(**options, words=room, settings=_settings(sets or []))
+
+    wanted, result = _tried(ask, simulate_releases.run)
     if json_path != "-":
         simulate_releases.show(wanted, result)
     if json_path is not None:
         write_json(json_path, simulate_releases.as_json(wanted, result))
+
+
+def _simulate_numbers(
+    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
+) -> None:
+    def ask() -> simulate_numbers.Wanted:
+        room = words or simulate_numbers.WORDS
+        return simulate_numbers.Wanted(**options, words=room, settings=_settings(sets or []))
+
+    wanted, result = _tried(ask, simulate_numbers.run)
+    if json_path != "-":
+        simulate_numbers.show(wanted, result)
+    if json_path is not None:
+        write_json(json_path, simulate_numbers.as_json(wanted, result))
+
+
+def _tried(ask: Callable[[], A], run: Callable[[A], R]) -> tuple[A, R]:
+    """Return what is asked, and what comes of it; fail with what is wrong about it."""
+    try:
+        asked = ask()
+        return asked, run(asked)
+    except ValidationError as error:
+        faults = (
+            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+            for e in error.errors()
+        )
+        raise failed("; ".join(faults)) from None
+    except ValueError as error:
+        raise failed(str(error)) from None
 
 
 def _simulate_reports(ask: Callable[[], Wanted], json_path: str | None) -> None:

@@ -122,7 +122,7 @@ def run(wanted: Wanted) -> Released:
         minimum=max(3, size // 2),
         cohorts=-(-holders.clients // size),
         corrupt=wanted.corrupt,
-        dropout=max(0.1, min(0.9, 1.5 * wanted.dropout)),
+        dropout=max(0.1, wanted.dropout + 0.1),
     )
     chance = Random(wanted.seed)
     plan = _TRIE.first_plan(question, terms, "simulation", wanted.levels, chance)
