@@ -16,6 +16,8 @@ COMMANDS = {
     "simulate": "blindtally.simulate:simulate",
     "params": "blindtally.params:params",
     "plan": "blindtally.plan:plan",
+    "query": "blindtally.query:query",
+    "privacy": "blindtally.privacy:privacy",
     "mechanisms": "blindtally.mechanisms:mechanisms",
     "figures": "blindtally.figures.command:app",
 }

@@ -56,6 +56,13 @@ def fleet(
         Literal["semi-honest", "active"],
         typer.Option(help="Devices trust the server with no more than this."),
     ] = "active",
+    max_epsilon: Annotated[
+        float, typer.Option(min=0, help="Devices refuse noise or reports that tell more.")
+    ] = 4.0,
+    repeat_exact: Annotated[
+        bool,
+        typer.Option(help="Take part in every round if asked, though sums have no noise."),
+    ] = False,
     registrar: Annotated[
         Path | None,
         typer.Option(help="The key file whose registrar enrols the devices, and no other."),
@@ -63,14 +70,19 @@ def fleet(
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
 
-    Each sum is compared with the vectors in it, so no other devices may take part.
+    Each sum that is shown is compared with the vectors in it, so no other devices may take part.
 
     Example: blindtally fleet --url http://127.0.0.1:8000 --study 3f2a... --data words.csv
     """
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create", code=1)
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
-    limits = Policy(max_contribution=max_contribution, min_cohort=min_cohort)
+    limits = Policy(
+        max_contribution=max_contribution,
+        min_cohort=min_cohort,
+        max_epsilon=max_epsilon,
+        repeat_exact=repeat_exact,
+    )
     try:
         policy, key = _trusting(limits, mode, registrar)
         crew = Crew(devices or DEVICES, dropout, seed, policy, registrar=key)
@@ -124,7 +136,8 @@ def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode) -> Setup:
 def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | None) -> Setup:
     """Return a setup for a study that somebody else has created."""
     crew = replace(crew, devices=devices or asked.terms.devices)
-    holdings = hold(load(data), asked.rounds, crew.devices, asked.question.contribution, crew.seed)
+    rounds = 1 if asked.question.repeats else asked.rounds
+    holdings = hold(load(data), rounds, crew.devices, asked.question.contribution, crew.seed)
     return Setup(asked.question, asked.terms, asked.rounds, asked.timeouts, crew, holdings)
 
 

@@ -37,6 +37,16 @@ CATALOGUE = {
     "approximate-histogram": Entry(
         "how often each heavy item is held", _SUM, "`words` a round, tables and a sketch"
     ),
+    "triehh": Entry(
+        "heavy strings, found symbol by symbol in noise or samples",
+        "central (epsilon, delta): of the sum with noise, else of what is shown",
+        "`words` in every round",
+    ),
+    "hierarchical-histogram": Entry(
+        "quantiles, ranges and ranks of numbers, in one round",
+        "central (epsilon, delta): of the sum with noise, else of what is shown",
+        "`words` a round: a number for every prefix",
+    ),
     "count-median": Entry("counts of a small domain; a baseline", _SUM, "`words` a round"),
     "count-sketch": Entry("counts of a small domain; a baseline", _SUM, "`words` a round"),
     "krr": Entry("counts of a few values, told themselves", _PURE, "log2 d bits"),

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from blindtally import plan_releases
 from blindtally.figures.budgets import TRACKED, Case, needed
 from blindtally.figures.curves import GOALS, Setting, f1
 from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, tracked
@@ -56,10 +57,16 @@ def plan(
     words: Annotated[
         int | None, typer.Option(min=1, help="16-bit words that a device may send a round.")
     ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help="triehh: compare ways to release counts for a central epsilon."),
+    ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Ask for locally private reports, which cost this; for no sums."),
     ] = None,
+    delta: Annotated[float, typer.Option(help="Of a central epsilon, in all levels.")] = 1e-6,
+    levels: Annotated[int, typer.Option(help="Rounds of a trie.")] = 10,
     goal: Annotated[
         str, typer.Option(help="What reports are for: worst-mse, l1, l2 or heavy.")
     ] = "l2",
@@ -91,7 +98,13 @@ def plan(
     Examples:
     blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
     blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
+    blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
     """
+    if mechanism is not None:
+        if mechanism != "triehh" or epsilon is None:
+            raise failed("--mechanism is triehh or left out, and triehh takes --epsilon")
+        plan_releases.advise(devices, epsilon, delta, levels, contribution, json_path)
+        return
     if epsilon is not None:
         advise(devices, domain, max_bytes, epsilon, goal, json_path)
         return

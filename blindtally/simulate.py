@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import typer
@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from blindtally import simulate_heavy, simulate_reports
+from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
@@ -25,12 +25,19 @@ from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.oracles.registry import ORACLES
+from protocol.privacy.release import Mode as Release
 from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
-_APART = "json_path", "sets", "epsilon", "goal"  # options that are no fields of `Asked`
+_WORDS = 2000
+# Options that are no fields of `Asked`.
+_APART = {"json_path", "sets", "epsilon", "goal", "delta", "levels", "low", "high", "release"}
+_RELEASES: dict[str, Release] = {"triehh": "sample-threshold", "hierarchical-histogram": "noise"}
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,11 @@ def simulate(
         float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
     ] = 50,
     words: Annotated[
-        int, typer.Option(min=1, help="16-bit words that a device may send in a round.")
-    ] = 2000,
+        int | None,
+        typer.Option(
+            min=1, help="16-bit words that a device may send in a round [2000; a trie: 65536]."
+        ),
+    ] = None,
     contribution: Annotated[
         int, typer.Option(min=1, help="The most items that a device adds (m).")
     ] = 1,
@@ -97,8 +107,26 @@ def simulate(
         Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
     ] = "active",
     epsilon: Annotated[
-        float, typer.Option(help="What a locally private report costs its device.")
+        float, typer.Option(help="What a report, or a study of released counts, may cost.")
     ] = 1.0,
+    delta: Annotated[
+        float, typer.Option(help="With epsilon, what all levels of a trie may cost.")
+    ] = 1e-6,
+    levels: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
+    ] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Items are numbers from here on [of a histogram: least].")
+    ] = None,
+    high: Annotated[float | None, typer.Option(help="And up to here.")] = None,
+    release: Annotated[
+        Release | None,
+        typer.Option(
+            help="How counts are hidden, only with noise from the server "
+            "[a trie: sample-threshold; a histogram: noise]."
+        ),
+    ] = None,
     goal: Annotated[
         Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
     ] = "l2",
@@ -113,18 +141,36 @@ def simulate(
 ) -> None:
     """Simulate a study over a data file and measure what it finds.
 
-    Example: blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
+    Examples:
+    blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
+    blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
     """
     if mechanism in REPORTING:
         asked_so = mechanism, data, column, clients, threshold, epsilon, goal
         _simulate_reports(lambda: Wanted(*asked_so, _settings(sets or []), seed), json_path)
         return
+    if mechanism in simulate_numbers.LEVELS:
+        own: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "corrupt": corrupt}
+        own |= {"data": data, "column": column, "clients": clients, "seed": seed}
+        own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
+        own["mode"] = release or _RELEASES[mechanism]
+        ends = {"low": low, "high": high}
+        if mechanism != "triehh" or low is not None or high is not None:
+            _simulate_numbers({**own, **ends, "mechanism": mechanism}, words, sets, json_path)
+            return
+        more = {"threshold": threshold, "contribution": contribution, "alphabet": alphabet}
+        _simulate_releases({**own, **more, "dropout": dropout}, words, sets, json_path)
+        return
+    words = words or _WORDS
     options = {k: v for k, v in locals().items() if k not in _APART}
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
     except ValidationError as error:
-        faults = (": ".join([*map(str, e["loc"]), e["msg"]]) for e in error.errors())
+        faults = (
+            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+            for e in error.errors()
+        )
         raise failed("; ".join(faults)) from None
     except ValueError as error:
         raise failed(str(error)) from None
@@ -133,6 +179,49 @@ def simulate(
         _show(setup, result)
     if json_path is not None:  # last, so that a file that cannot be written costs no result
         write_json(json_path, as_json(asked, setup, result))
+
+
+def _simulate_releases(
+    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
+) -> None:
+    def ask() -> simulate_releases.Wanted:
+        room = words or simulate_releases.WORDS
+        return simulate_releases.Wanted(**options, words=room, settings=_settings(sets or []))
+
+    wanted, result = _tried(ask, simulate_releases.run)
+    if json_path != "-":
+        simulate_releases.show(wanted, result)
+    if json_path is not None:
+        write_json(json_path, simulate_releases.as_json(wanted, result))
+
+
+def _simulate_numbers(
+    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
+) -> None:
+    def ask() -> simulate_numbers.Wanted:
+        room = words or simulate_numbers.WORDS
+        return simulate_numbers.Wanted(**options, words=room, settings=_settings(sets or []))
+
+    wanted, result = _tried(ask, simulate_numbers.run)
+    if json_path != "-":
+        simulate_numbers.show(wanted, result)
+    if json_path is not None:
+        write_json(json_path, simulate_numbers.as_json(wanted, result))
+
+
+def _tried(ask: Callable[[], A], run: Callable[[A], R]) -> tuple[A, R]:
+    """Return what is asked, and what comes of it; fail with what is wrong about it."""
+    try:
+        asked = ask()
+        return asked, run(asked)
+    except ValidationError as error:
+        faults = (
+            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+            for e in error.errors()
+        )
+        raise failed("; ".join(faults)) from None
+    except ValueError as error:
+        raise failed(str(error)) from None
 
 
 def _simulate_reports(ask: Callable[[], Wanted], json_path: str | None) -> None:

@@ -12,9 +12,10 @@ if the service is out of reach for a moment. `watch` yields a round whenever it 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+from urllib.parse import quote
 
 import httpx
 import stamina
@@ -26,13 +27,19 @@ from protocol.messages import (
     RETRY_SECONDS,
     HeavyHitter,
     HeavyHitterPage,
+    PopulationPage,
+    PopulationRequest,
+    PopulationView,
     RoundPage,
     RoundView,
     StudyPage,
     StudyRequest,
     StudyView,
     Timeouts,
+    Told,
+    ToldPage,
 )
+from protocol.privacy.ledger import Budget, Statement
 from secagg.ring import Ring, Vector
 
 OVER: Final = ("finished", "stopped")
@@ -78,11 +85,13 @@ class Analyst:
         rounds: int,
         timeouts: Timeouts | None = None,
         start: bool = True,
+        population: str | None = None,
     ) -> StudyView:
         """Create a study of `rounds` rounds, and start it unless told not to.
 
         Raises:
             RejectedError: if it cannot be answered under these terms; says what can.
+            BudgetSpentError: if its `population` has not enough privacy budget left for it.
             httpx.TransportError: if there was no answer. The study may have been created, so
                 this is not repeated: look for it in `studies`.
         """
@@ -93,6 +102,7 @@ class Analyst:
             rounds=rounds,
             timeouts=timeouts or Timeouts(),
             start=start,
+            population=population,
         )
         content = asked.model_dump_json()
         answer = self._send("POST", "/studies", content=content, repeat=was_not_done)
@@ -168,6 +178,69 @@ class Analyst:
             if (after := page.next) is None:
                 return rows
 
+    def quantiles(self, study: str, q: Sequence[float], **how: object) -> tuple[Told, ...]:
+        """Return the value of each rank `q`, from 0 to 1.
+
+        `how` may name an `estimator`, ratio or plain, and `beta`, the odds that an interval misses
+        the truth.
+
+        Raises:
+            WrongStateError: if nothing was counted yet.
+            RejectedError: if the study counts no prefixes, or is asked what makes no sense.
+        """
+        return self._told(study, "quantiles", {"q": q, **how})
+
+    def ranks(self, study: str, x: Sequence[float | str], **how: object) -> tuple[Told, ...]:
+        """Return the share of devices whose value is below each of `x`; raises as `quantiles`."""
+        return self._told(study, "ranks", {"x": x, **how})
+
+    def masses(
+        self, study: str, ranges: Sequence[tuple[float | str, float | str]], **how: object
+    ) -> tuple[Told, ...]:
+        """Return the shares within each low and high of `ranges`; raises as `quantiles`."""
+        ends = {"low": [low for low, _ in ranges], "high": [high for _, high in ranges]}
+        return self._told(study, "masses", {**ends, **how})
+
+    def frequencies(self, study: str, prefixes: Sequence[str], **how: object) -> tuple[Told, ...]:
+        """Return the shares that begin with each of `prefixes`; raises as `quantiles`."""
+        return self._told(study, "frequencies", {"prefix": prefixes, **how})
+
+    def cdf(self, study: str, points: int = 101, **how: object) -> tuple[Told, ...]:
+        """Return the ranks of so many values, from first to last; raises as `quantiles`."""
+        return self._told(study, "cdf", {"points": points, **how})
+
+    def _told(self, study: str, what: str, params: dict[str, object]) -> tuple[Told, ...]:
+        path = f"/studies/{quote(study, safe='')}/{what}"
+        answer = self._send("GET", path, params=params)
+        return ToldPage.model_validate_json(answer.content).told
+
+    def create_population(self, name: str, budget: Budget) -> PopulationView:
+        """Create a population whose studies share `budget`; one that is there is left alone.
+
+        Raises:
+            ConflictError: if there is one of this name with another budget.
+        """
+        asked = PopulationRequest(budget=budget).model_dump_json()
+        answer = self._send("PUT", f"/populations/{quote(name, safe='')}", content=asked)
+        return PopulationView.model_validate_json(answer.content)
+
+    def populations(self) -> tuple[PopulationView, ...]:
+        """Return all populations, by name."""
+        answer = self._send("GET", "/populations")
+        return PopulationPage.model_validate_json(answer.content).populations
+
+    def privacy(self, study: str, delta: float | None = None) -> Statement:
+        """Return what a study tells of a device, and whom, at `delta` or the study's own."""
+        return self._statement(f"/studies/{quote(study, safe='')}/privacy", delta)
+
+    def population_privacy(self, name: str, delta: float | None = None) -> Statement:
+        """Return what all studies of a population tell, and what is left of its budget."""
+        return self._statement(f"/populations/{quote(name, safe='')}/privacy", delta)
+
+    def _statement(self, path: str, delta: float | None) -> Statement:
+        params = {} if delta is None else {"delta": delta}
+        return Statement.model_validate_json(self._send("GET", path, params=params).content)
+
     def cohort_sum(self, study: str, view: RoundView, cohort: int = 0) -> Vector:
         """Return the sum of the vectors of one cohort of the round that `view` shows.
 
@@ -192,7 +265,7 @@ class Analyst:
         path: str,
         *,
         content: str | None = None,
-        params: dict[str, str | int] | None = None,
+        params: Mapping[str, Any] | None = None,
         repeat: Callable[[Exception], bool | float] = worth_repeating,
     ) -> httpx.Response:
         headers = _JSON if content is not None else {}

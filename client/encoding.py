@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.chance import Chance
-from protocol.mechanism import Histogram
+from protocol.mechanism import Histogram, hide
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.sampling import clip
 from secagg.ring import Vector
@@ -38,14 +38,22 @@ def tally(records: Iterable[str]) -> Histogram:
 
 def contribute(question: AnyQuestion, held: Histogram, rng: np.random.Generator) -> Contribution:
     """Return what a device that holds `held` gives to `question`."""
-    inside = {item: count for item, count in held.items() if count and item in question.domain}
+    inside = Counter[str]()
+    for item, count in held.items():
+        admitted = question.admit(item) if count else None
+        if admitted is not None:
+            inside[admitted] += count
     given = clip(inside, question.contribution, rng)
     total, kept = sum(inside.values()), sum(given.values())
     return Contribution(given, sum(held.values()) - total, total - kept)
 
 
-def encode(plan: AnyPlan, contribution: Contribution, chance: Chance) -> Vector:
-    """Return the vector of `plan` that carries `contribution`."""
+def encode(plan: AnyPlan, contribution: Contribution, contacted: int, chance: Chance) -> Vector:
+    """Return the vector of `plan` that carries `contribution`, in a cohort of `contacted` devices.
+
+    If the plan hides sums in noise, it has this device's share of it.
+    """
     mechanism = SUMMING[plan.question.mechanism]
     vector: Vector = mechanism.encode(plan, contribution.histogram, chance)
+    hide(mechanism.ring(plan), vector, mechanism.shares(plan, contacted), chance)
     return vector

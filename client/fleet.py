@@ -2,9 +2,10 @@
 
 Each device holds a histogram of its own and takes part like any other, over HTTP, with an
 identity that it keeps as long as the fleet lives. A round selects devices that have given no
-vector yet; a fixed share of them vanishes, each after one of its steps but the last, one as
-likely as the other. The fleet remembers what each device encoded, which no service ever sees,
-so that a demo or a test can tell whether a sum is exact.
+vector yet, or none to this round if the study wants them in all; a fixed share of them vanishes,
+each after one of its steps but the last, one as likely as the other. The fleet remembers what
+each device encoded, which no service ever sees, so that a demo or a test can tell whether a sum
+is exact.
 
 `seed` drives selection, losses and clipping: two runs choose and lose the same devices. Secrets,
 sampling and noise always come from the system's randomness.
@@ -162,7 +163,7 @@ class Fleet:
             NobodyEnteredError: if no device could, or would, take part in a round.
         """
         after = 0
-        while self._free():
+        while self._free(after + 1):
             view = await self.next_round(after)
             if view is None:
                 return
@@ -189,7 +190,9 @@ class Fleet:
 
     async def enter(self, view: RoundView) -> tuple[Entry, ...]:
         """Let selected devices take part in the round that `view` shows, all at once."""
-        chosen, leaving = select(self._crew, view.number, view.plan.terms.mode, self._free())
+        chosen, leaving = select(
+            self._crew, view.number, view.plan.terms.mode, self._free(view.number)
+        )
         steps: Counter[Step] = Counter()
         gone = 0
 
@@ -264,13 +267,11 @@ class Fleet:
             transport, view, device, policy=policy, secrets=self._secrets, chance=system
         )
 
-    def _free(self) -> list[int]:
-        """Return the devices that may still give their vectors."""
-        spent = {
-            index
-            for index, device in self._devices.items()
-            if self._study.id in device.journal.studies()
-        }
+    def _free(self, number: int) -> list[int]:
+        """Return the devices that may still give their vectors to round `number`."""
+        study, repeats = self._study.id, self._study.question.repeats
+        given = {index: one.journal.rounds().get(study, ()) for index, one in self._devices.items()}
+        spent = {i for i, rounds in given.items() if (number in rounds if repeats else rounds)}
         return [index for index in range(len(self._holdings)) if index not in spent]
 
     def _device(self, index: int) -> Device:

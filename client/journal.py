@@ -11,7 +11,9 @@ once; by asking again one might:
 
     another report          private by its own chance only, and each costs epsilon again
 
-So of the first three a device gives one in a study, ever, and it draws holders a few times (a
+So of the first three a device gives one in a study, ever; or, if the study is one in which
+devices take part in every round and noise hides what its sums differ in, one in each of some
+rounds. And it draws holders a few times (a
 draw is recorded as the digest of its keys, since it counts even if nothing is sent for it). It
 records the digest of what it is about to send, durably, and only then sends it. The same bytes
 may be sent as often as the network asks for; others are refused, in this round or a later one,
@@ -31,7 +33,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -83,7 +85,12 @@ class Journal(ABC):
     """What one device gave, in all its studies."""
 
     def record(
-        self, given: Given, most: int = 1, allow: Callable[[float], None] | None = None
+        self,
+        given: Given,
+        most: int = 1,
+        *,
+        a_round: int | None = None,
+        allow: Callable[[float], None] | None = None,
     ) -> None:
         """Record what is about to be sent; once this returns it may be.
 
@@ -91,29 +98,45 @@ class Journal(ABC):
 
         Raises:
             PolicyError: if the device gave `most` other messages of this kind in this study, or
-                `allow` raises it.
+                `a_round` in this round, or `allow` raises it.
             JournalError: if it cannot be recorded.
         """
         with self._exclusive() as known:
             alike = [one for one in known if (one.study, one.what) == (given.study, given.what)]
             if given in alike:
                 return
+            here = sum(one.round == given.round for one in alike)
             if len(alike) >= most:
+                limit = "max_sharings" if given.what is What.SHARES else "max_rounds"
                 asked = f"asked for {given.what} number {most + 1} in study {given.study}"
-                raise PolicyError("once per study" if most == 1 else "max_sharings", asked)
+                raise PolicyError("once per study" if most == 1 else limit, asked)
+            if a_round is not None and here >= a_round:
+                where = f"round {given.round} of study {given.study}"
+                raise PolicyError("once per round", f"asked for another {given.what} in {where}")
             if allow is not None:
                 allow(math.fsum(one.epsilon for one in known))
             self._append(given)
 
     def studies(self) -> frozenset[str]:
-        """Return the studies that the device gave to: it takes no further part there.
+        """Return the studies that the device gave to.
 
         Raises:
             JournalError: if the journal cannot be read.
         """
+        return frozenset(self.rounds())
+
+    def rounds(self) -> Mapping[str, frozenset[int]]:
+        """Return the rounds of each study that the device gave to: it gives to none again.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        rounds: dict[str, frozenset[int]] = {}
         with self._exclusive() as known:
-            given = (What.VECTOR, What.REPORT)
-            return frozenset(one.study for one in known if one.what in given)
+            for one in known:
+                if one.what in (What.VECTOR, What.REPORT):
+                    rounds[one.study] = rounds.get(one.study, frozenset()) | {one.round}
+        return rounds
 
     def spent(self) -> float:
         """Return the epsilon of all reports.

@@ -137,7 +137,7 @@ class Participation:
             JournalError: if what is to be given cannot be recorded.
             httpx.TransportError: if the service is out of reach for too long.
         """
-        given_to = await asyncio.to_thread(self._device.journal.studies)
+        given_to = await asyncio.to_thread(self._device.journal.rounds)
         self._policy.check_plan(self._plan, study, self._number, given_to)
         self._policy.check_enrolment(self._plan, self._device.identity, self._device.enrolment)
         joined, seat = await self._join(study)
@@ -203,7 +203,7 @@ class Participation:
     def _put_on(self, shared: Shared, body: bytes) -> tuple[Masked, Upload]:
         with _reading():
             view = View(shared.cohort, unpack_sharers(body))
-        vector = encode(self._plan, self._device.contribution, self._chance)
+        vector = encode(self._plan, self._device.contribution, shared.cohort.n, self._chance)
         masked, upload = shared.mask(view, self._ring, vector, self._secrets)
         self.vector = vector
         return masked, upload
@@ -244,13 +244,14 @@ class Participation:
 
     async def _give(self, what: What, body: bytes) -> None:
         """Say what may be said in one way only: it is in the journal before it leaves."""
-        await self._record(what, body)
+        most = self._policy.max_rounds if self._plan.question.repeats else 1
+        await self._record(what, body, most, a_round=1)
         await self._say(what, body)
 
-    async def _record(self, what: What, body: bytes, most: int = 1) -> None:
+    async def _record(self, what: What, body: bytes, most: int, a_round: int | None = None) -> None:
         assert self.seat is not None  # `steps` joins first
         given = Given.of(self._plan.study, self._number, self.seat.cohort, what, body)
-        await asyncio.to_thread(self._device.journal.record, given, most)
+        await asyncio.to_thread(self._device.journal.record, given, most, a_round=a_round)
 
     def _path(self, what: str) -> str:
         assert self.seat is not None  # `steps` joins first

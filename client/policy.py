@@ -12,7 +12,8 @@ How many hold shares and how many confirm is no limit of a policy: a device comp
 the plan's terms, which it compares here, and from the roster.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
@@ -50,7 +51,10 @@ class Policy:
     of 2^-sigma for whoever hopes for better holders. `max_epsilon` bounds what a device spends
     on locally private reports in all studies together, and `max_delta` the odds that any one of
     them tells more than its epsilon; of a report no other limit matters but `registrar` and
-    `max_upload_bytes`.
+    `max_upload_bytes`. Where a study wants its devices in every round, `max_rounds` bounds in
+    how many; their noise must keep `max_epsilon` at `max_delta`, and unless the device may
+    `repeat_exact`, there must be noise: two sums of which one has a device and the other has not
+    would tell what it gave.
     """
 
     max_contribution: int = 100
@@ -64,13 +68,20 @@ class Policy:
     registrar: bytes | None = None
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
+    max_rounds: int = 32
+    repeat_exact: bool = False
 
     def check_plan(
-        self, plan: AnyPlan, study: str, number: int, given: Collection[str] = ()
+        self,
+        plan: AnyPlan,
+        study: str,
+        number: int,
+        given: Mapping[str, Collection[int]] | None = None,
     ) -> None:
         """Check the plan that was offered for round `number` of `study`.
 
-        `given` are the studies that this device gave to already: it gives once.
+        `given` are the rounds of studies that this device gave to already: it gives once, or if
+        devices are to take part in every round, once a round.
 
         Raises:
             PolicyError: names the first limit that the plan is beyond.
@@ -78,8 +89,7 @@ class Policy:
         if (plan.study, plan.round) != (study, number):
             shown = f"round {plan.round} of {plan.study}"
             raise PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
-        if study in given:
-            raise PolicyError("once per study", f"asked for a second contribution to study {study}")
+        self._check_again(plan, (given or {}).get(study, ()))
         self._check_registrar(plan)
         if plan.mechanism in SUMMING:
             self._check_terms(plan)
@@ -120,6 +130,39 @@ class Policy:
         if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # nor if one is no number
             left = max(0.0, self.max_epsilon - spent)
             raise PolicyError("max_epsilon", f"asks for epsilon {epsilon:g} where {left:g} is left")
+
+    def _check_again(self, plan: AnyPlan, rounds: Collection[int]) -> None:
+        """Check that a plan may ask me again that gave to `rounds` of its study before."""
+        if not plan.question.repeats:
+            if rounds:
+                asked = f"asked for a second contribution to study {plan.study}"
+                raise PolicyError("once per study", asked)
+            return
+        self._check_noise(plan, max(plan.rounds, len(rounds) + 1))
+        if plan.round in rounds:
+            where = f"round {plan.round} of study {plan.study}"
+            raise PolicyError("once per round", f"asked for a second contribution to {where}")
+        if len(rounds) >= self.max_rounds:
+            wanted = f"{self.max_rounds} of a study are the most"
+            raise PolicyError("max_rounds", f"asked for another round where {wanted}")
+
+    def _check_noise(self, plan: AnyPlan, releases: int) -> None:
+        """Check that noise hides what so many sums with and without me differ in.
+
+        Epsilon is that of a Gaussian of the same variance, by [BunSteinke16, proposition 1.3]: a
+        device accounts for nothing, but sees what is far off. It counts its own coins for nothing.
+        """
+        shares = SUMMING[plan.mechanism].shares(plan, plan.terms.cohort_size)
+        if shares is None:
+            if not self.repeat_exact:
+                asked = "asks for me in every round, and adds no noise that hides me in their sums"
+                raise PolicyError("repeat_exact", asked)
+            return
+        rho = plan.question.votes * releases / shares.variance / 2
+        epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
+        if epsilon > self.max_epsilon:
+            wanted = f"{self.max_epsilon:g} is the most"
+            raise PolicyError("max_epsilon", f"adds noise for epsilon {epsilon:.3g} where {wanted}")
 
     def _check_registrar(self, plan: AnyPlan) -> None:
         if self.registrar is not None and plan.terms.registrar != self.registrar.hex():

@@ -60,7 +60,7 @@ class Reporting:
         mechanism = REPORTING.get(plan.mechanism)
         if mechanism is None:
             raise PolicyError("plan", "asked for a report to a round that sums vectors")
-        given_to = await asyncio.to_thread(device.journal.studies)
+        given_to = await asyncio.to_thread(device.journal.rounds)
         self._policy.check_plan(plan, study, self._number, given_to)
         self._policy.check_enrolment(plan, device.identity, device.enrolment)
         epsilon = mechanism.epsilon(plan)
@@ -70,7 +70,7 @@ class Reporting:
         enrolment = device.enrolment if plan.registry else b""
         report = Report.sign(device.identity, plan.digest(), body, enrolment)
         given = Given.of(plan.study, self._number, 0, What.REPORT, report.fingerprint, epsilon)
-        await asyncio.to_thread(device.journal.record, given, 1, allow)
+        await asyncio.to_thread(device.journal.record, given, allow=allow)
         path = f"/studies/{study}/rounds/{self._number}/reports/{device.identity.public.hex()}"
         await self._transport.send("PUT", path, content=report.pack())
         yield Step.REPORTED

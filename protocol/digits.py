@@ -2,12 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.item_space import ItemSpace, Keys, Values
+
+Rows: TypeAlias = NDArray[np.uint8]  # digits: the last axis is of them, first to last
+_MOST_BASE = 256
 
 
 class Digits(ItemSpace):
@@ -35,6 +38,67 @@ class Digits(ItemSpace):
     @abstractmethod
     def _item(self, digits: NDArray[Any]) -> str:
         """Return the item of a row of digits; ValueError if none has it."""
+
+    @property
+    def base(self) -> int:
+        """Return how many digits there are."""
+        return self._base
+
+    @property
+    def width(self) -> int:
+        """Return the digits of every item, those that fill up shorter ones included."""
+        return self._length
+
+    @property
+    def terminator(self) -> int | None:
+        """Return the digit that fills up shorter items and ends them; None if all are as long."""
+        return self._filler
+
+    def rows_of(self, items: Sequence[str]) -> Rows:
+        """Return the digits of each item, `(len(items), width)`; the base is 256 at most.
+
+        Raises:
+            ValueError: if an item is outside the domain, or the base is above 256.
+        """
+        if self._base > _MOST_BASE:
+            raise ValueError(
+                f"digits to a base of {_MOST_BASE} at most make rows, not {self._base}"
+            )
+        for item in items:
+            if item not in self:
+                raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
+        if not items:
+            return np.zeros((0, self._length), np.uint8)
+        rows = self._digits(items).reshape(len(items), self._width)[:, : self._length]
+        return np.ascontiguousarray(rows, np.uint8)
+
+    def item_of(self, row: Rows) -> str | None:
+        """Return the item of `width` digits; None if no item has them."""
+        filled = np.full(self._width, self._filler, np.uint8)
+        filled[: self._length] = row
+        return self._checked(filled)
+
+    def ends_within(self, item: str) -> bool:
+        """Return whether the digit that ends items stands inside `item`; here it stands in none."""
+        del item
+        return False
+
+    @abstractmethod
+    def cut(self, item: str) -> str | None:
+        """Return `item`, or as much of its beginning as is an item; None if nothing is."""
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the digits that all items have which begin with the text `prefix`.
+
+        Raises:
+            ValueError: if no item can, or items are no text.
+        """
+        what = f"items of kind {self.kind} have no beginnings as {prefix!r}: ask for a range"
+        raise ValueError(what)
+
+    def prefix_of(self, row: Rows) -> str:
+        """Return what the first digits of some items say, as text for people."""
+        return f"{row.tobytes().hex()}..."
 
     @property
     def bound(self) -> int:

@@ -10,6 +10,7 @@ what a hash stood for. The price is linear in the length of the longest item. Ha
                characters are numbers to the base |A|
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
     listed     a dictionary that everybody knows: an item is its place in it
+    interval   numbers from low to high, as digits (`interval.py`)
 
 Groups are as few as stay below 2^24, which leaves a sketch 7 bits of 31 for a hash, and all of
 a length.
@@ -28,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.digits import Digits
+from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
+from protocol.interval import Interval
 from protocol.item_space import ItemSpace, Keys
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
@@ -70,6 +72,32 @@ class Alphabet(Digits):
         else:
             fits = len(item) == self.length
         return fits and set(item) <= set(self.characters)
+
+    @property
+    def terminator(self) -> int | None:
+        """Return the digit of the pad; None if all items are of one length."""
+        return self._filler if self.pad else None
+
+    def cut(self, item: str) -> str | None:
+        """Return the first `length` characters of `item`; None if they are no item."""
+        head = item[: self.length]
+        return head if head in self else None
+
+    def ends_within(self, item: str) -> bool:
+        """Return whether the pad, which may not end an item, stands inside `item`."""
+        return bool(self.pad) and self.pad in item
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the places of the prefix's characters; raises as that of all domains."""
+        places = [self.characters.find(character) for character in prefix]
+        if len(prefix) > self.length or min(places, default=0) < 0 or len(self.characters) > 256:
+            raise ValueError(f"no item of {self.length} characters begins with {prefix!r}")
+        return np.array(places, np.uint8)
+
+    def prefix_of(self, row: Rows) -> str:
+        """Return the characters of some digits, without the pad."""
+        text = "".join(self.characters[digit] for digit in row.tolist())
+        return text.rstrip(self.pad) if self.pad else text
 
     @property
     def _base(self) -> int:
@@ -118,6 +146,24 @@ class Utf8(Digits):
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
         return size <= self.max_bytes and "\0" not in item
+
+    def cut(self, item: str) -> str | None:
+        """Return the characters that are whole within `max_bytes`; None if that is no item."""
+        try:
+            head = item.encode()[: self.max_bytes].decode(errors="ignore")
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
+        return head if head in self else None
+
+    def digits_of_prefix(self, prefix: str) -> Rows:
+        """Return the prefix's bytes; raises as that of all domains."""
+        if prefix not in self:
+            raise ValueError(f"no item of {self.max_bytes} bytes begins with {prefix!r}")
+        return np.frombuffer(prefix.encode(), np.uint8)
+
+    def prefix_of(self, row: Rows) -> str:
+        """Return the text that some bytes begin; what is no whole character is replaced."""
+        return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
     def _base(self) -> int:
@@ -193,7 +239,9 @@ class Listed(ItemSpace):
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 
-Domain: TypeAlias = Annotated[Alphabet | Utf8 | Hashed | Listed, Field(discriminator="kind")]
+Domain: TypeAlias = Annotated[
+    Alphabet | Utf8 | Hashed | Listed | Interval, Field(discriminator="kind")
+]
 
 
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:

@@ -35,6 +35,13 @@ class ItemSpace(Public, ABC):
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
 
+    def admit(self, item: str) -> str | None:
+        """Return what a device counts of `item`: itself, or None if it is outside the domain.
+
+        Of items that the domain does not tell apart, it is one.
+        """
+        return item if item in self else None
+
     @property
     def bits(self) -> int:
         """Return the bits of a key as fields of the fewest bits would hold it."""
@@ -42,7 +49,10 @@ class ItemSpace(Public, ABC):
 
     @abstractmethod
     def name(self, item: str) -> str:
-        """Return what stands for `item` in a sum and its answers: itself, unless it is hashed."""
+        """Return what stands for `item` in a sum and its answers.
+
+        Itself, unless it is hashed or a number.
+        """
 
     @abstractmethod
     def keys_of(self, names: Sequence[str]) -> Keys:

@@ -30,6 +30,9 @@ from pydantic import Field, StringConstraints, model_validator
 from protocol.chance import Chance
 from protocol.confidence import reaches
 from protocol.domain import Domain
+from protocol.privacy.entries import ExactSum
+from protocol.privacy.entries import Mechanism as Loss
+from protocol.privacy.noise import NoiseShares
 from protocol.public import Public
 from protocol.tally import NOTHING, Tally
 from secagg.cohort import Registry
@@ -98,6 +101,25 @@ class Question(Public):
     contribution: int = Field(ge=1, le=10_000)
     domain: Domain
     confidence: float = Field(default=0.5, gt=0, lt=1)
+
+    @property
+    def repeats(self) -> bool:
+        """Return whether a device takes part in each round of the study; else it does in one."""
+        return False
+
+    @property
+    def votes(self) -> int:
+        """Return the most that a device adds in a round, to all cells together."""
+        return self.contribution
+
+    @property
+    def withholds(self) -> bool:
+        """Return whether sums hold what must not be published, and is forgotten once decoded."""
+        return False
+
+    def admit(self, item: str) -> str | None:
+        """Return what of `item` a device counts, as the domain has it; None if it is outside."""
+        return self.domain.admit(item)
 
 
 class SumQuestion(Question):
@@ -246,6 +268,15 @@ class Mechanism(ABC, Generic[Q, P]):
         del answer, tally
         return plan.following(rng)
 
+    def is_over(self, plan: P, answer: Answer | None, tally: Tally) -> bool:
+        """Return whether nothing is left to ask after the round of `plan`; here never."""
+        del plan, answer, tally
+        return False
+
+    @abstractmethod
+    def loss(self, plan: P, rounds: int) -> Loss:
+        """Return what so many rounds tell of a device, as a ledger (`privacy/ledger.py`) has it."""
+
     def conclude(self, question: Q, tally: Tally) -> list[Estimate]:
         """Return the items that are heavy by `tally`, highest estimate first.
 
@@ -280,6 +311,20 @@ class Summing(Mechanism[Q, P]):
                 not positive, or an item is outside the plan's domain.
         """
 
+    def shares(self, plan: P, contacted: int) -> NoiseShares | None:
+        """Return the noise that each of `contacted` devices of a cohort adds to its vector.
+
+        None if there is none, as here. It is not in what `encode` returns: whoever encodes adds
+        `hide` of it.
+        """
+        del plan, contacted
+        return None
+
+    def loss(self, plan: P, rounds: int) -> Loss:
+        """Return what so many rounds tell of a device: exact sums, of the one that it is in."""
+        del plan, rounds
+        return ExactSum()
+
     @abstractmethod
     def fault(self, plan: P, total: Vector, participants: int) -> str | None:
         """Return which linear law `total` breaks, as no sum of `participants` honest vectors can.
@@ -295,6 +340,15 @@ class Summing(Mechanism[Q, P]):
     def is_readable(self, plan: P, total: Vector, participants: int, tally: Tally) -> bool:
         """Return whether `decode` would read `total` whole, for less work where there is less."""
         return self.decode(plan, total, participants, tally).decoded
+
+
+def hide(ring: Ring, vector: Vector, shares: NoiseShares | None, chance: Chance) -> None:
+    """Add one device's `shares` of noise to every element of its `vector`, in place."""
+    if shares is None:
+        return
+    for lane, array in zip(ring.lanes, vector, strict=True):
+        noise = shares.draw(chance, lane.length) % lane.q
+        lane.add(array, noise.astype(lane.dtype))
 
 
 COUNT, VARIANCE = "count", "variance"  # columns of a tally

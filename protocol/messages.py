@@ -24,6 +24,7 @@ from pydantic import Field
 
 from protocol.mechanism import MOST_ROUNDS, Hex32, Terms
 from protocol.mechanisms import AnyPlan, AnyQuestion
+from protocol.privacy.ledger import Budget
 from protocol.public import Public
 from protocol.round import Phase
 from secagg.deals import ENVELOPE_BYTES, Parcel
@@ -41,6 +42,7 @@ from secagg.roster import (
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyState = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
 RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no service
@@ -65,7 +67,7 @@ class ProblemType(StrEnum):
     NO_ROUND = "no-round"  # 409: no round takes devices now; come back after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round
     OTHER_PLAN = "other-plan"  # 409: the report was made for another plan than this round's
-    BUDGET_SPENT = "budget-spent"  # 409: this device has no privacy budget left for this
+    BUDGET_SPENT = "budget-spent"  # 409: this device, or population, has no budget left for this
     NOT_ENROLLED = "not-enrolled"  # 403: the study's registrar did not sign this identity
     BARRED = "barred"  # 403: this device departed from the protocol in an earlier cohort
     COHORT_FAILED = "cohort-failed"  # 410: the sum will not be made; forget it
@@ -97,8 +99,25 @@ class Timeouts(Public):
     patience: Seconds = 5
 
 
+class PopulationRequest(Public):
+    """What an operator sends to create a population: what its studies may tell of a device."""
+
+    budget: Budget
+
+
+class PopulationView(Public):
+    """A population as the service shows it."""
+
+    name: str
+    budget: Budget
+    created: datetime
+
+
 class StudyRequest(Public):
-    """What an analyst sends to create a study."""
+    """What an analyst sends to create a study.
+
+    If it is of a `population`, that must have budget left for it.
+    """
 
     name: Name
     question: AnyQuestion
@@ -106,6 +125,7 @@ class StudyRequest(Public):
     rounds: int = Field(ge=1, le=MOST_ROUNDS)
     timeouts: Timeouts = Timeouts()
     start: bool = False
+    population: PopulationName | None = None
 
 
 class StudyView(Public):
@@ -120,6 +140,7 @@ class StudyView(Public):
     timeouts: Timeouts
     round: int
     created: datetime
+    population: str | None = None
 
 
 class PhaseRecord(Public):
@@ -178,6 +199,32 @@ class HeavyHitter(Public):
     standard_error: float
     low: float
     high: float
+
+
+class Told(Public):
+    """What a study says `at` a rank, value, range or prefix, and an interval of it.
+
+    A value of an interval is a number, one of strings a prefix of it.
+    """
+
+    at: float | str
+    value: float | str
+    low: float | str
+    high: float | str
+
+
+class ToldPage(Public):
+    """What a study says of values; each interval misses the truth with odds of `beta`."""
+
+    estimator: str
+    beta: float
+    told: tuple[Told, ...]
+
+
+class PopulationPage(Public):
+    """All populations, by name."""
+
+    populations: tuple[PopulationView, ...]
 
 
 class StudyPage(Public):

@@ -20,6 +20,8 @@ from pydantic import Field, model_validator
 
 from protocol.chance import Chance
 from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, enrolment_scope
+from protocol.privacy.entries import LocalReports
+from protocol.privacy.entries import Mechanism as Loss
 from protocol.tally import Tally
 from secagg.cohort import Registry
 
@@ -85,6 +87,11 @@ class Reporting(Mechanism[RQ, RP], Generic[RQ, RP, H]):
         """Return the odds that a report may tell more than `epsilon` allows: 0 if it never does."""
         del plan
         return 0.0
+
+    def loss(self, plan: RP, rounds: int) -> Loss:
+        """Return what a device's one report tells of it."""
+        del rounds  # it is in one of them
+        return LocalReports(epsilon=self.epsilon(plan), delta=self.delta(plan))
 
     @abstractmethod
     def encode(self, plan: RP, histograms: Iterable[Histogram], chance: Chance) -> Reports:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
-from protocol.chance import seeded
-from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms
+from protocol.chance import Chance, seeded
+from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms, hide
 from protocol.round import Phase, phases
 from protocol.sampling import clip
 from protocol.tally import NOTHING, Tally
@@ -72,8 +72,10 @@ def run_study(
     """
     plan, tally = mechanism.first_plan(question, terms, "simulation", planned, rng), NOTHING
     speaking = phases(terms.mode)
+    # Devices that are asked again give the same again: they clip what they hold once.
+    always = rng.getrandbits(128) if question.repeats else None
     for histograms in rounds:
-        chance = np.random.default_rng(rng.getrandbits(128))
+        chance = np.random.default_rng(rng.getrandbits(128) if always is None else always)
         clipped = [clip(histogram, question.contribution, chance) for histogram in histograms]
         vanishing = {
             device: rng.choice(speaking) for device in range(len(clipped)) if rng.random() < dropout
@@ -83,6 +85,8 @@ def run_study(
         )
         yield outcome
         tally = outcome.tally
+        if mechanism.is_over(plan, outcome.answer, tally):
+            return
         plan = mechanism.next_plan(plan, outcome.answer, tally, rng)
 
 
@@ -101,11 +105,13 @@ def run_round(
     chance = seeded(np.random.default_rng(rng.getrandbits(128)))
     secrets = Random(rng.getrandbits(128))
     if secure:
-        vectors = [mechanism.encode(plan, histogram, chance) for histogram in histograms]
+        vectors = _Vectors(mechanism, plan, histograms, chance)
         total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)
     else:
         counted = [d for d in range(len(histograms)) if vanishing.get(d) not in BEFORE_A_VECTOR]
         total = mechanism.encode_sum(plan, [histograms[device] for device in counted], chance)
+        enrolled = [d for d in range(len(histograms)) if vanishing.get(d) is not Phase.ENROLLING]
+        _add_noise(mechanism, plan, total, enrolled, frozenset(counted), chance)
     truth: Counter[str] = Counter()
     for device in counted:
         truth.update(histograms[device])
@@ -113,8 +119,48 @@ def run_round(
     return Outcome(plan, tuple(counted), answer, answer.tally if answer else tally, truth)
 
 
+def _add_noise(
+    mechanism: Summing[Q, P],
+    plan: P,
+    total: Vector,
+    enrolled: Sequence[int],
+    counted: frozenset[int],
+    chance: Chance,
+) -> None:
+    """Add to `total` what the shares of noise add up to of those `counted`, cohort by cohort."""
+    ring = mechanism.ring(plan)
+    for first in range(0, len(enrolled), plan.terms.cohort_size):
+        members = enrolled[first : first + plan.terms.cohort_size]
+        shares = mechanism.shares(plan, len(members))
+        survivors = len(counted.intersection(members))
+        if shares is not None and survivors:
+            hide(ring, total, shares.together(survivors), chance)
+
+
+@dataclass(frozen=True)
+class _Vectors(Generic[P]):
+    """The vectors of devices, each made when its cohort is."""
+
+    mechanism: Summing[Any, P]
+    plan: P
+    histograms: Sequence[Histogram]
+    chance: Chance
+
+    def __len__(self) -> int:
+        return len(self.histograms)
+
+    def of(self, members: Sequence[int]) -> list[Vector]:
+        """Return the vectors of a cohort, their noise included."""
+        mechanism, plan = self.mechanism, self.plan
+        ring, shares = mechanism.ring(plan), mechanism.shares(plan, len(members))
+        made = [mechanism.encode(plan, self.histograms[d], self.chance) for d in members]
+        for vector in made:
+            hide(ring, vector, shares, self.chance)
+        return made
+
+
 def _sum_cohorts(
-    ring: Ring, plan: Plan, vectors: Sequence[Vector], vanishing: Vanishing, rng: Random
+    ring: Ring, plan: P, vectors: _Vectors[P], vanishing: Vanishing, rng: Random
 ) -> tuple[Vector, list[int]]:
     """Return the sum of the cohorts' sums, and the devices in it.
 
@@ -126,7 +172,7 @@ def _sum_cohorts(
         members = list(islice(enrolled, plan.terms.cohort_size))
         if len(members) < plan.terms.minimum:
             break
-        chosen = [vectors[device] for device in members]
+        chosen = vectors.of(members)
         lost = {slot: vanishing[d] for slot, d in enumerate(members) if d in vanishing}
         found = secure_sum(plan, cohort, ring, chosen, lost, rng)
         if found is not None:

@@ -9,7 +9,17 @@ from random import Random
 from fastapi import FastAPI
 
 from server import problems
-from server.api import answers, health, participants, reports, rounds, studies, uploads
+from server.api import (
+    answers,
+    distributions,
+    health,
+    participants,
+    populations,
+    reports,
+    rounds,
+    studies,
+    uploads,
+)
 from server.api.openapi import describe
 from server.limits import BodyLimit, LastWord, SafeHeaders
 from server.service import run_service
@@ -40,7 +50,17 @@ def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> 
     )
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(SafeHeaders)
-    for part in (studies, rounds, answers, participants, uploads, reports, health):
+    for part in (
+        studies,
+        rounds,
+        answers,
+        distributions,
+        populations,
+        participants,
+        uploads,
+        reports,
+        health,
+    ):
         app.include_router(part.router)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     return app

@@ -16,6 +16,7 @@ import structlog
 
 from protocol.mechanism import Answer
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan
+from protocol.messages import RoundState
 from protocol.reporting import Heard
 from protocol.tally import Tally
 from secagg.aggregator import Settled, Unmasked, settle_deals, unmask
@@ -205,8 +206,11 @@ def _decode_all(plan: AnyPlan, tally: Tally, sums: Mapping[int, tuple[bytes, int
 
 
 def _outcome(plan: AnyPlan, participants: int, answer: Answer) -> Outcome:
-    heavy = tuple(MECHANISMS[plan.mechanism].conclude(plan.question, answer.tally))
-    return Outcome("decoded" if answer.decoded else "undecoded", participants, answer, heavy)
+    mechanism = MECHANISMS[plan.mechanism]
+    heavy = tuple(mechanism.conclude(plan.question, answer.tally))
+    state: RoundState = "decoded" if answer.decoded else "undecoded"
+    is_last = mechanism.is_over(plan, answer, answer.tally)
+    return Outcome(state, participants, answer, heavy, is_last=is_last)
 
 
 async def plan_next(plan: AnyPlan, answer: Answer | None, tally: Tally, rng: Random) -> AnyPlan:

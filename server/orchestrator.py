@@ -280,7 +280,7 @@ class Orchestrator:
             _log.exception("round not decoded", study=study, round=number)
             outcome = Outcome("failed")
         following = None
-        if number < view.rounds:
+        if number < view.rounds and not outcome.is_last:
             following = await self._plan_next(plan, outcome, tally)
         try:
             closed = await self.store.rounds.close(study, number, outcome, following)

@@ -2,6 +2,7 @@
 
     studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
     studies 1---1 tallies, 1---* heavy_hitters (what the rounds so far say together)
+    populations 1---* studies (what they tell of a device together has a budget)
 
 The rows are all there is: a server that starts over continues from them alone. Bodies of
 messages are kept while their cohort runs and forgotten once it is over; that they came, and
@@ -86,11 +87,30 @@ class Table(DeclarativeBase):
     }
 
 
+class Population(Table):
+    """Devices that several studies ask, and what they may learn of one together.
+
+    What was spent is not here: it follows from the studies that have begun.
+    """
+
+    __tablename__ = "populations"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    budget: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
 class Study(Table):
-    """An analyst's question; `round` is the number of its latest round, 0 before the first."""
+    """An analyst's question; `round` is the number of its latest round, 0 before the first.
+
+    `loss` is what all of its rounds tell of a device, None if it is from before that was kept.
+    """
 
     __tablename__ = "studies"
-    __table_args__ = (Index("studies_by_age", "created", "id"),)
+    __table_args__ = (
+        Index("studies_by_age", "created", "id"),
+        Index("studies_by_population", "population"),
+    )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     name: Mapped[str] = mapped_column(Utf8())
@@ -101,6 +121,8 @@ class Study(Table):
     rounds: Mapped[int]
     round: Mapped[int]
     created: Mapped[datetime]
+    population: Mapped[str | None] = mapped_column(String(64))
+    loss: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class Round(Table):

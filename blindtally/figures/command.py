@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from blindtally.figures import curves, drawing, growth, ldp, rules, words
+from blindtally.figures import cdf, curves, drawing, growth, ldp, rules, words
 from blindtally.figures.curves import Curve, Setting
 from blindtally.figures.populations import DRIFTS, Population, load
 from blindtally.output import failed, write_json
@@ -40,6 +40,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command()(words.words)
 app.command()(words.grid)
 app.command()(ldp.ldp)
+app.command()(cdf.cdf)
 
 
 @app.callback()

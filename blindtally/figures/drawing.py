@@ -1,6 +1,6 @@
 """The pictures: curves with error bars of three standard deviations, as the paper draws them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,7 @@ _LOCAL_COLOURS: Final = {
     APPLE: _GREY,
     RHR: "#111111",
 }
+_CDF_COLOURS: Final = ("#d62728", "#ff7f0e", "#1f77b4")
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "svg.fonttype": "none",  # text as text: a third of the bytes
@@ -114,6 +115,32 @@ def draw_local(path: Path, found: Sequence[Errors]) -> None:
                 axes.set(yscale="log", title=f"{name}: {measure}", xlabel="epsilon")
                 axes.grid(alpha=0.3)
         figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+
+
+def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
+    """Write ranks over values, and what they are off by, one colour a method, with intervals.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    with _Drawing(path, (9, 3.8)) as figure:
+        left, right = figure.subplots(1, 2)
+        for (name, row), colour in zip(rows.items(), _CDF_COLOURS, strict=False):
+            values, true = row["values"], row["true"]
+            low, high, off = (
+                [rank - truth for rank, truth in zip(row[end], true, strict=True)]
+                for end in ("low", "high", "ranks")
+            )
+            left.plot(values, row["ranks"], color=colour, linewidth=1.2, label=name)
+            right.fill_between(values, low, high, color=colour, alpha=0.2, linewidth=0)
+            right.plot(values, off, color=colour, linewidth=1)
+        left.plot(values, true, ":", color="#111111", linewidth=1.4, label="true")
+        left.set(xlabel="value", ylabel="share of devices below")
+        right.set(xlabel="value", ylabel="rank found - true rank, 95% interval")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+        left.legend(fontsize=8, frameon=False)
+        figure.suptitle(title, fontsize=10)
 
 
 def _line(

@@ -24,6 +24,11 @@ from protocol.mechanisms.frequency_sketches import (
     CountSketchPlan,
     CountSketchQuestion,
 )
+from protocol.mechanisms.hierarchical_histogram import (
+    HierarchicalHistogram,
+    HierarchicalHistogramPlan,
+    HierarchicalHistogramQuestion,
+)
 from protocol.mechanisms.linear import (
     LINEAR,
     BucketQuestion,
@@ -43,6 +48,7 @@ from protocol.mechanisms.subsampled_iblt import (
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.reporting import Reporting
 
 AnyQuestion: TypeAlias = Annotated[
@@ -52,11 +58,13 @@ AnyQuestion: TypeAlias = Annotated[
     | CountMedianQuestion
     | CountSketchQuestion
     | GlpsQuestion
+    | HierarchicalHistogramQuestion
     | JlQuestion
     | LocalQuestion
     | PrefixQuestion
     | SubsampledIbltQuestion
-    | TrackedQuestion,
+    | TrackedQuestion
+    | TrieHhQuestion,
     Field(discriminator="mechanism"),
 ]
 AnyPlan: TypeAlias = Annotated[
@@ -64,11 +72,13 @@ AnyPlan: TypeAlias = Annotated[
     | ApproximateHistogramPlan
     | CountMedianPlan
     | CountSketchPlan
+    | HierarchicalHistogramPlan
     | LinearPlan
     | LocalPlan
     | PrefixPlan
     | SubsampledIbltPlan
-    | TrackedPlan,
+    | TrackedPlan
+    | TrieHhPlan,
     Field(discriminator="mechanism"),
 ]
 
@@ -80,7 +90,9 @@ SUMMING: dict[str, Summing[Any, Any]] = {
         ApproximateHistogram(),
         COUNT_MEDIAN,
         COUNT_SKETCH,
+        HierarchicalHistogram(),
         Tracked(),
+        TrieHh(),
     )
 }
 _REPORTING: tuple[Reporting[Any, Any, Any], ...] = (*LOCAL, *LINEAR, PrefixExtending())

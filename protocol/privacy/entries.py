@@ -64,7 +64,8 @@ class SampleThreshold(Public):
     """Counts of devices sampled with `probability`, shown from `threshold` on.
 
     `releases` are levels or repetitions with fresh coins; a device has `items` in each, with a
-    coin each; `colluders` devices may vote for what they want to learn.
+    coin each; `colluders` devices may vote for what they want to learn. `unread` is the delta that
+    is charged, for all releases, because sums may be read in part, which tells what is suppressed.
     """
 
     kind: Literal["sample-threshold"] = "sample-threshold"
@@ -73,6 +74,7 @@ class SampleThreshold(Public):
     releases: _Count = 1
     items: _Count = 1
     colluders: Annotated[int, Field(ge=0)] = 0
+    unread: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def views(self) -> dict[Party, View]:
         """Return what each party sees."""
@@ -95,7 +97,10 @@ class SampleThreshold(Public):
         once = sample_threshold.privacy_loss(
             self.probability, self.threshold - self.colluders, relation
         )
-        return _times(once, self.releases * self.items)
+        every = _times(once, self.releases * self.items)
+        if self.unread:
+            every = composed([(every, 1), (bounded_loss(0.0, self.unread), 1)])
+        return every
 
 
 class Noise(Public):

@@ -93,6 +93,10 @@ class NoiseShares:
             )
         return float(self.share * Fraction(self.honest) * survivors)
 
+    def together(self, devices: int) -> "NoiseShares":
+        """Return the share of one device that is as those of `devices`, 1 or more, together."""
+        return NoiseShares(float(self.share * devices), 1)
+
     def draw(self, chance: Chance, cells: int) -> Integers:
         """Return one device's share, (`cells`,)."""
         return skellam(chance, self.share, cells)

@@ -84,6 +84,36 @@ def best_design(
     return Design(theta, m, cost(theta, m))
 
 
+def least_threshold(probability: float, epsilon: float, delta: float, releases: int = 1) -> int:
+    """Return the least theta that keeps the budget with coins of `probability`.
+
+    So the list of what b tables of sampled items say together over a study is private for whoever
+    sees nothing else, if each is suppressed below theta: coins of 1 / t, b releases.
+
+    Raises:
+        ValueError: if a parameter is out of range, or no theta up to 1,000 keeps it.
+    """
+    _check(epsilon, delta, releases)
+
+    def fits(theta: int) -> bool:
+        loss = sample_threshold.privacy_loss.__wrapped__(probability, theta, "add-remove")
+        return epsilon_of(composed([(loss, releases)]), delta) <= epsilon
+
+    high = 1
+    while not fits(high):
+        if high > _MOST_THETA:
+            raise ValueError(
+                f"no theta keeps epsilon {epsilon:g} at delta {delta:g} with coins of "
+                f"{probability:g} over {releases} releases: sample more rarely"
+            )
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
 @lru_cache(maxsize=128)
 def least_variance(
     epsilon: float,

@@ -81,3 +81,11 @@ def _curve(upper: Floats, lower: Floats) -> Curve:
         return np.asarray(np.maximum(np.maximum(inside, 0.0) + _UNSEEN, -np.expm1(x)))
 
     return curve
+
+
+def least_above(variance: float, odds: float) -> int:
+    """Return the least x >= 1 that noise of `variance` reaches with `odds` at most."""
+    end = reach(variance, odds)
+    above = np.cumsum(np.asarray(ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
+    enough = np.flatnonzero(above[1:] + _UNSEEN <= odds)
+    return int(enough[0]) + 1 if len(enough) else end + 1

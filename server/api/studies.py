@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"])
     "",
     status_code=201,
     dependencies=[Depends(json_only)],
-    responses=problems(400, 413, 415, 422),
+    responses=problems(400, 404, 409, 413, 415, 422),
 )
 async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
     """Create a study, and start it at once if `start` says so."""

@@ -3,7 +3,7 @@
 Saying a thing twice is the same as saying it once. Nothing is acknowledged before it is
 committed. Whoever moves something names the state it saw, and is told whether it was still
 there, so any number of servers may try. Where a transaction locks several rows, it does so
-in one order: study, round, cohort.
+in one order: population, study, round, cohort.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from server.store.answers import Answers
 from server.store.cohorts import Cohorts
 from server.store.messages import Messages
 from server.store.participants import Participants
+from server.store.populations import Populations
 from server.store.reports import Reports
 from server.store.rounds import Rounds
 from server.store.studies import Studies
@@ -33,6 +34,7 @@ class Store:
     messages: Messages
     reports: Reports
     answers: Answers
+    populations: Populations
 
 
 def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> Store:
@@ -46,4 +48,5 @@ def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> 
         Messages(database),
         Reports(database, now),
         Answers(database),
+        Populations(database, now),
     )

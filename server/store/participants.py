@@ -10,6 +10,7 @@ from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from protocol.mechanisms import parse_question
 from protocol.messages import ProblemType, Seat
 from protocol.round import Phase
 from secagg.cohort import Entry
@@ -257,10 +258,15 @@ def _known(
         if participant.blamed is not None:
             detail = f"in round {participant.round} this device {participant.blamed}"
             raise Refusal(ProblemType.BARRED, detail)
-        if has_vector and cohort.phase is not Phase.FAILED:
+        if has_vector and cohort.phase is not Phase.FAILED and not _repeats(session, study):
             detail = f"this device was counted in round {participant.round}"
             raise Refusal(ProblemType.ALREADY_COUNTED, detail)
     return None
+
+
+def _repeats(session: Session, study: str) -> bool:
+    """Return whether a device takes part in each round of `study`."""
+    return parse_question(find_study(session, study).question).repeats
 
 
 def _same_seat(row: Participant, cohort: Cohort, wish: Application) -> Seat:

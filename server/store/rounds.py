@@ -28,7 +28,8 @@ class Outcome:
     """What a round came to: its state and, if it has a sum, what that said.
 
     `heavy` are the items that are heavy after it, by the answer's tally; `left_out` are the
-    cohorts whose sums could not be read, where the others' could.
+    cohorts whose sums could not be read, where the others' could. If it `is_last`, nothing is
+    left to ask.
     """
 
     state: RoundState
@@ -36,6 +37,7 @@ class Outcome:
     answer: Answer | None = None
     heavy: tuple[Estimate, ...] = ()
     left_out: frozenset[int] = frozenset()
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,13 @@ class Rounds:
     ) -> StudyView | None:
         """Keep what round `number` came to and open the round that `plan` asks for.
 
-        Without a plan the study stops, or is finished if this was its last round. Returns
+        The study is finished if this was its last round; else it stops without a plan. Returns
         the study, or None if somebody else closed the round before.
         """
         row = find_study(session, study, lock=True)
         if not self._close(session, study, number, outcome):
             return None
-        if number >= row.rounds:
+        if number >= row.rounds or outcome.is_last:
             row.state = "finished"
         elif plan is None:
             row.state = "stopped"
@@ -144,6 +146,9 @@ class Rounds:
             Cohort.number.in_(outcome.left_out),
         )
         session.execute(update(Cohort).where(*left_out).values(failure=_LEFT_OUT))
+        if parse_plan(session.get_one(Round, (study, number)).plan).question.withholds:
+            every = (Cohort.study == study, Cohort.round == number)
+            session.execute(update(Cohort).where(*every).values(sum=None))
         if answer is not None:
             keep_tally(session, study, answer.tally, outcome.heavy)
         return True

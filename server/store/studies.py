@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from protocol.hashed import Hashed
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
 from protocol.messages import ProblemType, StudyRequest, StudyView
+from protocol.privacy.entries import Mechanism as Loss
+from protocol.privacy.ledger import Ledger
 from protocol.report import packed_bytes
 from protocol.round import Phase
 from secagg.deals import Reveal, SeedDeal
@@ -21,6 +23,7 @@ from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
 from server.store.opening import insert_round
+from server.store.populations import afford, ledger_of
 from server.store.views import study_view
 
 _STOPPED = "the study was stopped"
@@ -79,16 +82,48 @@ class Studies:
             rounds=request.rounds,
             round=0,
             created=self.now(),
+            population=request.population,
         )
         plan = await self._first_plan(study_view(study))
+        loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
+        study.loss = loss.model_dump(mode="json")
         nbytes = _largest_upload(plan)
         if nbytes > most_bytes:
             raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")
         _check_cost(plan, *most)
-        return await self._insert(study, plan if request.start else None)
+        while True:
+            ledger = await self._afforded(request.population, name, loss)
+            view = await self._insert(study, plan if request.start else None, ledger)
+            if view is not None:
+                return view
+
+    async def _afforded(self, population: str | None, study: str, loss: Loss) -> Ledger | None:
+        """Return the ledger that has budget left for `loss`, None if there is no population.
+
+        It is computed in no transaction, as it may take seconds: whoever begins the study looks
+        whether the ledger still is the same.
+
+        Raises:
+            Refusal: if there is no such population, or not enough budget left.
+        """
+        if population is None:
+            return None
+        ledger = await self._ledger(population)
+        await asyncio.to_thread(afford, ledger, study, loss)
+        return ledger
+
+    @reading
+    def _ledger(self, session: Session, population: str) -> Ledger:
+        return ledger_of(session, population)
 
     @writing
-    def _insert(self, session: Session, study: Study, plan: AnyPlan | None) -> StudyView:
+    def _insert(
+        self, session: Session, study: Study, plan: AnyPlan | None, seen: Ledger | None
+    ) -> StudyView | None:
+        """Keep a study; None if it begins and its population's ledger is not as was `seen`."""
+        begins = plan is not None
+        if begins and not _is_unchanged(session, study.population, seen):
+            return None
         session.add(study)
         session.flush()
         if plan is not None:
@@ -129,12 +164,29 @@ class Studies:
 
     async def start(self, study: str) -> StudyView:
         """Start a created study: its first round opens. A running one is left as it is."""
-        return await self._start(study, await self._first_plan(await self.show(study)))
+        view = await self.show(study)
+        plan = await self._first_plan(view)
+        loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
+        while True:
+            is_new = view.state == "created"
+            seen = await self._afforded(view.population if is_new else None, study, loss)
+            started = await self._start(study, plan, loss, seen)
+            if started is not None:
+                return started
+            view = await self.show(study)
 
     @writing
-    def _start(self, session: Session, study: str, plan: AnyPlan) -> StudyView:
+    def _start(
+        self, session: Session, study: str, plan: AnyPlan, loss: Loss, seen: Ledger | None
+    ) -> StudyView | None:
+        """Begin a study; None if its population's ledger is not as was `seen`."""
+        population = find_study(session, study).population
+        unchanged = _is_unchanged(session, population, seen)
         row = find_study(session, study, lock=True)
         if row.state == "created":
+            if not unchanged:
+                return None
+            row.loss = loss.model_dump(mode="json")
             self._open_first(session, row, plan)
         elif row.state != "running":
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state} already")
@@ -158,6 +210,11 @@ class Studies:
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
             entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
             cohort.history = [*cohort.history, entered]
+
+
+def _is_unchanged(session: Session, population: str | None, seen: Ledger | None) -> bool:
+    """Return whether a ledger still is as it was `seen`, locking it until the study has begun."""
+    return population is None or ledger_of(session, population, lock=True) == seen
 
 
 def _check_cost(plan: AnyPlan, most_epsilon: float, most_delta: float) -> None:

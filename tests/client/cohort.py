@@ -15,7 +15,7 @@ import numpy as np
 from protocol.chance import seeded
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan
+from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import (
     Join,
@@ -38,13 +38,12 @@ N = 9
 STUDY = "study-1"
 TERMS = Terms(cohort_size=N, minimum=8, corrupt=0.1, dropout=0.3)
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
-MECHANISM = MECHANISMS["adaptive-iblt"]
 
 
-def view_of(number: int = 1, **terms: object) -> RoundView:
-    """Return an open round of a study with `terms`."""
+def view_of(number: int = 1, question: AnyQuestion = QUESTION, **terms: object) -> RoundView:
+    """Return an open round of a study that asks `question`, with `terms`."""
     asked = Terms.model_validate(TERMS.model_dump() | terms)
-    first = MECHANISM.first_plan(QUESTION, asked, STUDY, 9, Random(1))
+    first = SUMMING[question.mechanism].first_plan(question, asked, STUDY, 9, Random(1))
     opened = "2030-01-01T00:00:00Z"
     return RoundView.model_validate(
         {
@@ -80,7 +79,7 @@ class Service:
     @property
     def ring(self) -> Ring:
         """Return the ring of the round."""
-        ring: Ring = MECHANISM.ring(self.plan)
+        ring: Ring = SUMMING[self.plan.mechanism].ring(self.plan)
         return ring
 
     def client(self) -> httpx.AsyncClient:
@@ -185,7 +184,7 @@ class Service:
 
     def vector(self, slot: int) -> Vector:
         """Return the vector of one of the others."""
-        vector: Vector = MECHANISM.encode(
+        vector: Vector = SUMMING[self.plan.mechanism].encode(
             self.plan, {"word": 1}, seeded(np.random.default_rng(slot))
         )
         return vector

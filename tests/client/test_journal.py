@@ -64,6 +64,41 @@ def test_another_study_is_another_matter(journal: Journal) -> None:
     assert journal.studies() == {"study-1", "study-2"}  # those that it gave a vector to
 
 
+def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
+    for number in (1, 2, 3):
+        given = Given.of("study-1", number, 0, What.VECTOR, b"of round %d" % number)
+        journal.record(given, 4, a_round=1)
+        journal.record(given, 4, a_round=1)  # the same bytes again
+        for cohort, body in ((0, b"another"), (1, b"another"), (1, b"of round %d" % number)):
+            other = Given.of("study-1", number, cohort, What.VECTOR, body)
+            with pytest.raises(PolicyError, match=f"another vector in round {number}") as refused:
+                journal.record(other, 4, a_round=1)
+            assert refused.value.limit == "once per round"
+    assert journal.rounds() == {"study-1": {1, 2, 3}}
+
+
+def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
+    for number in (1, 2):
+        given = Given.of("study-1", number, 0, What.VECTOR, b"%d" % number)
+        journal.record(given, 2, a_round=1)
+    for _ in range(2):
+        third = Given.of("study-1", 3, 0, What.VECTOR, b"3")
+        with pytest.raises(PolicyError, match="vector number 3 in study study-1") as refused:
+            journal.record(third, 2, a_round=1)
+        assert refused.value.limit == "max_rounds"
+    journal.record(Given.of("study-2", 3, 0, What.VECTOR, b"3"), 2, a_round=1)
+    assert journal.rounds() == {"study-1": {1, 2}, "study-2": {3}}
+
+
+def test_rounds_are_those_that_got_a_vector_or_a_report(path: Path) -> None:
+    FileJournal(path).record(Given.of("study-1", 7, 0, What.SHARES, b"keys"), 64)
+    FileJournal(path).record(replace(CONFIRMATION, study="study-2"))
+    assert FileJournal(path).rounds() == {}
+    FileJournal(path).record(VECTOR)
+    FileJournal(path).record(replace(VECTOR, study="study-3", round=5, what=What.REPORT))
+    assert FileJournal(path).rounds() == {"study-1": {1}, "study-3": {5}}
+
+
 def test_whoever_restarts_knows_what_was_given(path: Path) -> None:
     FileJournal(path).record(VECTOR)
     again = FileJournal(path)

@@ -18,6 +18,8 @@ from client.participation import Device, Participation, Step, steps
 from client.policy import Policy, PolicyError
 from client.transport import Transport
 from protocol.chance import seeded
+from protocol.domain import Utf8
+from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.messages import (
     Join,
     RoundView,
@@ -144,6 +146,71 @@ async def test_each_round_has_keys_and_a_ticket_of_its_own() -> None:
     assert len(tickets) == 2
     assert len({key for one in said for key in (one.mask_key, one.seal_key)}) == 4
     assert said[0].identity == said[1].identity
+
+
+# Studies that take a device again in each round.
+
+AGAIN = TrieHhQuestion(
+    threshold=5,
+    contribution=1,
+    domain=Utf8(max_bytes=6),
+    words=2**16,
+    stride=2,
+    epsilon=1,
+    delta=1e-6,
+    mode="noise",
+)
+
+
+async def test_a_device_adds_the_share_of_noise_of_the_cohort_that_came_together() -> None:
+    """Of nine that came where twenty might have, with nobody's help: (1 - d - c) n share it."""
+    service = Service(view_of(question=AGAIN, cohort_size=20))
+    plan = service.plan
+    async with service.client() as http:
+        part = participation(http, service.view)
+        async for _ in part.steps(STUDY):
+            pass
+    assert part.vector is not None
+    noise = plan.votes(part.vector[0])  # and one vote
+    share = plan.release.variance / (0.6 * N)
+    error = share * ((2 + 1 / share) / plan.cells) ** 0.5
+    assert abs(noise.var() - share) < 4.5 * error  # fails with odds of 1e-5 under another seed
+    assert error < 0.01 * share
+    expected = service.ring.zero()
+    for slot in range(1, N):
+        service.ring.add(expected, service.vector(slot))
+    service.ring.add(expected, part.vector)
+    assert service.ring.pack(service.total()) == service.ring.pack(expected)
+
+
+async def test_a_device_that_is_asked_again_gives_once_a_round(tmp_path: Path) -> None:
+    who = device(journal=FileJournal(tmp_path / "journal"))
+    for number in (1, 2):
+        service = Service(view_of(number, AGAIN))
+        assert await play(service, who) == list(steps("active"))
+        again = Service(view_of(number, AGAIN))
+        restarted = device(journal=FileJournal(tmp_path / "journal"))
+        with pytest.raises(PolicyError, match="once per round"):
+            await play(again, restarted)
+        assert again.heard == {}
+    with pytest.raises(PolicyError, match="max_rounds"):
+        await play(Service(view_of(3, AGAIN)), who, replace(POLICY, max_rounds=2))
+    assert who.journal.rounds() == {STUDY: {1, 2}}
+
+
+async def test_of_two_processes_that_are_asked_again_one_gives_a_round_its_vector(
+    tmp_path: Path,
+) -> None:
+    """The other asked its journal before the first gave, so only the record stops it."""
+    first, late = Service(view_of(2, AGAIN)), Service(view_of(2, AGAIN))
+    one, two = (device(journal=FileJournal(tmp_path / "journal")) for _ in range(2))
+    async with late.client() as http:
+        taking = participation(http, late.view, two).steps(STUDY)
+        assert [await anext(taking), await anext(taking)] == [Step.JOINED, Step.SHARED]
+        await play(first, one)
+        with pytest.raises(PolicyError, match="another vector in round 2"):
+            await anext(taking)
+    assert "vector" not in late.heard
 
 
 # What a device refuses before it says a word.

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from client.policy import Policy, PolicyError, upload_bytes
-from protocol.domain import Utf8
+from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
@@ -70,9 +70,9 @@ def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) 
 
 
 def test_a_device_gives_once_per_study() -> None:
-    POLICY.check_plan(PLAN, STUDY, 1, given={"another study"})
+    POLICY.check_plan(PLAN, STUDY, 1, given={"another study": {1}})
     with pytest.raises(PolicyError, match="second contribution") as refused:
-        POLICY.check_plan(PLAN, STUDY, 1, given={STUDY})
+        POLICY.check_plan(PLAN, STUDY, 1, given={STUDY: {2}})
     assert refused.value.limit == "once per study"
 
 
@@ -106,6 +106,81 @@ def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_s
     for wrong in (b"", OTHER.sign(mine), REGISTRAR.sign(elsewhere.enrolment(me.public))):
         with pytest.raises(PolicyError, match="did not enrol me"):
             POLICY.check_enrolment(asked, me, wrong)
+
+
+LEVELS = 10
+SEVERAL = Policy(min_cohort=64)
+
+
+def trie(levels: int = LEVELS, **own: object) -> AnyPlan:
+    """Return the first plan of a trie whose devices take part in each of its rounds."""
+    domain = Alphabet(characters="abcd", length=LEVELS)
+    asked = {"mechanism": "triehh", "threshold": 9, "contribution": 1, "domain": domain}
+    question = parse_question(
+        asked | {"words": 2000, "epsilon": 1.0, "delta": 1e-6, "mode": "noise"} | own
+    )
+    return MECHANISMS["triehh"].first_plan(question, TERMS, STUDY, levels, Random(1))
+
+
+def test_a_device_that_is_asked_again_gives_once_a_round_of_some() -> None:
+    asked = trie().model_copy(update={"round": 4})
+    SEVERAL.check_plan(asked, STUDY, 4, given={STUDY: {1, 2, 3}, "another": {4}})
+    with pytest.raises(PolicyError, match="second contribution to round 4") as refused:
+        SEVERAL.check_plan(asked, STUDY, 4, given={STUDY: {1, 4}})
+    assert refused.value.limit == "once per round"
+    three = replace(SEVERAL, max_rounds=3)
+    three.check_plan(asked, STUDY, 4, given={STUDY: {1, 2}})
+    with pytest.raises(PolicyError, match="3 of a study are the most") as refused:
+        three.check_plan(asked, STUDY, 4, given={STUDY: {1, 2, 3}})
+    assert refused.value.limit == "max_rounds"
+
+
+def test_a_device_gives_once_if_a_trie_asks_each_once() -> None:
+    asked = trie(repeat=False)
+    SEVERAL.check_plan(asked, STUDY, 1)
+    with pytest.raises(PolicyError) as refused:
+        SEVERAL.check_plan(asked, STUDY, 1, given={STUDY: {7}})
+    assert refused.value.limit == "once per study"
+
+
+def test_sums_without_noise_have_a_device_again_only_if_it_says_so() -> None:
+    asked = trie(mode="sample-threshold")
+    with pytest.raises(PolicyError, match="adds no noise that hides me") as refused:
+        SEVERAL.check_plan(asked, STUDY, 1)
+    assert refused.value.limit == "repeat_exact"
+    replace(SEVERAL, repeat_exact=True).check_plan(asked, STUDY, 1)
+
+
+def with_noise(variance: float, rounds: int = LEVELS, **own: object) -> AnyPlan:
+    plan = trie(**own)
+    release = plan.release.model_copy(update={"variance": variance})
+    return plan.model_copy(update={"release": release, "rounds": rounds})
+
+
+@pytest.mark.parametrize(("contribution", "rounds"), [(1, 10), (1, 20), (3, 10)])
+def test_noise_must_hide_a_device_in_all_rounds_at_once(contribution: int, rounds: int) -> None:
+    """Of rho = m L / 2 s: epsilon 4 at delta 1e-5 is a rho of 0.2977, [BunSteinke16]."""
+    least = contribution * rounds / 2 / 0.2977
+    enough = with_noise(least * 1.01, rounds, contribution=contribution)
+    SEVERAL.check_plan(enough, STUDY, 1)
+    short = with_noise(least * 0.99, rounds, contribution=contribution)
+    with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.0\d where 4 is") as refused:
+        SEVERAL.check_plan(short, STUDY, 1)
+    assert refused.value.limit == "max_epsilon"
+    replace(SEVERAL, max_epsilon=4.1).check_plan(short, STUDY, 1)
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        replace(SEVERAL, max_delta=1e-6).check_plan(enough, STUDY, 1)
+
+
+def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() -> None:
+    """Noise for one round is not enough in the fourth, whatever the plan says of their number."""
+    noise = 1.5 / 2 / 0.2977
+    asked = with_noise(noise, rounds=1)
+    SEVERAL.check_plan(asked, STUDY, 1)
+    fourth = asked.model_copy(update={"round": 4})
+    with pytest.raises(PolicyError) as refused:
+        SEVERAL.check_plan(fourth, STUDY, 4, given={STUDY: {1, 2, 3}})
+    assert refused.value.limit == "max_epsilon"
 
 
 @pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])

@@ -19,7 +19,7 @@ standard deviation: that is what they claim.
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,14 @@ from protocol.mechanisms.frequency_sketches import (
     CountSketchQuestion,
     FrequencySketchQuestion,
 )
+from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.outlook import remember
 from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
+from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.round import Phase
 from protocol.simulation import run_round, secure_sum
+from protocol.sketches.vote_table import Shape
 from protocol.tally import NOTHING, Tally
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
@@ -60,6 +63,7 @@ class Example:
     influence: Callable[[Any], float]  # of a plan: the most one device changes one estimate
     is_sketch: bool = False  # whose estimates other items move
     is_biased: bool = False  # by less than the standard deviation
+    is_private: bool = False  # so that small counts are suppressed, or none is exact
     tally: Tally = NOTHING
 
     @property
@@ -124,6 +128,27 @@ def sketch(kind: type[FrequencySketchQuestion], contribution: int, hashes: int) 
     )
 
 
+def trie(mode: str, **own: Any) -> Example:
+    asked = {"mode": mode, "epsilon": 8, "delta": 0.6, "stride": 2, "repeat": False} | own
+    question = TrieHhQuestion.model_validate(
+        {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000} | asked
+    )
+    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+
+
+def tabled() -> Example:
+    plain = trie("sample-threshold", theta=1, probability=0.5, tables=True)
+    return replace(plain, update={"table": Shape(bound=64, votes=80, width=40, evidence=2**30)})
+
+
+def hierarchy(mode: str, **own: Any) -> Example:
+    asked = {"mode": mode, "epsilon": 8, "delta": 0.6} | own
+    question = HierarchicalHistogramQuestion.model_validate(
+        {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
+    )
+    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -136,6 +161,13 @@ EXAMPLES = {
     "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, practical": histogram(6, 5),
+    "triehh, sampled": trie("sample-threshold", theta=1, probability=0.5),
+    "triehh, in a table": tabled(),
+    "triehh, in noise": trie("noise"),
+    "triehh, both": trie("both", probability=0.5),
+    "hierarchical-histogram, sampled": hierarchy("sample-threshold", theta=1, probability=0.3),
+    "hierarchical-histogram, in noise": hierarchy("noise"),
+    "hierarchical-histogram, both": hierarchy("both", probability=0.5),
     "count-median": sketch(CountMedianQuestion, 6, 3),
     "count-sketch": sketch(CountSketchQuestion, 6, 3),
     "count-sketch, one item each": sketch(CountSketchQuestion, 1, 4),
@@ -146,6 +178,8 @@ EXAMPLES = {
     "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
 }
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
+EXACT = {name: example for name, example in EXAMPLES.items() if not example.is_private}
+exact = pytest.mark.parametrize("example", EXACT.values(), ids=EXACT.keys())
 
 
 def device(most: int) -> st.SearchStrategy[dict[str, int]]:
@@ -334,7 +368,7 @@ def test_items_outside_the_domain_are_refused(example: Example) -> None:
         encode(example, example.plan(), {"a" * 99: 1})
 
 
-@every
+@exact
 def test_no_sum_wraps_when_everybody_says_the_most(example: Example) -> None:
     most, devices = example.question.contribution, example.terms.devices
     plan = example.plan().model_copy(update={"t": 1.0})
@@ -346,7 +380,7 @@ def test_no_sum_wraps_when_everybody_says_the_most(example: Example) -> None:
     assert not said or example.is_sketch  # of which there may be others in the same cells
 
 
-@every
+@exact
 def test_estimates_are_unbiased_with_the_variance_told(example: Example) -> None:
     """Over 600 rounds, means stay within 4.5 standard errors: odds of 1e-5 an item."""
     plan, most = example.plan(), example.question.contribution
@@ -388,6 +422,8 @@ DIGESTS = {
     "approximate-histogram, practical": "2eee1504670bcdcf5039756c2e428773",
     "count-median": "4602c659001992387f6a8ad7e642f0ca",
     "count-sketch, one item each": "455bff390b801d210eadb15d7ebb609d",
+    "hierarchical-histogram, in noise": "e22a6809954ef43472456c1ee3ca977e",
+    "triehh, sampled": "291b941826f97130c5be3199f07430c1",
     "tracked, tight, some items": "8e3b0d307a0f8a0e7a1391964a22bebc",
 }
 

@@ -1,6 +1,7 @@
 """A service in memory over ASGI, and rounds in which real devices speak to it."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from protocol.round import Phase
 from secagg.keys import Identity
 from tests.server.device import Device
 
+_PATIENCE = 60.0  # seconds: a kernel may have to be compiled, amid the tests of others
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
@@ -62,7 +64,8 @@ class Served:
 
     async def until_closed(self, study: str, number: int = 1) -> RoundView:
         """Return a round once it is over."""
-        for _ in range(1000):
+        late = time.monotonic() + _PATIENCE
+        while time.monotonic() < late:
             view = await self.show_round(study, number)
             if view.state != "running":
                 return view

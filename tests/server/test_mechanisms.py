@@ -20,8 +20,14 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+RELEASING = {
+    "hierarchical-histogram",
+    "triehh",
+}  # take more devices: tests/client/test_private_studies.py
+
+
 def test_every_mechanism_is_there() -> None:
-    assert set(QUESTIONS) == set(SUMMING)
+    assert set(QUESTIONS) | RELEASING == set(SUMMING)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

@@ -3,11 +3,12 @@
 import math
 import time
 
+import numpy as np
 import pytest
 
 from protocol.privacy.loss import composed, delta_of, epsilon_of
-from protocol.privacy.planning import _edge, best_design, least_variance
-from protocol.privacy.sample_threshold import privacy_loss
+from protocol.privacy.planning import _edge, best_design, least_threshold, least_variance
+from protocol.privacy.sample_threshold import added_of, privacy_loss, removed_of
 from protocol.privacy.skellam import privacy_loss as noise_loss
 
 MILLION = 10**6
@@ -20,6 +21,29 @@ def test_the_best_design_is_good_enough_and_keeps_the_budget(epsilon: float, rat
     loss = composed([(privacy_loss(design.m / MILLION, design.theta), 10)])
     assert epsilon * 0.999 < design.epsilon <= epsilon
     assert design.epsilon == pytest.approx(epsilon_of(loss, 1e-6))
+
+
+def test_the_least_thetas_of_sampled_tables() -> None:
+    """An independent table has all but four, where p is above 1 - e^-epsilon and it has none."""
+    found = {
+        (t, epsilon): least_threshold(1 / t, epsilon, 1e-6)
+        for t in (2, 5, 10, 20, 50, 100, 500)
+        for epsilon in (0.1, 0.5, 1, 2)
+    }
+    rows = [
+        (797, 72, 35, 23),
+        (110, 18, 12, 9),
+        (38, 10, 8, 7),
+        (17, 7, 6, 5),
+        (8, 5, 4, 4),
+        (6, 4, 4, 4),
+        (3, 3, 3, 3),
+    ]
+    assert list(found.values()) == [theta for row in rows for theta in row]
+    for (t, epsilon), theta in found.items():
+        for others in {theta - 1, *np.linspace(theta - 1, 4 * theta * t, 500).astype(int).tolist()}:
+            either = (of(1 / t, theta, others, epsilon) for of in (removed_of, added_of))
+            assert max(either) <= 1.001e-6
 
 
 def test_no_theta_is_better_than_the_one_found() -> None:

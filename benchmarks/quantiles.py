@@ -1,0 +1,226 @@
+"""Errors of ranks: tries and hierarchical histograms beside a peer, on a million values.
+
+    python -m benchmarks.quantiles [--devices N] [--runs R] [--peer PYTHON] [--json PATH]
+
+Four kinds of values in [0, 1): uniform, beta(2, 5), lognormal (cut off) and uniform with 30% in
+five atoms. Epsilon is 1 and delta 1e-6 for all that is released. For 1,998 points, 999 quantiles
+and a grid of 999, the error is the distance of the estimated rank to [F(r-), F(r)], where F is
+that of the cells which devices tell (the trie's, or the histogram's): so wider cells forgive more.
+`max` and `mean` are over points and means of R runs, `worst` is the worst max of them; the
+reference is the goal, and `ratio` value / goal.
+
+Devices flip their coins in arrays of digits: what is counted is what `encode_sum` would count.
+The histogram's noise is that of one sum; `10 cohorts` has ten sums, each provisioned for
+a loss of 20% and 10% who keep their shares to themselves.
+
+With --peer, a Python that has the wheel `opendp`, its 4-ary tree of 7 levels is measured on the
+same values: pure epsilon 1, one trusted server. Without it that is said, and left out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
+
+from benchmarks.rows import Row, report
+from protocol.complete_tree import CompleteTree
+from protocol.knots import Estimator, Knots, even_knots, tree_knots
+from protocol.privacy.noise import skellam_sum
+from protocol.privacy.planning import best_design, least_variance
+from protocol.tree import Tree, digits_of
+
+Floats = NDArray[np.float64]
+EPSILON, DELTA = 1.0, 1e-6
+_GOALS = {  # of max and mean
+    "trie, ratio": (0.003, 0.001),
+    "histogram, 16^4 leaves": (2e-4, None),
+    "histogram, 4^8 leaves": (2e-4, None),
+}
+_PEER = Path(__file__).parent / "opendp_tree.py"
+
+
+def uniform(rng: np.random.Generator, n: int) -> Floats:
+    """Return values spread evenly."""
+    return rng.random(n)
+
+
+def beta(rng: np.random.Generator, n: int) -> Floats:
+    """Return values that lean to the left."""
+    return rng.beta(2, 5, n)
+
+
+def lognormal(rng: np.random.Generator, n: int) -> Floats:
+    """Return values of a long tail, cut off below 1."""
+    return np.minimum(rng.lognormal(-2.5, 0.8, n), np.nextafter(1.0, 0))
+
+
+def atoms(rng: np.random.Generator, n: int) -> Floats:
+    """Return values spread evenly but for 30% in five points."""
+    values = rng.random(n)
+    where = rng.random(n) < 0.3
+    values[where] = rng.choice([0.1, 0.25, 0.5, 0.7, 0.9], int(where.sum()))
+    return values
+
+
+KINDS = (uniform, beta, lognormal, atoms)
+
+
+def leaves_of(values: Floats, cells: int) -> NDArray[np.int64]:
+    """Return how many values are in each of `cells`."""
+    return np.bincount((values * cells).astype(np.int64), minlength=cells)
+
+
+def sampled_trie(
+    leaves: NDArray[np.int64], base: int, depth: int, p: float, theta: int, rng: np.random.Generator
+) -> Tree:
+    """Return the trie that devices make, `leaves` of them by what they hold, as shares.
+
+    Coins are fresh on each level: of all whose prefix was shown, a level samples its own.
+    """
+    n, rows, depths, counts = int(leaves.sum()), [], [], []
+    frontier = np.zeros(1, np.int64)
+    for level in range(1, depth + 1):
+        codes = (frontier[:, None] * base + np.arange(base)).ravel()
+        held = leaves.reshape(base**level, -1).sum(axis=1)[codes]
+        votes = rng.binomial(held, p)
+        frontier, votes = codes[votes >= theta], votes[votes >= theta]
+        wide = np.zeros((len(frontier), depth), np.uint8)
+        wide[:, :level] = digits_of(frontier, base, level)
+        rows.append(wide)
+        depths.append(np.full(len(frontier), level))
+        counts.append(np.where(votes == theta, float(theta), votes / p) / n)
+    shares = np.concatenate(counts)
+    return Tree(np.concatenate(rows), np.concatenate(depths), shares, shares * (1 - p) / (p * n))
+
+
+def noisy_tree(
+    leaves: NDArray[np.int64], base: int, depth: int, variance: float, rng: np.random.Generator
+) -> CompleteTree:
+    """Return the counts of all levels with noise of `variance` in each."""
+    levels = []
+    for level in range(1, depth + 1):
+        held = leaves.reshape(base**level, -1).sum(axis=1)
+        levels.append(held + skellam_sum(rng, variance, len(held)).astype(np.float64))
+    return CompleteTree(base, tuple(levels))
+
+
+def rank_errors(
+    values: Floats, leaves: NDArray[np.int64], rank: Callable[[Floats], Floats]
+) -> Floats:
+    """Return what `rank` is off by at the 1,998 points; values of one leaf are not told apart."""
+    parts = np.arange(1, 1000) / 1000
+    points = np.concatenate((np.quantile(values, parts), parts))
+    before = np.concatenate(([0], np.cumsum(leaves))) / leaves.sum()
+    scaled = points * len(leaves)
+    low = before[np.floor(scaled).astype(np.int64)]
+    high = before[np.floor(scaled).astype(np.int64) + 1]
+    found = rank(points)
+    return np.maximum(np.maximum(low - found, found - high), 0.0)
+
+
+def trie_knots(
+    values: Floats, rng: np.random.Generator, estimators: tuple[Estimator, ...]
+) -> tuple[NDArray[np.int64], list[Knots]]:
+    """Return leaves and knots of a trie of 10 digits to the base 4, by the exact design."""
+    leaves = leaves_of(values, 4**10)
+    found = best_design(10**6, EPSILON, DELTA, 10)
+    tree = sampled_trie(leaves, 4, 10, found.m / 10**6, found.theta, rng)
+    return leaves, [tree_knots(tree, 4, None, estimator) for estimator in estimators]
+
+
+def histogram_knots(
+    values: Floats, rng: np.random.Generator, base: int, depth: int, times: float
+) -> tuple[NDArray[np.int64], Knots]:
+    """Return leaves and knots of a histogram with `times` the least noise."""
+    leaves = leaves_of(values, base**depth)
+    variance = times * least_variance(EPSILON, DELTA, depth)
+    tree = noisy_tree(leaves, base, depth, variance, rng).consistent()
+    return leaves, even_knots(tree.levels[-1], depth)
+
+
+HISTOGRAMS = {  # base, depth, how much noise
+    "histogram, 16^4 leaves": (16, 4, 1.0),
+    "histogram, 4^8 leaves": (4, 8, 1.0),
+    "histogram, 4^7 leaves": (4, 7, 1.0),
+    "histogram, 16^4 leaves, 10 cohorts": (16, 4, 10 / (0.8 * 0.9)),
+}
+
+
+def measured(n: int, runs: int, peer: str | None) -> Iterator[Row]:
+    """Yield the errors of each mechanism on each kind of values."""
+    for kind in KINDS:
+        errors: dict[str, list[Floats]] = {}
+        for run in range(runs):
+            rng = np.random.default_rng(run)
+            values = kind(rng, n)
+            leaves, (ratio, plain) = trie_knots(values, rng, ("ratio", "plain"))
+            errors.setdefault("trie, ratio", []).append(rank_errors(values, leaves, ratio.rank))
+            errors.setdefault("trie, plain", []).append(rank_errors(values, leaves, plain.rank))
+            for name, shape in HISTOGRAMS.items():
+                leaves, knots = histogram_knots(values, rng, *shape)
+                errors.setdefault(name, []).append(rank_errors(values, leaves, knots.rank))
+            if peer:
+                leaves = leaves_of(values, 4**7)
+                made = even_knots(opendp_leaves(peer, leaves), 7)
+                errors.setdefault("OpenDP, 4^7 leaves", []).append(
+                    rank_errors(values, leaves, made.rank)
+                )
+        for name, found in errors.items():
+            most = [float(error.max()) for error in found]
+            mean = float(np.mean([error.mean() for error in found]))
+            goals = _GOALS.get(name, (None, None))
+            yield _row(f"{kind.__name__}: {name}, worst", max(most), goals[0])
+            yield _row(f"{kind.__name__}: {name}, max", float(np.mean(most)), goals[0])
+            yield _row(f"{kind.__name__}: {name}, mean", mean, goals[1])
+
+
+def _row(name: str, error: float, goal: float | None) -> Row:
+    """Return an error in units of 1e-6, so that three digits after the point are enough."""
+    beside = None if goal is None else goal * 1e6
+    return Row(name, error * 1e6, "1e-6", beside, None if goal is None else error / goal)
+
+
+def opendp_leaves(python: str, leaves: NDArray[np.int64]) -> Floats:
+    """Return the consistent leaves of OpenDP's tree, made by another interpreter."""
+    asked = json.dumps({"leaves": leaves.tolist(), "epsilon": EPSILON})
+    ran = subprocess.run(  # noqa: S603
+        [python, str(_PEER)], input=asked, capture_output=True, text=True, check=True
+    )
+    return np.array(json.loads(ran.stdout), np.float64)
+
+
+def speeds(n: int) -> Iterator[Row]:
+    """Yield the CPU seconds of what a server does."""
+    rng = np.random.default_rng(0)
+    values = uniform(rng, n)
+    for base, depth in ((16, 4), (4, 10)):
+        tree = noisy_tree(leaves_of(values, base**depth), base, depth, 100.0, rng)
+        start = time.process_time()
+        even_knots(tree.consistent().levels[-1], depth)
+        yield Row(f"consistency, {base}^{depth} leaves", time.process_time() - start, "s")
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--devices", type=int, default=10**6)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has opendp")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    if not options.peer:
+        print("opendp is left out: name an interpreter that has it with --peer", file=sys.stderr)
+    rows = [*measured(options.devices, options.runs, options.peer), *speeds(options.devices)]
+    report(rows, "goal", options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The command that shows a distribution of numbers: true, and by each way to release counts."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from blindtally import simulate_numbers
+from blindtally.figures import drawing
+from blindtally.output import failed, write_json
+from blindtally.simulate_numbers import LEVELS, WORDS, Counted, Wanted
+from protocol.interval import Interval
+from protocol.privacy.release import Mode
+
+METHODS: dict[str, tuple[str, Mode]] = {
+    "histogram, in noise": ("hierarchical-histogram", "noise"),
+    "trie, in noise": ("triehh", "noise"),
+    "trie, sampled": ("triehh", "sample-threshold"),
+}
+_POINTS = 401
+
+
+def cdf(
+    data: Annotated[Path, typer.Option(help="A CSV file of numbers and counts.")],
+    column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
+    low: Annotated[float | None, typer.Option(help="Numbers from here on [the least].")] = None,
+    high: Annotated[float | None, typer.Option(help="And up to here [the greatest].")] = None,
+    clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
+    epsilon: Annotated[float, typer.Option(help="What all rounds may cost.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="And the delta of that.")] = 1e-6,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw it: a file that ends in .svg or .png.")
+    ] = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Distribution of numbers beside the truth, and errors of ranks, by histogram and trie.
+
+    Example: blindtally figures cdf --data ages.csv --low 0 --high 120 --out cdf.svg
+    """
+    if out is not None and out.suffix not in drawing.KINDS:
+        raise failed(f"cannot draw {out}: its name ends in {' or '.join(drawing.KINDS)}")
+    screen = Console(stderr=True)
+    found: dict[str, Counted] = {}
+    try:
+        watched = track(METHODS.items(), "studies", console=screen, disable=not screen.is_terminal)
+        for name, (mechanism, mode) in watched:
+            found[name] = simulate_numbers.run(
+                Wanted(
+                    mechanism=mechanism,
+                    data=data,
+                    column=column,
+                    clients=clients,
+                    low=low,
+                    high=high,
+                    levels=LEVELS["hierarchical-histogram"],  # the same cells for all
+                    words=WORDS,
+                    epsilon=epsilon,
+                    delta=delta,
+                    mode=mode,
+                    corrupt=0.1,
+                    settings={},
+                    seed=seed,
+                )
+            )
+    except ValueError as error:
+        raise failed(str(error)) from None
+    rows = {name: _row(one) for name, one in found.items()}
+    if json_path != "-":
+        _show(rows, clients, epsilon, delta)
+    if out is not None:
+        title = f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
+        try:
+            drawing.draw_cdf(out, rows, title)
+        except ImportError:
+            raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
+        except OSError as error:
+            raise failed(f"cannot write {out}: {error.strerror}") from None
+    if json_path is not None:
+        write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
+
+
+def _row(result: Counted) -> dict[str, Any]:
+    """Return values, their true ranks, and those found with their intervals."""
+    domain = result.plan.question.domain
+    assert isinstance(domain, Interval)  # `simulate_numbers` made it
+    values, ranks = result.found.cdf(_POINTS)
+    before = np.concatenate(([0], np.cumsum(result.leaves))) / result.devices
+    cells = np.arange(_POINTS) * domain.cells // (_POINTS - 1)
+    errors = result.rank_errors()
+    return {
+        "values": values.tolist(),
+        "true": before[cells].tolist(),
+        "ranks": ranks.values.tolist(),
+        "low": ranks.low.tolist(),
+        "high": ranks.high.tolist(),
+        "max_error": float(errors.max()),
+        "mean_error": float(errors.mean()),
+    }
+
+
+def _show(rows: dict[str, dict[str, Any]], clients: int, epsilon: float, delta: float) -> None:
+    table = Table("released by", "rank error, most", "mean")
+    for name, row in rows.items():
+        table.add_row(name, f"{row['max_error']:.2g}", f"{row['mean_error']:.2g}")
+    Console().print(f"{clients:,} devices, epsilon {epsilon:g}, delta {delta:g}", table)

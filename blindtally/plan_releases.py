@@ -1,0 +1,204 @@
+"""How to release counts for a central epsilon and delta: coins, noise or both, side by side.
+
+Each design is the best of its kind by the exact loss: of coins the least theta / m, the share of
+all users from which a prefix is shown about half the time; of noise the least variance in each
+cohort's sum, and the threshold that a cell of noise alone seldom reaches. Beside the exact epsilon
+stand the closed forms that an auditor can check by hand.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from blindtally.output import failed, write_json
+from protocol.domain import Alphabet
+from protocol.mechanism import Terms
+from protocol.mechanisms.releasing import cell_bits, design, least_honest, loss_of
+from protocol.mechanisms.triehh import TrieHhQuestion
+from protocol.privacy.closed_forms import kl_epsilon, note_epsilon
+from protocol.privacy.entries import PARTIES, Entry
+from protocol.privacy.ledger import Ledger
+from protocol.privacy.release import Mode
+
+MODES: tuple[Mode, ...] = ("sample-threshold", "noise", "both")
+_MOST_USERS = 10**9
+_COHORT = 100_000
+_WORDS = 2**16
+_PREFIXES = 100  # of a level whose size is told
+_LETTERS = Alphabet(characters="\0abcdefghijklmnopqrstuvwxyz", length=10, pad="\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """One way to release counts.
+
+    `m` users vote on average, `sigma` is the deviation of noise in all cohorts together, and
+    `share` of all users shows a prefix about half the time. `error` is the relative standard error
+    of a prefix that one user in a hundred has; `nbytes` are those of a vector of 100 prefixes of 27
+    symbols. Epsilons are exact but for the closed forms, which are None where they say nothing.
+    """
+
+    mode: Mode
+    theta: int
+    m: int
+    probability: float
+    sigma: float
+    share: float
+    error: float
+    nbytes: int
+    epsilon: float
+    epsilon_replace_one: float
+    epsilon_server: float | None
+    epsilon_kl: float | None
+    epsilon_note: float | None
+
+
+def designs(users: int, epsilon: float, delta: float, levels: int, items: int = 1) -> list[Design]:
+    """Return the best design of each mode.
+
+    Raises:
+        ValueError: if a parameter is out of its range, or nothing meets the budget; says which.
+    """
+    if not 10 <= users <= _MOST_USERS:
+        raise ValueError(f"--users must be within 10 and {_MOST_USERS:,}, not {users}")
+    if not 1 <= levels <= 256:
+        raise ValueError(f"--levels must be within 1 and 256, not {levels}")
+    return [_design(mode, users, epsilon, delta, levels, items) for mode in MODES]
+
+
+def terms_of(users: int) -> Terms:
+    """Return terms for a sum over `users`, in as few cohorts as there can be."""
+    cohorts = -(-users // _COHORT)
+    size = -(-users // cohorts)
+    least = max(3, size // 2)
+    return Terms(cohort_size=size, minimum=least, cohorts=cohorts, mode="semi-honest")
+
+
+def _design(
+    mode: Mode, users: int, epsilon: float, delta: float, levels: int, items: int
+) -> Design:
+    question = TrieHhQuestion.model_validate(
+        {
+            "threshold": 1,
+            "contribution": items,
+            "domain": _LETTERS,
+            "words": _WORDS,
+            "epsilon": epsilon,
+            "delta": delta,
+            "mode": mode,
+        }
+    )
+    terms = terms_of(users)
+    made = design(question, terms, levels, levels)
+    noise = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
+    ledger = Ledger(entries=(Entry(name="all", mechanism=loss_of(question, made, levels)),))
+    least = made.probability * users / 100
+    sights = {party: ledger.epsilon(delta, party) for party in PARTIES}
+    replaced = ledger.epsilon(delta, "public", "replace-one")
+    assert sights["public"] is not None  # each of the three is bounded for the public
+    assert replaced is not None
+    kl, note = _closed(mode, made.probability, made.threshold, delta, levels * items)
+    return Design(
+        mode=mode,
+        theta=made.threshold,
+        m=round(made.probability * users),
+        probability=made.probability,
+        sigma=math.sqrt(noise),
+        share=made.threshold / (made.probability * users),
+        error=math.sqrt(least * (1 - made.probability) + noise) / least,
+        nbytes=-(-_PREFIXES * _LETTERS.base * cell_bits(made, terms) // 8),
+        epsilon=sights["public"],
+        epsilon_replace_one=replaced,
+        epsilon_server=sights["server"],
+        epsilon_kl=kl,
+        epsilon_note=note,
+    )
+
+
+def _closed(
+    mode: Mode, probability: float, theta: int, delta: float, releases: int
+) -> tuple[float | None, float | None]:
+    if mode != "sample-threshold":
+        return None, None
+    forms = (form(probability, theta, delta, releases) for form in (kl_epsilon, note_epsilon))
+    kl, note = (value if math.isfinite(value) else None for value in forms)
+    return kl, note
+
+
+def advise(
+    users: int, epsilon: float, delta: float, levels: int, items: int, json_path: str | None
+) -> None:
+    """Print the designs, and write them as JSON."""
+    try:
+        found = designs(users, epsilon, delta, levels, items)
+    except ValueError as error:
+        raise failed(str(error)) from None
+    if json_path != "-":
+        _show(found, users, delta, levels)
+    if json_path is not None:
+        write_json(json_path, as_json(found, users, delta, levels))
+
+
+def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[str, Any]:
+    """Return what scripts read: of sample-and-threshold first, which has theta and m."""
+    first = found[0]
+    return {
+        "mechanism": "triehh",
+        "users": users,
+        "levels": levels,
+        "epsilon": first.epsilon,
+        "delta": delta,
+        "theta": first.theta,
+        "m": first.m,
+        "theta_over_m": first.theta / first.m if first.m else None,
+        "designs": [asdict(one) for one in found],
+        "recommended": recommended(found).mode,
+    }
+
+
+def recommended(found: list[Design]) -> Design:
+    """Return the design that shows the rarest prefixes."""
+    return min(found, key=lambda one: one.share)
+
+
+def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
+    table = Table("", *(one.mode for one in found), box=None, pad_edge=False)
+
+    def row(name: str, *cells: str) -> None:
+        table.add_row(name, *cells)
+
+    row("theta", *(f"{one.theta:,}" for one in found))
+    row("users that vote (m)", *(f"{one.m:,}" for one in found))
+    row("noise, std. deviation", *(f"{one.sigma:.4g}" for one in found))
+    row("shown from a share of", *(f"{one.share:.3g}" for one in found))
+    row("error of a 1% prefix", *(f"{one.error:.2%}" for one in found))
+    row("bytes, 100 prefixes", *(f"{one.nbytes:,}" for one in found))
+    row("epsilon, add-remove", *(f"{one.epsilon:.4g}" for one in found))
+    row("epsilon, replace-one", *(f"{one.epsilon_replace_one:.4g}" for one in found))
+    row("epsilon to the server", *(_cell(one.epsilon_server, "no bound") for one in found))
+    row("epsilon by KL form", *(_cell(one.epsilon_kl, "-") for one in found))
+    row("epsilon by the note", *(_cell(one.epsilon_note, "-") for one in found))
+    screen = Console()
+    screen.print(f"{users:,} users, {levels} levels, delta {delta:g} in all\n", table, sep="\n")
+    best = recommended(found)
+    screen.print(f"\n{best.mode} shows the rarest prefixes.", soft_wrap=True)
+    if best.epsilon_server is None:
+        screen.print(
+            "Without noise the server sees the votes of single devices: only what it publishes "
+            "is private.",
+            soft_wrap=True,
+        )
+    cohorts = terms_of(users).cohorts
+    if cohorts > 1:
+        screen.print(
+            f"Each of {cohorts:,} cohorts has all of the noise for itself, since the server reads "
+            "each sum.",
+            soft_wrap=True,
+        )
+
+
+def _cell(value: float | None, none: str) -> str:
+    return none if value is None else f"{value:.4g}"

@@ -1,0 +1,98 @@
+"""`blindtally query`: what a study that counts prefixes says of its values."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from blindtally.output import failed, write_json
+from client.analyst import Analyst
+from client.problems import ServiceError
+from protocol.messages import Told
+
+_PATIENCE = 30.0
+_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
+
+
+def query(
+    study: Annotated[str, typer.Argument(help="The study to ask.")],
+    quantile: Annotated[
+        list[float] | None, typer.Option(help="The value of a rank, from 0 to 1.")
+    ] = None,
+    rank: Annotated[
+        list[str] | None, typer.Option(help="The share of devices below a value.")
+    ] = None,
+    within: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="LOW:HIGH", help="The share within a range of values."),
+    ] = None,
+    prefix: Annotated[
+        list[str] | None, typer.Option(help="The share whose item begins so.")
+    ] = None,
+    cdf: Annotated[
+        int | None, typer.Option(min=2, max=1000, help="The ranks of so many values.")
+    ] = None,
+    estimator: Annotated[
+        Literal["ratio", "plain"],
+        typer.Option(help="Of tries: plain takes what was pruned for 0, ratio keeps the mass."),
+    ] = "ratio",
+    beta: Annotated[float, typer.Option(help="Odds that an interval misses the truth.")] = 0.05,
+    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Ask a study for quantiles, ranks, ranges, frequencies of prefixes, or its whole CDF.
+
+    Every option may be given several times; with none, some quantiles are told. All is made of
+    what was released before: asking costs no privacy.
+
+    Example: blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
+    """
+    if not (quantile or rank or within or prefix or cdf):
+        quantile = _QUANTILES
+    how = {"estimator": estimator, "beta": beta}
+    try:
+        ranges = [_ends(text) for text in within or []]
+        with Analyst(url, patience=_PATIENCE) as analyst:
+            asks: dict[str, tuple[Callable[..., tuple[Told, ...]], object]] = {
+                "quantiles": (analyst.quantiles, quantile),
+                "ranks": (analyst.ranks, rank),
+                "ranges": (analyst.masses, ranges),
+                "frequencies": (analyst.frequencies, prefix),
+                "cdf": (analyst.cdf, cdf),
+            }
+            told = {name: ask(study, at, **how) for name, (ask, at) in asks.items() if at}
+    except httpx.TransportError as error:
+        raise failed(f"{url} is out of reach: {error}", code=1) from None
+    except (ServiceError, ValueError) as error:
+        raise failed(str(error), code=1) from None
+    if json_path != "-":
+        _show(told, beta)
+    if json_path is not None:
+        document = {name: [one.model_dump() for one in rows] for name, rows in told.items()}
+        write_json(json_path, document | {"estimator": estimator, "beta": beta})
+
+
+def _ends(text: str) -> tuple[str, str]:
+    low, colon, high = text.partition(":")
+    if not colon:
+        raise ValueError(f"--range takes LOW:HIGH, not {text!r}")
+    return low, high
+
+
+def _show(told: dict[str, tuple[Told, ...]], beta: float) -> None:
+    screen = Console()
+    for name, rows in told.items():
+        table = Table(name, "value", f"{1 - beta:.0%} from", "to")
+        for one in rows:
+            table.add_row(*(_cell(value) for value in (one.at, one.value, one.low, one.high)))
+        screen.print(table)
+
+
+def _cell(value: float | str) -> Text:
+    return Text(f"{value:.6g}" if isinstance(value, float) else repr(value))

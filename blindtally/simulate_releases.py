@@ -1,0 +1,295 @@
+"""A study whose counts are released with central privacy, in memory, measured against the truth.
+
+Devices are arrays here: an item's digits, and which item each holds. They flip the same coins and
+vote by the same function as one that is alone (`vector_of`); noise is the sum of their shares,
+cohort by cohort. So a million devices and ten levels take a fraction of a second.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from blindtally.data import Counts, Population, read
+from blindtally.measures import Comparison, compare
+from protocol.chance import Chance, seeded
+from protocol.domain import Alphabet, Utf8
+from protocol.mechanism import Estimate, Terms
+from protocol.mechanisms.trie_votes import vector_of
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
+from protocol.privacy.entries import PARTIES, Entry
+from protocol.privacy.ledger import Ledger
+from protocol.privacy.noise import skellam_sum
+from protocol.privacy.release import Mode
+from protocol.sampling import clip
+from protocol.tally import NOTHING
+from secagg.ring import Vector
+
+WORDS = 2**16
+_COHORT = 100_000  # of Terms, the most: with noise each cohort has all of it
+_RANKS = (50, 100, 300, 1000)
+_SHOWN = 20
+_MOST_SYMBOLS = 256
+_TRIE = TrieHh()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command's options say."""
+
+    data: Path
+    column: str | None
+    clients: int
+    levels: int
+    threshold: float
+    words: int
+    contribution: int
+    alphabet: str | None
+    epsilon: float
+    delta: float
+    mode: Mode
+    corrupt: float
+    dropout: float
+    settings: dict[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds what: `device` holds the item at place `item` of `items`, one holding a row."""
+
+    items: tuple[str, ...]
+    device: NDArray[np.int64]
+    item: NDArray[np.int64]
+    clients: int
+    cut: int  # items of the file that were cut to fit
+    left_out: int  # items of the file that are outside the domain
+
+    @property
+    def truth(self) -> dict[str, int]:
+        """Return how many devices hold each item."""
+        counts = np.bincount(self.item, minlength=len(self.items)).tolist()
+        return {item: count for item, count in zip(self.items, counts, strict=True) if count}
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a study found, beside what is true, and what it cost.
+
+    `seconds` are of the processor for all levels, from the first coin to the conclusion.
+    """
+
+    plan: TrieHhPlan
+    holders: Holders
+    compared: Comparison
+    levels: int
+    seconds: float
+    words: int
+    ledger: Ledger
+
+    def at(self, most: int) -> tuple[float, float]:
+        """Return recall of the `most` items that most devices hold, and F1 with the best found."""
+        truth = self.holders.truth
+        heavy = set(sorted(truth, key=lambda item: (-truth[item], item))[:most])
+        found = [one.item for one in self.compared.found]
+        right, recall = len(heavy & set(found[:most])), len(heavy & set(found)) / len(heavy)
+        precision = right / len(found[:most]) if found else 0.0
+        both = recall + precision
+        return recall, 2 * recall * precision / both if both else 0.0
+
+
+def run(wanted: Wanted) -> Released:
+    """Return what a study over a data file finds.
+
+    Raises:
+        ValueError: if there is none; says why, and where in the file.
+    """
+    population = read(wanted.data, wanted.column)
+    question = _question(wanted, population)
+    rng = np.random.default_rng(wanted.seed)
+    holders = hold(population, question, wanted.clients, rng)
+    size = -(-holders.clients // -(-holders.clients // _COHORT))
+    terms = Terms(
+        cohort_size=size,
+        minimum=max(3, size // 2),
+        cohorts=-(-holders.clients // size),
+        corrupt=wanted.corrupt,
+        dropout=max(0.1, wanted.dropout + 0.1),
+    )
+    chance = Random(wanted.seed)
+    plan = _TRIE.first_plan(question, terms, "simulation", wanted.levels, chance)
+    rows, started = question.rows_of(holders.items), time.process_time()
+    tally, words, level = NOTHING, 0, 0
+    while level < wanted.levels:
+        level += 1
+        total, participants = _round(plan, rows, holders, wanted.dropout, rng)
+        words = max(words, -(-_TRIE.ring(plan).nbytes // 2))
+        answer = _TRIE.decode(plan, total, participants, tally)
+        tally = answer.tally
+        if _TRIE.is_over(plan, answer, tally):
+            break
+        plan = _TRIE.next_plan(plan, answer, tally, chance)
+    found = _TRIE.conclude(question, tally)
+    seconds = time.process_time() - started
+    compared = _compared(found, holders.truth, wanted.threshold)
+    loss = _TRIE.loss(plan, level)
+    ledger = Ledger(entries=(Entry(name="simulation", mechanism=loss),))
+    return Released(plan, holders, compared, level, seconds, words, ledger)
+
+
+def _question(wanted: Wanted, population: Population) -> TrieHhQuestion:
+    """Return the question; longer items than it has levels for are cut, unless told otherwise."""
+    stride = wanted.settings.get("stride", 1)
+    length = wanted.levels * (stride if isinstance(stride, int) and stride > 0 else 1)
+    own = {
+        "threshold": wanted.threshold,
+        "contribution": wanted.contribution,
+        "domain": _domain(population.items, wanted.alphabet, length),
+        "words": wanted.words,
+        "epsilon": wanted.epsilon,
+        "delta": wanted.delta,
+        "mode": wanted.mode,
+        "truncate": True,
+    }
+    return TrieHhQuestion.model_validate(own | wanted.settings)
+
+
+def _domain(items: tuple[str, ...], alphabet: str | None, length: int) -> Alphabet | Utf8:
+    symbols = "".join(sorted(set(alphabet or "".join(items)) - {"\0"}))
+    if not symbols or len(symbols) >= _MOST_SYMBOLS:
+        return Utf8(max_bytes=length)
+    return Alphabet(characters="\0" + symbols, length=length, pad="\0")
+
+
+def hold(
+    population: Population, question: TrieHhQuestion, clients: int, rng: np.random.Generator
+) -> Holders:
+    """Return `clients` devices, or as many as there are, with what each of them counts.
+
+    Raises:
+        ValueError: if nothing in the file is within the domain, or devices are fewer than three.
+    """
+    admitted = {item: question.admit(item) for item in population.items}
+    kept = {item: name for item, name in admitted.items() if name is not None}
+    if not kept:
+        raise ValueError(f"none of the items is in the domain {question.domain!r}")
+    clients = population.clients(1, clients)
+    if clients < 3:
+        raise ValueError(f"{clients} devices are too few")
+    numbers: dict[str, int] = {}
+    place = {item: numbers.setdefault(name, len(numbers)) for item, name in kept.items()}
+    if isinstance(population, Counts) and question.contribution == 1:
+        within = population.where(kept.__contains__)
+        ends = np.cumsum(within.counts)
+        drawn = np.searchsorted(ends, rng.integers(ends[-1], size=clients), side="right")
+        device = np.arange(clients)
+        item = np.array([place[name] for name in within.items], np.int64)[drawn]
+    else:
+        (held,) = population.where(kept.__contains__).rounds(1, clients, question.contribution, rng)
+        pairs = [
+            (number, place[name])
+            for number, histogram in enumerate(held)
+            for name in clip(histogram, question.contribution, rng)
+        ]
+        device, item = np.array(pairs, np.int64).reshape(-1, 2).T
+    cut = sum(item != name for item, name in kept.items())
+    return Holders(tuple(numbers), device, item, clients, cut, len(admitted) - len(kept))
+
+
+def _round(
+    plan: TrieHhPlan,
+    rows: NDArray[np.uint8],
+    holders: Holders,
+    dropout: float,
+    rng: np.random.Generator,
+) -> tuple[Vector, int]:
+    """Return one round's sum, of those who were not lost, and how many they are."""
+    chance: Chance = seeded(rng)
+    device, item, participants = holders.device, holders.item, holders.clients
+    if dropout:
+        here = rng.random(holders.clients) >= dropout
+        participants = int(here.sum())
+        device, item = device[here[device]], item[here[device]]
+    total = vector_of(plan, rows, item, chance, device)
+    if plan.release.variance:
+        shares = _TRIE.shares(plan, plan.terms.cohort_size)
+        assert shares is not None  # there is a variance
+        noise = skellam_sum(rng, float(shares.share * participants), plan.cells)
+        total = (((total[0] + noise) % 2**plan.bits).astype(total[0].dtype),)
+    return total, participants
+
+
+def _compared(found: Iterable[Estimate], truth: dict[str, int], threshold: float) -> Comparison:
+    return compare(((e.item, e.count, e.variance**0.5) for e in found), truth, threshold)
+
+
+def as_json(wanted: Wanted, result: Released) -> dict[str, Any]:
+    """Return what scripts read: what was found, how well, and what it told of a device."""
+    release, truth = result.plan.release, result.holders.truth
+    ranks = [rank for rank in _RANKS if rank <= len(truth)]
+    scores = {rank: result.at(rank) for rank in ranks}
+    sights = {party: result.ledger.epsilon(wanted.delta, party) for party in PARTIES}
+    return {
+        "mechanism": "triehh",
+        "mode": release.mode,
+        "found": len(result.compared.found),
+        "recall_at": {str(rank): recall for rank, (recall, _) in scores.items()},
+        "f1_at": {str(rank): f1 for rank, (_, f1) in scores.items()},
+        "epsilon": sights["public"],
+        "epsilon_by_party": sights,
+        "epsilon_replace_one": result.ledger.epsilon(wanted.delta, "public", "replace-one"),
+        "delta": wanted.delta,
+        "theta": release.threshold,
+        "m": round(release.probability * result.holders.clients),
+        "probability": release.probability,
+        "noise_variance": release.variance,
+        "levels": result.levels,
+        "clients": result.holders.clients,
+        "cpu_seconds": result.seconds,
+        "words": result.words,
+        "threshold": wanted.threshold,
+        **asdict(result.compared.score),
+        "items_cut": result.holders.cut,
+        "items_left_out": result.holders.left_out,
+        "heavy_hitters": [asdict(one) for one in result.compared.found],
+        "question": result.plan.question.model_dump(mode="json"),
+        "asked": {"data": str(wanted.data), "column": wanted.column, "seed": wanted.seed},
+    }
+
+
+def show(wanted: Wanted, result: Released) -> None:
+    """Print the heaviest items, how many were found, and what that told of a device, and whom."""
+    compared, holders, release = result.compared, result.holders, result.plan.release
+    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
+    for one in compared.found[:_SHOWN]:
+        cells = f"{one.estimate:,.0f}", f"{one.standard_error:,.0f}", f"{one.true_count:,}"
+        hitters.add_row(Text(repr(one.item)), *cells)
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_row("found", f"{len(compared.found):,} items in {result.levels} levels")
+    for rank in _RANKS:
+        if rank <= len(holders.truth):
+            recall, f1 = result.at(rank)
+            facts.add_row(f"the top {rank:,}", f"recall {recall:.3f}, F1 {f1:.3f}")
+    voting = f"{release.probability:.2%} of {holders.clients:,} devices vote in a level"
+    facts.add_row(release.mode, f"{voting}, shown from {release.threshold:,} votes")
+    if release.variance:
+        facts.add_row("noise", f"standard deviation {release.variance**0.5:.3g} a cohort")
+    sights = {party: result.ledger.epsilon(wanted.delta, party) for party in PARTIES}
+    for party, epsilon in sights.items():
+        told = "no bound" if epsilon is None else f"epsilon {epsilon:.4g}, delta {wanted.delta:g}"
+        facts.add_row(f"to {party}", told)
+    facts.add_row("words", f"{result.words:,} of 16 bits a device and level, at most")
+    facts.add_row("processor", f"{result.seconds:.3f} s for all levels")
+    length = result.plan.question.digits.width
+    cut = f"{holders.cut:,} items are longer than {length} symbols and were cut"
+    facts.add_row("domain", f"{cut}, {holders.left_out:,} left out")
+    Console().print(hitters, facts, sep="\n\n")

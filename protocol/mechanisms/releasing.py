@@ -1,0 +1,218 @@
+"""Questions whose counts are released with central differential privacy, and what they cost.
+
+The question says what epsilon and delta all rounds of the study may cost together, and how
+counts are to be hidden (`protocol/privacy/release.py`); the first plan finds the coins, theta and
+noise that this takes, by the exact loss (`protocol/privacy/planning.py`). They stay for the study,
+so that what it costs is known before its first round.
+
+Each cohort's sum is read by the server, so each has all of the noise for itself. Devices that
+have nothing to say send their noise alike: neighbours differ in what one device holds, and that
+it takes part is no secret.
+"""
+
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocol.mechanism import Plan, SumQuestion, Terms
+from protocol.privacy.entries import Mechanism as Loss
+from protocol.privacy.entries import Noise, SampleThreshold
+from protocol.privacy.loss import Relation, composed, epsilon_of
+from protocol.privacy.noise import centred
+from protocol.privacy.planning import best_design, least_variance
+from protocol.privacy.release import Mode, Release
+from protocol.privacy.skellam import least_above
+from protocol.tally import Tally
+
+DEVICES = "devices"  # an array of a tally: among how many each level, or all of it, was counted
+_SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
+_COIN = 0.25  # of both coins and noise, unless the question names another
+_GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
+
+
+class ReleaseQuestion(SumQuestion):
+    """A question that may cost `epsilon` and `delta` in all of its rounds together.
+
+    `mode` says how, and so who is promised what: without noise it is not the server. `relation`
+    is of neighbouring populations. Of devices that vote together, `colluders` may be in a cell.
+    `theta` and `probability` are found if they are not named. If devices `repeat`, each takes part
+    in every round; else in one, which tells less of it and takes as many times more of them.
+    """
+
+    epsilon: float = Field(gt=0, le=40)
+    delta: Annotated[float, Field(ge=1e-11, lt=1)]
+    mode: Mode = "sample-threshold"
+    relation: Relation = "add-remove"
+    colluders: int = Field(default=0, ge=0, le=1000)
+    theta: int | None = Field(default=None, ge=1, le=10_000)
+    probability: float | None = Field(default=None, ge=1e-6, lt=1)
+    repeat: bool = True
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        if (self.theta is None) != (self.probability is None) and self.mode == "sample-threshold":
+            raise ValueError("name theta and probability both, or neither")
+        if self.mode != "sample-threshold" and self.theta is not None:
+            raise ValueError("theta is that of sample-threshold: noise has a threshold of its own")
+        if self.mode == "noise" and self.probability is not None:
+            raise ValueError("with mode noise every device votes: name no probability")
+        return self
+
+    @property
+    def unread(self) -> float:
+        """Return the part of delta that is spent on sums which may not be read whole; here none."""
+        return 0.0
+
+    @property
+    def repeats(self) -> bool:
+        """Return whether a device takes part in each round."""
+        return self.repeat
+
+    @property
+    def withholds(self) -> bool:
+        """Return whether sums hold counts below theta, as they are: with noise they do not."""
+        return self.mode == "sample-threshold"
+
+
+class ReleasePlan(Plan):
+    """A plan whose counts leave as its `release` says."""
+
+    question: ReleaseQuestion
+    release: Release
+
+    @model_validator(mode="after")
+    def _releases_as_asked(self) -> Self:
+        asked, made = self.question.mode, self.release.mode
+        if made != asked:
+            raise ValueError(f"a release of mode {made} where the question is of mode {asked}")
+        return self
+
+    @property
+    def honest(self) -> float:
+        """Return the least share of survivors that add their noise and tell nobody."""
+        return least_honest(self.terms)
+
+    @property
+    def most_noise(self) -> int:
+        """Return what the noise of all cohorts exceeds in a cell with odds of 2^-64 at most."""
+        return self.release.most_noise(self.terms.cohorts, self.terms.dropout, self.honest)
+
+    @property
+    def bits(self) -> int:
+        """Return the width of a cell."""
+        return cell_bits(self.release, self.terms)
+
+    def votes(self, sums: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the integers that `sums` of a lane are the remainders of."""
+        whole = sums.astype(np.int64)
+        return centred(whole, self.bits) if self.release.variance else whole
+
+    def variance(self, participants: int) -> float:
+        """Return the most that the variance of the noise in their sum can be."""
+        least = self.terms.assumptions.quorum(self.terms.minimum)
+        cohorts = min(self.terms.cohorts, max(1, participants // least))
+        return self.release.most_variance(cohorts, self.terms.dropout, self.honest)
+
+
+def devices_of(tally: Tally) -> NDArray[np.float64]:
+    """Return among how many devices a tally's counts are, none before the first round."""
+    return np.asarray(tally.arrays.get(DEVICES, np.zeros(0)), np.float64)
+
+
+def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
+    """Return what `releases` of a device's votes cost, as the ledger has it."""
+    items = question.contribution
+    if release.mode == "sample-threshold":
+        return SampleThreshold(
+            probability=release.probability,
+            threshold=release.threshold,
+            releases=releases,
+            items=items,
+            colluders=question.colluders,
+            unread=question.unread,
+        )
+    return Noise(
+        variance=release.variance,
+        sampled=release.probability,
+        hidden=release.probability < 1,  # all send a vector, whatever their coins say
+        releases=releases,
+        items=items,
+    )
+
+
+def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int) -> Release:
+    """Return how `question` is answered for its epsilon and delta by so many releases of a device.
+
+    `vectors` of the question's words may show noise: so many rounds are decoded at most.
+
+    Raises:
+        ValueError: if nothing meets the budget, or what the question names does not; says what
+            would.
+    """
+    if question.mode == "sample-threshold":
+        return _sampled(question, releases)
+    sampled = 1.0 if question.mode == "noise" else question.probability or _COIN
+    variance = least_variance(
+        question.epsilon,
+        question.delta,
+        releases * question.contribution,
+        sampled,
+        question.relation,
+    )
+    made = Release(probability=sampled, threshold=1, variance=variance)
+    most = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
+    cells = max(1, vectors * 8 * question.nbytes // cell_bits(made, terms))
+    return made.model_copy(update={"threshold": least_above(most, _GHOSTS / cells)})
+
+
+def least_honest(terms: Terms) -> float:
+    """Return the least share of a cohort's survivors that is honest.
+
+    Rates are of the whole cohort, and whoever is lost may be honest: 1 - d - c of it is left.
+    """
+    return 1 - terms.corrupt / (1 - terms.dropout)
+
+
+def cell_bits(release: Release, terms: Terms) -> int:
+    """Return the width of a cell in which each device votes once at most."""
+    noise = release.most_noise(terms.cohorts, terms.dropout, least_honest(terms))
+    return (2 * (terms.devices + noise) + 1).bit_length() if noise else terms.devices.bit_length()
+
+
+def _sampled(question: ReleaseQuestion, releases: int) -> Release:
+    if question.theta is not None and question.probability is not None:
+        made = Release(probability=question.probability, threshold=question.theta, variance=0.0)
+        _check_cost(question, made, releases)
+        return made
+    found = best_design(
+        _SCALE,
+        question.epsilon,
+        question.delta - question.unread,
+        releases,
+        question.contribution,
+        question.relation,
+    )
+    theta = found.theta + question.colluders
+    return Release(probability=found.m / _SCALE, threshold=theta, variance=0.0)
+
+
+def _check_cost(question: ReleaseQuestion, release: Release, releases: int) -> None:
+    loss = loss_of(question, release, releases).loss_to("public", question.relation)
+    cost = float("inf") if loss is None else epsilon_of(composed([(loss, 1)]), question.delta)
+    if cost > question.epsilon:
+        best = best_design(
+            _SCALE,
+            question.epsilon,
+            question.delta - question.unread,
+            releases,
+            question.contribution,
+            question.relation,
+        )
+        raise ValueError(
+            f"theta {release.threshold} with coins of {release.probability:g} costs epsilon "
+            f"{cost:.4g} at delta {question.delta:g} over {releases} releases, above "
+            f"{question.epsilon:g}: theta {best.theta + question.colluders} with coins of "
+            f"{best.m / _SCALE:g} keeps it"
+        )

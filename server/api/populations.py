@@ -1,0 +1,60 @@
+"""Privacy ledgers: of a population, which has a budget, and of one study."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Path as InPath
+
+from protocol.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
+from protocol.privacy.ledger import Statement
+from protocol.privacy.loss import LEAST_DELTA
+from server.api.parts import StudyId, json_only, problems
+from server.service import Served
+
+router = APIRouter(prefix="/v1", tags=["privacy"])
+Name = Annotated[PopulationName, InPath()]
+Delta = Annotated[
+    float | None,
+    Query(ge=LEAST_DELTA, lt=1, description="Odds to say epsilon at; else the budget's, or 1e-6."),
+]
+_DELTA = 1e-6
+
+
+@router.put(
+    "/populations/{name}",
+    status_code=201,
+    dependencies=[Depends(json_only)],
+    responses={200: {"model": PopulationView}, **problems(400, 409, 413, 415, 422)},
+)
+async def create(
+    name: Name, request: PopulationRequest, response: Response, service: Served
+) -> PopulationView:
+    """Create a population with a budget, which its studies share and which never changes."""
+    view, is_new = await service.store.populations.create(name, request)
+    if not is_new:
+        response.status_code = 200
+    return view
+
+
+@router.get("/populations", responses=problems())
+async def page(service: Served) -> PopulationPage:
+    """List all populations."""
+    return PopulationPage(populations=await service.store.populations.page())
+
+
+@router.get("/populations/{name}/privacy", responses=problems(404, 422))
+async def of_population(name: Name, service: Served, delta: Delta = None) -> Statement:
+    """Say what the studies of a population tell of a device, whom, and what is left."""
+    ledger = await service.store.populations.ledger(name)
+    assert ledger.budget is not None  # every population has one
+    return await asyncio.to_thread(ledger.statement, delta or ledger.budget.delta)
+
+
+@router.get("/studies/{study}/privacy", tags=["studies"], responses=problems(404, 422))
+async def of_study(study: StudyId, service: Served, delta: Delta = None) -> Statement:
+    """Say what one study tells of a device, and whom: if it runs, by all rounds that it may."""
+    view = await service.store.studies.show(study)
+    asked = delta or getattr(view.question, "delta", None) or _DELTA
+    ledger = await service.store.populations.of_study(study)
+    return await asyncio.to_thread(ledger.statement, max(asked, LEAST_DELTA))

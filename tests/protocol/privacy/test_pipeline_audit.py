@@ -1,0 +1,250 @@
+"""The whole pipeline, audited: design, coins, sum, suppression and answer of a trie of ten levels.
+
+A run is one device's path through the levels, with `OTHERS` more in each of its cells, and once
+without the device. 4,000,000 runs of either neighbour are drawn by the law of the pipeline, that of
+binomials; 65,536 go through the code itself, each as a subtree of one large population. The loss of
+a run is the sum of its levels' log ratios, so
+
+    delta-hat(epsilon)  =  mean of max(0, 1 - e^(epsilon - loss))         of runs with the device,
+                           P(loss > epsilon) - e^epsilon P(the same without)  of both, for events
+
+is delta on average, and may not exceed what the ledger says by three standard errors: an honest
+claim that is tight fails with odds of 1e-3 under another seed. The ledger takes the worst of all
+others in each level. That is tight for one level and nearly for two, so there a theta that is off
+by one shows, or a level that is forgotten; over ten it is above any path of as many others in each.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2
+
+from protocol.chance import seeded
+from protocol.domain import Alphabet
+from protocol.mechanism import Terms
+from protocol.mechanisms.trie_votes import vector_of
+from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
+from protocol.privacy.entries import SampleThreshold
+from protocol.privacy.loss import composed, delta_of
+from protocol.tally import NOTHING, Tally
+from protocol.tree import Tree, digits_of, numbers
+
+LEVELS, OTHERS = 10, 70
+RUNS, MANY = 4_000_000, 2**16
+BITS = 16  # of a subtree's number
+TRIE = TrieHh()
+TERMS = Terms(cohort_size=10_000, minimum=5_000, cohorts=1_000)
+QUESTION = TrieHhQuestion(
+    threshold=1,
+    contribution=1,
+    domain=Alphabet(characters="01", length=BITS + LEVELS),
+    words=2**18,
+    epsilon=1.0,
+    delta=1e-6,
+)
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@cache
+def first() -> TrieHhPlan:
+    return TRIE.first_plan(QUESTION, TERMS, "audit", LEVELS, random.Random(1))
+
+
+P, THETA = 0.146075, 12  # what the product makes of epsilon 1 at delta 1e-6 over ten levels
+
+
+def claimed(epsilon: float, levels: int = LEVELS, theta: int = THETA) -> float:
+    """Return the delta that the ledger has for so many levels."""
+    loss = SampleThreshold(probability=P, threshold=theta, releases=levels)
+    known = loss.loss_to("public", "add-remove")
+    assert known is not None
+    return delta_of(composed([(known, 1)]), epsilon)
+
+
+def losses_of(others: int, theta: int = THETA) -> Floats:
+    """Return the loss of each published count, at 0 that of none, by the definition."""
+    x = np.arange(others + 2)
+    mine, theirs = binom.pmf(x, others + 1, P), binom.pmf(x, others, P)
+    for odds in (mine, theirs):
+        odds[0], odds[1:theta] = odds[:theta].sum(), 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(mine) - np.log(theirs)
+
+
+def drawn(others: int, levels: int, theta: int = THETA, runs: int = RUNS) -> list[Floats]:
+    """Return the losses of runs with the device, and of those without, by the law."""
+    rng, losses = np.random.default_rng([others, levels, theta]), losses_of(others, theta)
+    sums = []
+    for trials in (others + 1, others):
+        total = np.zeros(runs)
+        for _ in range(levels):
+            counts = rng.binomial(trials, P, runs)
+            counts[counts < theta] = 0
+            total += losses[counts]
+        sums.append(total)
+    return sums
+
+
+def estimate(runs: Sequence[NDArray[np.bool_]], epsilon: float) -> tuple[float, float]:
+    """Return delta-hat of an event in runs with and without the device, and its error."""
+    (mine, theirs), factor = (run.mean() for run in runs), math.exp(epsilon)
+    variance = mine * (1 - mine) / len(runs[0]) + factor**2 * theirs * (1 - theirs) / len(runs[1])
+    return float(mine - factor * theirs), float(variance**0.5)
+
+
+def found(losses: Floats, epsilon: float) -> tuple[float, float]:
+    """Return delta-hat of runs by their losses, and its error."""
+    over = np.maximum(0.0, -np.expm1(epsilon - losses))
+    return float(over.mean()), float(over.std() / len(over) ** 0.5)
+
+
+def test_the_design_is_that_of_the_audit() -> None:
+    release = first().release
+    assert (release.probability, release.threshold) == (P, THETA)
+    loss = TRIE.loss(first(), LEVELS)
+    assert isinstance(loss, SampleThreshold)
+    assert loss == SampleThreshold(probability=P, threshold=THETA, releases=LEVELS)
+
+
+@cache
+def ten_levels() -> list[Floats]:
+    return drawn(OTHERS, LEVELS)
+
+
+@pytest.mark.parametrize(("epsilon", "known"), [(0.2, 6.64e-3), (0.4, 3.21e-4)])
+def test_runs_of_ten_levels_tell_no_more_than_the_ledger(epsilon: float, known: float) -> None:
+    """`known` is what composing the pairs of 70 others says; it is what is found, and below."""
+    mine, theirs = ten_levels()
+    events = estimate([mine > epsilon, theirs > epsilon], epsilon)
+    for delta, error in (found(mine, epsilon), events):
+        assert abs(delta - known) < 3 * error + 0.003 * known
+        assert delta <= claimed(epsilon) + 3 * error
+    reverse, error = found(-theirs, epsilon)
+    assert reverse <= claimed(epsilon) + 3 * error
+
+
+def worst(epsilon: float, theta: int = THETA) -> int:
+    """Return how many others make one level tell most."""
+    return math.ceil((theta - 1) / (1 - (1 - P) * math.exp(-epsilon))) - 1
+
+
+@pytest.mark.parametrize(("others", "epsilon"), [(58, 0.05), (36, 0.2), (25, 0.4)])
+def test_the_ledger_is_tight_for_one_level(others: int, epsilon: float) -> None:
+    assert worst(epsilon) == others
+    delta, error = found(drawn(others, 1)[0], epsilon)
+    assert abs(delta - claimed(epsilon, 1)) < 3 * error + 1e-3 * delta
+    assert error < 0.1 * delta
+
+
+def test_a_theta_that_is_off_by_one_is_caught() -> None:
+    """Counts are shown from 11 on, as by X + 1 > theta, and the ledger has 12."""
+    others = worst(0.2, THETA - 1)
+    delta, error = found(drawn(others, 1, theta=THETA - 1)[0], 0.2)
+    assert delta > claimed(0.2, 1) + 3 * error
+    assert delta <= claimed(0.2, 1, theta=THETA - 1) + 3 * error
+
+
+def test_a_level_that_was_forgotten_is_caught() -> None:
+    delta, error = found(drawn(45, 2)[0], 0.1)
+    assert delta > claimed(0.1, 1) + 3 * error
+    assert delta <= claimed(0.1, 2) + 3 * error
+
+
+def test_of_ten_levels_half_that_were_forgotten_are_caught() -> None:
+    delta, error = found(ten_levels()[0], 0.2)
+    assert delta > claimed(0.2, LEVELS // 2) + 3 * error
+
+
+# The code itself: subtree s has the items that begin with the bits of s.
+
+
+def subtrees(tail: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the rows of all subtrees' items that go on with `tail`."""
+    rows = np.zeros((MANY, BITS + LEVELS), np.uint8)
+    rows[:, :BITS] = digits_of(np.arange(MANY), 2, BITS)
+    rows[:, BITS : BITS + len(tail)] = tail
+    return rows
+
+
+def plan_of(level: int) -> TrieHhPlan:
+    """Return the plan of a level below the subtrees, each with one path of zeros."""
+    rows, start = subtrees(()), BITS + level - 1
+    frontier = tuple(row[:start].tobytes().hex() for row in rows)
+    fields = dict(first()) | {"level": start + 1, "round": level, "frontier": frontier}
+    return TrieHhPlan.model_validate(fields)
+
+
+def published(tally: Tally, plan: TrieHhPlan, last: int) -> Counts:
+    """Return each subtree's published count of the cell that ends in `last`, 0 if none."""
+    level = Tree.of(tally).level(plan.end)
+    counts = np.where(level.counts == THETA, THETA, np.round(level.counts * P)).astype(np.int64)
+    here = level.rows[:, plan.end - 1] == last
+    shown = np.zeros(MANY, np.int64)
+    shown[numbers(level.rows[here, :BITS], 2)] = counts[here]
+    return shown
+
+
+def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int) -> Tally:
+    total = vector_of(plan, rows, held, seeded(np.random.default_rng(seed)))
+    assert TRIE.fault(plan, total, len(held)) is None
+    return TRIE.decode(plan, total, len(held), NOTHING).tally
+
+
+def fits(counts: Counts, trials: int) -> float:
+    """Return the p-value of published counts if they are binomial and suppressed below theta."""
+    odds = binom.pmf(np.arange(trials + 1), trials, P)
+    odds[0], odds[1:THETA] = odds[:THETA].sum(), 0
+    seen = np.bincount(counts, minlength=trials + 1)
+    likely = odds * len(counts) >= 10
+    expected = np.append(odds[likely], 1 - odds[likely].sum()) * len(counts)
+    observed = np.append(seen[likely], seen[~likely].sum())
+    return float(chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1))
+
+
+def test_runs_of_the_code_have_the_law_and_tell_no_more_than_the_ledger() -> None:
+    rows, losses, sums = subtrees(()), losses_of(OTHERS), []
+    for trials in (OTHERS + 1, OTHERS):
+        held, total = np.tile(np.arange(MANY), trials), np.zeros(MANY)
+        for level in range(1, LEVELS + 1):
+            plan = plan_of(level)
+            tally = answered(plan, rows, held, 100 * trials + level)
+            counts = published(tally, plan, last=0)
+            assert fits(counts, trials) > 1e-5  # of twenty tests: odds of 2e-4
+            total += losses[counts]
+        sums.append(total)
+    for epsilon in (0.2, 0.4):
+        delta, error = found(sums[0], epsilon)
+        assert 0 < delta <= claimed(epsilon) + 3 * error
+
+
+def lonely(joined: bool, *, reused: bool) -> NDArray[np.bool_]:
+    """Return in which subtrees a prefix's count is one above that of its only shown extension.
+
+    99 devices hold the extension, and one more holds another of the prefix if it `joined`.
+    """
+    rows = np.concatenate((subtrees((0, 0)), subtrees((0, 1))))
+    held = np.tile(np.arange(MANY), 99)
+    held = np.concatenate((held, np.arange(MANY, 2 * MANY))) if joined else held
+    shown = []
+    for level in (1, 2):
+        seed = 7 if reused else 7 + level + 2 * joined
+        plan = plan_of(level)
+        shown.append(published(answered(plan, rows, held, seed), plan, last=0))
+    prefix, extension = shown
+    return (prefix >= THETA) & (extension >= THETA) & (prefix - extension == 1)
+
+
+def test_a_coin_that_is_reused_is_caught() -> None:
+    """One sample for two levels shows whoever is alone in the difference, as its coin falls."""
+    fresh = estimate([lonely(joined, reused=False) for joined in (True, False)], 1.0)
+    assert fresh[0] <= claimed(1.0, 2) + 3 * fresh[1]
+    delta, error = estimate([lonely(joined, reused=True) for joined in (True, False)], 1.0)
+    assert delta > claimed(1.0, 2) + 3 * error
+    assert delta > 0.7 * P  # the rest of the time, the extension or the prefix is not shown

@@ -1,0 +1,115 @@
+"""Quantiles, ranks, ranges and frequencies of a study, over HTTP."""
+
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.messages import ToldPage
+from tests.server.device import Device
+from tests.server.harness import Served, together
+from tests.server.party import refused
+
+NUMBERS = {
+    "mechanism": "hierarchical-histogram",
+    "threshold": 1,
+    "domain": {"kind": "interval", "low": 0, "high": 16, "alpha": 4, "length": 2},
+    "words": 400,
+    "epsilon": 30,
+    "delta": 0.1,
+}
+WORDS = {
+    "mechanism": "triehh",
+    "threshold": 1,
+    "contribution": 1,
+    "domain": {"kind": "alphabet", "characters": "-abc", "length": 2, "pad": "-"},
+    "words": 400,
+    "epsilon": 30,
+    "delta": 0.1,
+    "mode": "noise",
+}
+HELD = {"interval": ["1.5", "3", "3.5", "9", "9.2", "15"], "alphabet": ["ab"] * 4 + ["c"] * 2}
+
+
+async def counted(served: Served, question: dict[str, Any]) -> str:
+    """Return a study of six devices, counted; its noise is next to nothing."""
+    rounds = 1 if question is NUMBERS else 2
+    study = await served.create(question=question, rounds=rounds)
+    for number in range(1, rounds + 1):
+        view = await served.open_round(study, number - 1)
+        held = HELD[question["domain"]["kind"]]
+        devices = []
+        for index, item in enumerate(held):
+            name = view.plan.question.admit(item)
+            assert name is not None
+            device = Device(served.client, f"{number}-{index}", {name: 1}, Random(index), None)
+            await device.join(study, view)
+            devices.append(device)
+        await together(devices, "share", "mask", "confirm", "reveal")
+        assert (await served.until_closed(study, number)).state == "decoded"
+    return study
+
+
+async def ask(served: Served, study: str, what: str, **params: Any) -> httpx.Response:
+    return await served.client.get(f"/v1/studies/{study}/{what}", params=params)
+
+
+async def told(served: Served, study: str, what: str, **params: Any) -> list[Any]:
+    answer = await ask(served, study, what, **params)
+    assert answer.status_code == 200, answer.text
+    page = ToldPage.model_validate_json(answer.content)
+    assert all(one.low <= one.value <= one.high for one in page.told)
+    return [one.value for one in page.told]
+
+
+async def test_numbers_have_quantiles_ranks_and_ranges(served: Served) -> None:
+    study = await counted(served, NUMBERS)
+    (median,) = await told(served, study, "quantiles", q=0.5)
+    assert 3 <= median <= 4
+    assert await told(served, study, "ranks", x=["4", "9.0", "16"]) == [0.5, 0.5, 1]
+    assert await told(served, study, "masses", low=["1", "8"], high=["4", "16"]) == [0.5, 0.5]
+    assert (await told(served, study, "cdf", points=5)) == [0, 0.5, 0.5, pytest.approx(5 / 6), 1]
+
+
+async def test_strings_have_frequencies_and_an_order(served: Served) -> None:
+    study = await counted(served, WORDS)
+    found = await told(served, study, "frequencies", prefix=["a", "ab", "b", "c"])
+    assert found == [pytest.approx(4 / 6), pytest.approx(4 / 6), 0, pytest.approx(2 / 6)]
+    assert await told(served, study, "quantiles", q=[0.1, 0.9]) == ["ab", "c"]
+    assert await told(served, study, "ranks", x="c", estimator="plain") == [pytest.approx(4 / 6)]
+
+
+@pytest.mark.parametrize(
+    ("what", "params"),
+    [
+        ("quantiles", {"q": 1.5}),
+        ("quantiles", {"q": "nan"}),
+        ("quantiles", {}),
+        ("quantiles", {"q": 0.5, "beta": 0}),
+        ("quantiles", {"q": 0.5, "estimator": "best"}),
+        ("ranks", {"x": "17"}),
+        ("ranks", {"x": "nan"}),
+        ("ranks", {"x": "high"}),
+        ("masses", {"low": "3", "high": "2"}),
+        ("masses", {"low": ["1", "2"], "high": "3"}),
+        ("cdf", {"points": 1}),
+        ("frequencies", {"prefix": "a"}),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    served: Served, what: str, params: dict[str, Any]
+) -> None:
+    study = await counted(served, NUMBERS)
+    refused(await ask(served, study, what, **params), 422, "malformed")
+
+
+async def test_what_is_not_there_is_refused(served: Served) -> None:
+    refused(await ask(served, "nobody", "quantiles", q=0.5), 404, "not-found")
+    empty = await served.create(question=NUMBERS)
+    refused(await ask(served, empty, "quantiles", q=0.5), 409, "wrong-state")
+    waiting = await served.create(question=NUMBERS, start=False)
+    refused(await ask(served, waiting, "cdf"), 409, "wrong-state")
+    other = await served.create()
+    detail = refused(await ask(served, other, "quantiles", q=0.5), 422, "malformed")
+    assert "counts no prefixes" in detail

@@ -1,0 +1,165 @@
+"""Budgets of populations: spent by the row that begins a study, once, and by nobody else."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.privacy.ledger import Statement
+from tests.server.conftest import Serve
+from tests.server.harness import Served, study_request
+from tests.server.party import refused
+
+BUDGET = {"epsilon": 1.5, "delta": 1e-5, "party": "server"}
+QUESTION = {
+    "mechanism": "triehh",
+    "threshold": 10,
+    "contribution": 1,
+    "domain": {"kind": "utf8", "max_bytes": 3},
+    "words": 9000,
+    "epsilon": 1.2,
+    "delta": 1e-5,
+    "mode": "noise",
+}
+
+
+async def make(served: Served, name: str = "phones", **budget: Any) -> httpx.Response:
+    path = f"/v1/populations/{name}"
+    return await served.client.put(path, json={"budget": BUDGET | budget})
+
+
+async def ask(served: Served, **changes: Any) -> httpx.Response:
+    asked = {"question": QUESTION, "rounds": 3, "population": "phones"} | changes
+    return await served.client.post("/v1/studies", json=study_request(**asked))
+
+
+async def told(served: Served, path: str = "populations/phones", **params: Any) -> Statement:
+    answer = await served.client.get(f"/v1/{path}/privacy", params=params)
+    assert answer.status_code == 200, answer.text
+    return Statement.model_validate_json(answer.content)
+
+
+def spent(statement: Statement, party: str = "server") -> float | None:
+    return next(one.epsilon for one in statement.sights if one.party == party)
+
+
+async def test_a_budget_is_for_good(served: Served) -> None:
+    assert (await make(served)).status_code == 201
+    assert (await make(served)).status_code == 200  # said twice is said once
+    refused(await make(served, epsilon=3.0), 409, "conflict")
+    listed = (await served.client.get("/v1/populations")).json()["populations"]
+    assert [(one["name"], one["budget"]["epsilon"]) for one in listed] == [("phones", 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("Phones", {}),
+        ("a" * 65, {}),
+        ("phones", {"epsilon": 0}),
+        ("phones", {"epsilon": "nan"}),
+        ("phones", {"delta": 1e-12}),
+        ("phones", {"party": "nobody"}),
+    ],
+)
+async def test_what_is_no_population_is_refused(
+    served: Served, name: str, budget: dict[str, Any]
+) -> None:
+    refused(await make(served, name, **budget), 422, "malformed")
+    assert (await served.client.get("/v1/populations")).json()["populations"] == []
+
+
+async def test_studies_spend_until_nothing_is_left(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        await make(served)
+        assert spent(await told(served)) == 0
+        first = await ask(served)
+        assert first.status_code == 201, first.text
+        statement = await told(served)
+        assert spent(statement) == pytest.approx(1.2, abs=0.01)
+        assert statement.left == pytest.approx(0.3, abs=0.01)
+        detail = refused(await ask(served), 409, "budget-spent")
+        assert "above 1.5" in detail
+        assert "variance" in detail  # says what would meet it
+        assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1
+        rest = await ask(served, question=QUESTION | {"epsilon": 0.5})
+        assert rest.status_code == 201, rest.text
+        assert 1.2 < (spent(await told(served)) or 9) <= 1.5
+        before = await told(served)
+    async with serve(database_url) as again:  # a server that starts over knows the same
+        assert await told(again) == before
+        assert len(before.lines) == 2
+
+
+async def test_a_study_spends_when_it_begins_and_only_once(served: Served) -> None:
+    await make(served)
+    one, other = [(await ask(served, start=False)).json()["id"] for _ in range(2)]
+    assert spent(await told(served)) == 0
+    for _ in range(2):
+        assert (await served.client.post(f"/v1/studies/{one}/start")).status_code == 200
+    assert spent(await told(served)) == pytest.approx(1.2, abs=0.01)
+    refused(await served.client.post(f"/v1/studies/{other}/start"), 409, "budget-spent")
+    assert (await served.client.get(f"/v1/studies/{other}")).json()["state"] == "created"
+
+
+async def test_of_studies_that_begin_at_once_only_what_fits_does(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        await make(served)
+        answers = await asyncio.gather(*(ask(served) for _ in range(6)))
+        assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
+        assert spent(await told(served)) == pytest.approx(1.2, abs=0.01)
+
+
+async def test_a_study_that_is_stopped_pays_for_the_rounds_it_opened(served: Served) -> None:
+    await make(served)
+    study = (await ask(served)).json()["id"]
+    whole = spent(await told(served))
+    await served.client.post(f"/v1/studies/{study}/stop")
+    after = spent(await told(served))
+    assert whole is not None
+    assert after is not None
+    assert after < 0.75 * whole
+    assert (await told(served)).lines[0].entry.mechanism.releases == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "party"),
+    [
+        ({"question": study_request()["question"]}, "public"),  # exact sums
+        ({"question": QUESTION | {"mode": "sample-threshold"}}, "server"),
+    ],
+)
+async def test_what_has_no_bound_is_within_no_budget(
+    served: Served, changes: dict[str, Any], party: str
+) -> None:
+    await make(served, party=party)
+    assert "without bound" in refused(await ask(served, **changes), 409, "budget-spent")
+
+
+async def test_sampling_is_within_a_budget_of_the_public(served: Served) -> None:
+    await make(served, party="public")
+    answer = await ask(served, question=QUESTION | {"mode": "sample-threshold"})
+    assert answer.status_code == 201, answer.text
+    statement = await told(served)
+    assert spent(statement, "server") is None
+    assert spent(statement, "public") == pytest.approx(1.2, abs=0.01)
+
+
+async def test_an_unknown_population_is_refused(served: Served) -> None:
+    refused(await ask(served), 404, "not-found")
+    refused(await served.client.get("/v1/populations/phones/privacy"), 404, "not-found")
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
+async def test_a_study_without_a_population_says_what_it_tells(served: Served) -> None:
+    study = (await ask(served, population=None)).json()["id"]
+    statement = await told(served, f"studies/{study}")
+    assert statement.delta == 1e-5
+    assert spent(statement) == pytest.approx(1.2, abs=0.01)
+    assert statement.budget is None
+    exact = await served.create()
+    sights = (await told(served, f"studies/{exact}", delta=1e-9)).sights
+    assert {one.epsilon for one in sights} == {None}
