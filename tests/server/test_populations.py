@@ -163,3 +163,14 @@ async def test_a_study_without_a_population_says_what_it_tells(served: Served) -
     exact = await served.create()
     sights = (await told(served, f"studies/{exact}", delta=1e-9)).sights
     assert {one.epsilon for one in sights} == {None}
+
+
+async def test_a_stopped_histogram_pays_for_every_level_of_the_rounds_it_opened(
+    served: Served,
+) -> None:
+    await make(served)
+    values = {"kind": "interval", "low": 0, "high": 1, "alpha": 4, "length": 5}
+    question = QUESTION | {"mechanism": "hierarchical-histogram", "domain": values, "repeat": True}
+    study = (await ask(served, question=question)).json()["id"]
+    await served.client.post(f"/v1/studies/{study}/stop")
+    assert (await told(served)).lines[0].entry.mechanism.releases == 5
