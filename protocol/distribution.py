@@ -13,7 +13,8 @@ the truth with odds of 1 - beta, for a query that is named beforehand:
     |error|  <=  L (alpha - 1) theta / m  +  sqrt(2 v ln(2 / beta))
 
 The first term is what was pruned: beside a path, each level hides alpha - 1 cells at most, each of
-fewer than theta votes. The second bounds what chance does to the rest, v its variance. By "ratio",
+fewer than theta votes, in each of the rounds that are added up. The second bounds what chance does
+to the rest, v its variance. By "ratio",
 
     v  =  (1 - p) / (4 m)  +  L (alpha - 1) s / m^2
 

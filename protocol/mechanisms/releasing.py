@@ -26,7 +26,7 @@ from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
 from protocol.tally import Tally
 
-DEVICES = "devices"  # an array of a tally: among how many each level, or all of it, was counted
+DEVICES = "devices"  # an array of a tally: among how many each level or round was counted
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
 _COIN = 0.25  # of both coins and noise, unless the question names another
 _MOST = 2**12  # rounds, or items of a device, that a ledger counts
