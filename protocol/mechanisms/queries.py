@@ -7,6 +7,9 @@
 All that is made here is made of released counts: it costs no privacy.
 """
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 
 from protocol.complete_tree import CompleteTree
@@ -23,7 +26,7 @@ from protocol.mechanisms.hierarchical_histogram import (
 from protocol.mechanisms.releasing import ReleasePlan, devices_of
 from protocol.mechanisms.triehh import TrieHhPlan
 from protocol.tally import Tally
-from protocol.tree import Tree, digits_of
+from protocol.tree import NOWHERE, Tree, digits_of, places
 
 
 def distribution(
@@ -81,6 +84,8 @@ def _pruned(
     p, least = plan.release.probability, float(devices.min())
     theta = rounds * plan.release.threshold / p
     errors = _errors(plan, theta, least, knots.levels * (digits.base**stride - 1), estimator)
+    unasked = _unasked(shares, digits.base**stride * theta / least, digits.terminator)
+    errors = replace(errors, pruning=errors.pruning + unasked)
     hidden = theta * (1 - p) / p + plan.variance(int(least)) / p**2
     prefixes = Prefixes(shares, theta / least, hidden / least**2)
     return Distribution(digits, knots, errors, prefixes, beta)
@@ -97,6 +102,22 @@ def _errors(
     coins = (1 - plan.release.probability) / m / (4 if estimator == "ratio" else 1)
     noise = cells * plan.variance(int(least)) / m**2
     return Pruned(cells * theta / least, coins, noise)
+
+
+def _unasked(tree: Tree, hidden: float, terminator: int | None) -> float:
+    """Return the greatest share of a node that had no place in the frontier, 0 if all had one.
+
+    Nothing that follows it is shown, though it has more than what cells below theta can hide.
+    """
+    most = 0.0
+    for depth, following in pairwise(np.unique(tree.depths).tolist()):
+        level = tree.level(depth)
+        parents = places(tree.level(following).rows, level.rows[:, :depth])
+        alone = np.bincount(parents[parents != NOWHERE], minlength=len(level)) == 0
+        if terminator is not None:
+            alone &= level.rows[:, depth - 1] != terminator
+        most = max(most, float(level.counts[alone & (level.counts > hidden)].max(initial=0.0)))
+    return most
 
 
 def _shown(question: HierarchicalHistogramQuestion, tally: Tally) -> Tree:

@@ -216,6 +216,24 @@ def test_numbers_are_asked_of_a_study(mode: str) -> None:
             found.frequency("1")
 
 
+def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
+    """The words hold two of sixteen letters at a time: nobody was asked what follows the others."""
+    letters = "abcdefghijklmnop"
+    words = [letter + "ab" for letter in letters for _ in range(300)]
+    strings = study("triehh", Alphabet(characters=letters, length=3), words, words=30)
+    told = strings.frequency([letter + "a" for letter in letters])
+    assert (told.low <= 1 / 16).all()
+    assert (told.high >= 1 / 16).all()
+    interval = Interval(low=0, high=1, alpha=16, length=3)
+    items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(6_000)]
+    numbers = study("triehh", interval, items, words=30)
+    points = np.arange(16) / 16 + 0.002  # all values of the sixteenth are below
+    ranks = numbers.rank(points)
+    truth = (np.arange(16) + 1) / 16
+    assert (ranks.low <= truth).all()
+    assert (truth <= ranks.high).all()
+
+
 def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
     """Fifteen cells of 0.6 theta in each of eight rounds: an eighth of all that is never shown."""
     interval = Interval(low=0, high=1, alpha=16, length=1)
