@@ -26,9 +26,11 @@ from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
 from protocol.tally import Tally
 
-DEVICES = "devices"  # an array of a tally: among how many each level, or all of it, was counted
+DEVICES = "devices"  # an array of a tally: among how many each level or round was counted
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
 _COIN = 0.25  # of both coins and noise, unless the question names another
+_MOST = 2**12  # rounds, or items of a device, that a ledger counts
+_MOST_VOTES = 2**14  # of a device in all of them: some 20 seconds of accounting
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
 
 
@@ -151,6 +153,7 @@ def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int)
         ValueError: if nothing meets the budget, or what the question names does not; says what
             would.
     """
+    _check_number(releases, question.contribution)
     if question.mode == "sample-threshold":
         return _sampled(question, releases)
     sampled = 1.0 if question.mode == "noise" else question.probability or _COIN
@@ -179,6 +182,14 @@ def cell_bits(release: Release, terms: Terms) -> int:
     """Return the width of a cell in which each device votes once at most."""
     noise = release.most_noise(terms.cohorts, terms.dropout, least_honest(terms))
     return (2 * (terms.devices + noise) + 1).bit_length() if noise else terms.devices.bit_length()
+
+
+def _check_number(releases: int, items: int) -> None:
+    if max(releases, items) > _MOST or releases * items > _MOST_VOTES:
+        raise ValueError(
+            f"{releases:,} releases of {items:,} items of a device are not accounted for: "
+            f"{_MOST:,} of each are the most, and {_MOST_VOTES:,} of both together; ask for less"
+        )
 
 
 def _sampled(question: ReleaseQuestion, releases: int) -> Release:

@@ -116,7 +116,8 @@ def _entry(row: Study) -> Entry:
     loss = ExactSum() if row.loss is None else _LOSS.validate_python(row.loss)
     is_over = row.state in ("finished", "stopped")
     if is_over and row.round and parse_question(row.question).repeats:
-        loss = loss.model_copy(update={"releases": row.round})
+        a_round = -(-loss.releases // row.rounds)  # a tree is released level by level
+        loss = loss.model_copy(update={"releases": a_round * row.round})
     return Entry(name=row.id, mechanism=loss)
 
 

@@ -10,7 +10,14 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
 from protocol.hashed import Hashed
-from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
+from protocol.mechanisms import (
+    MECHANISMS,
+    REPORTING,
+    SUMMING,
+    AnyPlan,
+    AnyQuestion,
+    parse_question,
+)
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.ledger import Ledger
@@ -199,6 +206,9 @@ class Studies:
         if row.state in ("created", "running"):
             row.state = "stopped"
             self._fail_running(session, study)
+            if parse_question(row.question).withholds:  # there will be no answer to forget them
+                sums = update(Cohort).where(Cohort.study == study).values(sum=None)
+                session.execute(sums.execution_options(synchronize_session=False))
         return study_view(row)
 
     def _fail_running(self, session: Session, study: str) -> None:
