@@ -106,6 +106,7 @@ class HierarchicalHistogramPlan(ReleasePlan):
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
         _check_words(self.question, self.bits)
+        self.check_noise(self.cells)
         return self
 
     @property

@@ -10,6 +10,7 @@ have nothing to say send their noise alike: neighbours differ in what one device
 it takes part is no secret.
 """
 
+import math
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from protocol.mechanism import Plan, SumQuestion, Terms
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.entries import Noise, SampleThreshold
 from protocol.privacy.loss import Relation, composed, epsilon_of
-from protocol.privacy.noise import centred
+from protocol.privacy.noise import MOST_EVENTS, centred
 from protocol.privacy.planning import best_design, least_variance
 from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
@@ -105,6 +106,25 @@ class ReleasePlan(Plan):
     def bits(self) -> int:
         """Return the width of a cell."""
         return cell_bits(self.release, self.terms)
+
+    @property
+    def most_noisy(self) -> int:
+        """Return for how many cells a device of the smallest cohort can draw its noise."""
+        shares = self.release.shares(self.terms.minimum, self.terms.dropout, self.honest)
+        return 2**62 if shares is None else math.floor(MOST_EVENTS / shares.share)
+
+    def check_noise(self, cells: int) -> None:
+        """Check that a device can draw its noise for `cells`.
+
+        Raises:
+            ValueError: if it is too much work; says what would do.
+        """
+        if cells > self.most_noisy:
+            raise ValueError(
+                f"noise of variance {self.release.variance:.4g} in {cells:,} cells is too much for "
+                f"cohorts of {self.terms.minimum} devices: {self.most_noisy:,} cells are the most; "
+                "ask for a larger epsilon, fewer digits or more devices"
+            )
 
     def votes(self, sums: NDArray[Any]) -> NDArray[np.int64]:
         """Return the integers that `sums` of a lane are the remainders of."""
