@@ -82,7 +82,9 @@ class Populations:
 def find(session: Session, name: str, *, lock: bool = False) -> Population | None:
     """Return the row of a population, locked against studies that begin if asked for."""
     query = select(Population).where(Population.name == name)
-    return session.scalar(query.with_for_update() if lock else query)
+    if lock:  # what was read before the lock may be of before it
+        query = query.with_for_update().execution_options(populate_existing=True)
+    return session.scalar(query)
 
 
 def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:

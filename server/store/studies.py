@@ -43,7 +43,9 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
         Refusal: if there is none.
     """
     query = select(Study).where(Study.id == study)
-    row = session.scalar(query.with_for_update() if lock else query)
+    if lock:  # what was read before the lock may be of before it
+        query = query.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(query)
     if row is None:
         raise not_found("study")
     return row
@@ -94,6 +96,11 @@ class Studies:
         plan = await self._first_plan(study_view(study))
         loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
         study.loss = loss.model_dump(mode="json")
+        if request.population is not None and getattr(plan.question, "tables", False):
+            raise ValueError(
+                "tables pay for what they may fail to read by their own epsilon, and that of a "
+                "population is more: ask without tables"
+            )
         nbytes = _largest_upload(plan)
         if nbytes > most_bytes:
             raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")

@@ -151,6 +151,13 @@ async def test_sampling_is_within_a_budget_of_the_public(served: Served) -> None
     assert spent(statement, "public") == pytest.approx(1.2, abs=0.01)
 
 
+async def test_tables_are_for_studies_of_no_population(served: Served) -> None:
+    await make(served, party="public")
+    asked = QUESTION | {"mode": "sample-threshold", "tables": True}
+    assert "ask without tables" in refused(await ask(served, question=asked), 422, "malformed")
+    assert (await ask(served, question=asked, population=None)).status_code == 201
+
+
 async def test_an_unknown_population_is_refused(served: Served) -> None:
     refused(await ask(served), 404, "not-found")
     refused(await served.client.get("/v1/populations/phones/privacy"), 404, "not-found")
