@@ -26,6 +26,7 @@ from protocol.privacy.release import Mode
 MODES: tuple[Mode, ...] = ("sample-threshold", "noise", "both")
 _MOST_USERS = 10**9
 _COHORT = 100_000
+_DEVIATIONS = 10
 _WORDS = 2**16
 _PREFIXES = 100  # of a level whose size is told
 _LETTERS = Alphabet(characters="\0abcdefghijklmnopqrstuvwxyz", length=10, pad="\0")
@@ -39,6 +40,7 @@ class Design:
     `share` of all users shows a prefix about half the time. `error` is the relative standard error
     of a prefix that one user in a hundred has; `nbytes` are those of a vector of 100 prefixes of 27
     symbols. Epsilons are exact but for the closed forms, which are None where they say nothing.
+    `invited` are enough that m of them vote but for odds of about 1e-23 (section 2.1 of the note).
     """
 
     mode: Mode
@@ -54,6 +56,11 @@ class Design:
     epsilon_server: float | None
     epsilon_kl: float | None
     epsilon_note: float | None
+
+    @property
+    def invited(self) -> int:
+        """Return m + c sqrt(m), c = 10: whom to invite if each then votes with odds of m / s."""
+        return math.ceil(self.m + _DEVIATIONS * math.sqrt(self.m))
 
 
 def designs(users: int, epsilon: float, delta: float, levels: int, items: int = 1) -> list[Design]:
@@ -154,6 +161,7 @@ def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[
         "theta": first.theta,
         "m": first.m,
         "theta_over_m": first.theta / first.m if first.m else None,
+        "invited": first.invited,
         "designs": [asdict(one) for one in found],
         "recommended": recommended(found).mode,
     }
@@ -189,6 +197,16 @@ def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
         screen.print(
             "Without noise the server sees the votes of single devices: only what it publishes "
             "is private.",
+            soft_wrap=True,
+        )
+    first = found[0]
+    if first.invited < users:
+        odds = first.m / first.invited
+        screen.print(
+            f"Inviting {first.invited:,} users, each to vote with odds of {odds:.2f}"
+            " instead of all, hides about as much from outsiders if they cannot tell who was "
+            "invited, which no ledger accounts for, and next to nothing from the server that "
+            "invites: let everybody send a vector.",
             soft_wrap=True,
         )
     cohorts = terms_of(users).cohorts

@@ -1,12 +1,11 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
@@ -20,7 +19,6 @@ from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simu
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
 from blindtally.output import failed, write_json
-from blindtally.simulate_reports import Wanted
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
@@ -32,12 +30,23 @@ from secagg.parameters import Mode
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
 _WORDS = 2000
-# Options that are no fields of `Asked`.
-_APART = {"json_path", "sets", "epsilon", "goal", "delta", "levels", "low", "high", "release"}
 _RELEASES: dict[str, Release] = {"triehh": "sample-threshold", "hierarchical-histogram": "noise"}
 
-A = TypeVar("A")
-R = TypeVar("R")
+
+class Kind(Protocol):
+    """A way to simulate: the modules beside this one."""
+
+    def asked(self, options: dict[str, Any], words: int | None, settings: dict[str, Any], /) -> Any:  # noqa: ANN401 (each has options and results of its own)
+        """Return what the command's options say."""
+
+    def run(self, wanted: Any, /) -> Any:  # noqa: ANN401
+        """Return what comes of what is wanted."""
+
+    def show(self, wanted: Any, result: Any, /) -> None:  # noqa: ANN401
+        """Print it."""
+
+    def as_json(self, wanted: Any, result: Any, /) -> dict[str, Any]:  # noqa: ANN401
+        """Return what scripts read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +154,31 @@ def simulate(
     blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
     blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
     """
+    own: dict[str, Any] = {"data": data, "column": column, "clients": clients, "seed": seed}
+    own["epsilon"] = epsilon
     if mechanism in REPORTING:
-        asked_so = mechanism, data, column, clients, threshold, epsilon, goal
-        _simulate_reports(lambda: Wanted(*asked_so, _settings(sets or []), seed), json_path)
+        own |= {"mechanism": mechanism, "threshold": threshold, "goal": goal}
+        kind: Kind = simulate_reports if mechanism in ORACLES else simulate_heavy
+        _play(kind, own, words, sets, json_path)
         return
     if mechanism in simulate_numbers.LEVELS:
-        own: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "corrupt": corrupt}
-        own |= {"data": data, "column": column, "clients": clients, "seed": seed}
+        own |= {"delta": delta, "corrupt": corrupt, "mode": release or _RELEASES[mechanism]}
         own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
-        own["mode"] = release or _RELEASES[mechanism]
-        ends = {"low": low, "high": high}
         if mechanism != "triehh" or low is not None or high is not None:
-            _simulate_numbers({**own, **ends, "mechanism": mechanism}, words, sets, json_path)
+            own |= {"mechanism": mechanism, "low": low, "high": high}
+            _play(simulate_numbers, own, words, sets, json_path)
             return
-        more = {"threshold": threshold, "contribution": contribution, "alphabet": alphabet}
-        _simulate_releases({**own, **more, "dropout": dropout}, words, sets, json_path)
+        own |= {"threshold": threshold, "contribution": contribution}
+        own |= {"alphabet": alphabet, "dropout": dropout}
+        _play(simulate_releases, own, words, sets, json_path)
         return
     words = words or _WORDS
-    options = {k: v for k, v in locals().items() if k not in _APART}
+    options = {k: v for k, v in locals().items() if k in Asked.__slots__}
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
     except ValidationError as error:
-        faults = (
-            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
-            for e in error.errors()
-        )
-        raise failed("; ".join(faults)) from None
+        raise failed("; ".join(_faults(error))) from None
     except ValueError as error:
         raise failed(str(error)) from None
     result = run(setup, seed, secure=secagg, dropout=dropout)
@@ -181,68 +188,30 @@ def simulate(
         write_json(json_path, as_json(asked, setup, result))
 
 
-def _simulate_releases(
-    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
+def _play(
+    kind: Kind,
+    options: dict[str, Any],
+    words: int | None,
+    sets: list[str] | None,
+    json_path: str | None,
 ) -> None:
-    def ask() -> simulate_releases.Wanted:
-        room = words or simulate_releases.WORDS
-        return simulate_releases.Wanted(**options, words=room, settings=_settings(sets or []))
-
-    wanted, result = _tried(ask, simulate_releases.run)
-    if json_path != "-":
-        simulate_releases.show(wanted, result)
-    if json_path is not None:
-        write_json(json_path, simulate_releases.as_json(wanted, result))
-
-
-def _simulate_numbers(
-    options: dict[str, Any], words: int | None, sets: list[str] | None, json_path: str | None
-) -> None:
-    def ask() -> simulate_numbers.Wanted:
-        room = words or simulate_numbers.WORDS
-        return simulate_numbers.Wanted(**options, words=room, settings=_settings(sets or []))
-
-    wanted, result = _tried(ask, simulate_numbers.run)
-    if json_path != "-":
-        simulate_numbers.show(wanted, result)
-    if json_path is not None:
-        write_json(json_path, simulate_numbers.as_json(wanted, result))
-
-
-def _tried(ask: Callable[[], A], run: Callable[[A], R]) -> tuple[A, R]:
-    """Return what is asked, and what comes of it; fail with what is wrong about it."""
+    """Run what is asked, show it and write it; fail with what is wrong about it."""
     try:
-        asked = ask()
-        return asked, run(asked)
+        wanted = kind.asked(options, words, _settings(sets or []))
+        result = kind.run(wanted)
     except ValidationError as error:
-        faults = (
-            ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
-            for e in error.errors()
-        )
-        raise failed("; ".join(faults)) from None
-    except ValueError as error:
-        raise failed(str(error)) from None
-
-
-def _simulate_reports(ask: Callable[[], Wanted], json_path: str | None) -> None:
-    try:
-        wanted = ask()
-        if wanted.mechanism in ORACLES:
-            counted = simulate_reports.run(wanted)
-            show = partial(simulate_reports.show, wanted, counted)
-            document = simulate_reports.as_json(wanted, counted)
-        else:
-            heavy = simulate_heavy.run(wanted)
-            show = partial(simulate_heavy.show, wanted, heavy)
-            document = simulate_heavy.as_json(wanted, heavy)
-    except ValidationError as error:
-        raise failed("; ".join(one["msg"] for one in error.errors())) from None
+        raise failed("; ".join(_faults(error))) from None
     except ValueError as error:
         raise failed(str(error)) from None
     if json_path != "-":
-        show()
-    if json_path is not None:
-        write_json(json_path, document)
+        kind.show(wanted, result)
+    if json_path is not None:  # last, so that a file that cannot be written costs no result
+        write_json(json_path, kind.as_json(wanted, result))
+
+
+def _faults(error: ValidationError) -> Iterator[str]:
+    for one in error.errors():
+        yield ": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")])
 
 
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:

@@ -96,6 +96,11 @@ class Counted:
         return np.asarray(np.maximum(off, 0.0), np.float64)
 
 
+def asked(options: dict[str, Any], words: int | None, settings: dict[str, Any]) -> Wanted:
+    """Return what the command's options say, with room enough if they say nothing of it."""
+    return Wanted(**options, words=words or WORDS, settings=settings)
+
+
 def run(wanted: Wanted) -> Counted:
     """Return what a study over a data file finds.
 

@@ -106,6 +106,11 @@ class Released:
         return recall, 2 * recall * precision / both if both else 0.0
 
 
+def asked(options: dict[str, Any], words: int | None, settings: dict[str, Any]) -> Wanted:
+    """Return what the command's options say, with room enough if they say nothing of it."""
+    return Wanted(**options, words=words or WORDS, settings=settings)
+
+
 def run(wanted: Wanted) -> Released:
     """Return what a study over a data file finds.
 

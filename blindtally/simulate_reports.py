@@ -69,6 +69,12 @@ class Reported:
         }
 
 
+def asked(options: dict[str, Any], words: int | None, settings: dict[str, Any]) -> Wanted:
+    """Return what the command's options say; reports are as large as they are."""
+    del words
+    return Wanted(**options, settings=settings)
+
+
 def run(wanted: Wanted) -> Reported:
     """Return what one round of reports over a data file says.
 

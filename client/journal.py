@@ -26,7 +26,8 @@ round begins. A crash between record and send costs a device its part in one stu
 nothing worse.
 
 Of reports it also records what each costs, and so what a device has spent: that holds for all
-studies together.
+studies together. Of vectors it records what the noise of their sums lets through: each plan says
+how much noise its own round has, so what a device told in a study is known from all it gave.
 """
 
 import json
@@ -59,7 +60,7 @@ class What(StrEnum):
 class Given:
     """That a device gave a message of SHA-256 `digest`, in hexadecimal, to a study's cohort.
 
-    `epsilon` is what it cost.
+    `epsilon` is what it cost; `rho` what a sum with noise tells of a vector, None if it has none.
     """
 
     study: str
@@ -68,6 +69,7 @@ class Given:
     what: What
     digest: str
     epsilon: float = 0.0
+    rho: float | None = None
 
     @classmethod
     def of(
@@ -91,14 +93,16 @@ class Journal(ABC):
         *,
         a_round: int | None = None,
         allow: Callable[[float], None] | None = None,
+        hidden: Callable[[float], None] | None = None,
     ) -> None:
         """Record what is about to be sent; once this returns it may be.
 
-        `allow` is asked first whether it may be spent, by the epsilon that was spent before.
+        `allow` is asked first whether it may be spent, by the epsilon that was spent before, and
+        `hidden` whether noise still hides it, by the rho that was told in this study (`told`).
 
         Raises:
             PolicyError: if the device gave `most` other messages of this kind in this study, or
-                `a_round` in this round, or `allow` raises it.
+                `a_round` in this round, or `allow` or `hidden` raises it.
             JournalError: if it cannot be recorded.
         """
         with self._exclusive() as known:
@@ -115,6 +119,8 @@ class Journal(ABC):
                 raise PolicyError("once per round", f"asked for another {given.what} in {where}")
             if allow is not None:
                 allow(math.fsum(one.epsilon for one in known))
+            if hidden is not None:
+                hidden(_told(known, given.study))
             self._append(given)
 
     def studies(self) -> frozenset[str]:
@@ -147,6 +153,15 @@ class Journal(ABC):
         with self._exclusive() as known:
             return math.fsum(one.epsilon for one in known)
 
+    def told(self, study: str) -> float:
+        """Return the rho of all vectors given to `study`, infinite if one was in no noise.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._exclusive() as known:
+            return _told(known, study)
+
     @abstractmethod
     @contextmanager
     def _exclusive(self) -> Iterator[list[Given]]:
@@ -155,6 +170,11 @@ class Journal(ABC):
     @abstractmethod
     def _append(self, given: Given) -> None:
         """Append a record, within `_exclusive`."""
+
+
+def _told(known: list[Given], study: str) -> float:
+    mine = (one for one in known if (one.study, one.what) == (study, What.VECTOR))
+    return math.fsum(math.inf if one.rho is None else one.rho for one in mine)
 
 
 class MemoryJournal(Journal):
@@ -220,7 +240,7 @@ class FileJournal(Journal):
         try:
             said = json.loads(line)
             given = Given(**(said | {"what": What(said["what"])}))
-            is_cost = math.isfinite(given.epsilon) and given.epsilon >= 0
+            is_cost = all(0 <= cost < math.inf for cost in (given.epsilon, given.rho or 0.0))
         except (ValueError, TypeError, KeyError):
             is_cost = False
         if not is_cost:

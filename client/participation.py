@@ -17,15 +17,16 @@ import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from random import Random
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from client.encoding import Contribution, encode
 from client.journal import Given, Journal, What
-from client.policy import Policy
+from client.policy import Policy, rho_of
 from client.transport import Transport
 from protocol.chance import Chance
 from protocol.mechanisms import SUMMING
@@ -139,6 +140,8 @@ class Participation:
         """
         given_to = await asyncio.to_thread(self._device.journal.rounds)
         self._policy.check_plan(self._plan, study, self._number, given_to)
+        told = await asyncio.to_thread(self._device.journal.told, study)
+        self._policy.check_told(self._plan, told)
         self._policy.check_enrolment(self._plan, self._device.identity, self._device.enrolment)
         joined, seat = await self._join(study)
         yield Step.JOINED
@@ -251,7 +254,12 @@ class Participation:
     async def _record(self, what: What, body: bytes, most: int, a_round: int | None = None) -> None:
         assert self.seat is not None  # `steps` joins first
         given = Given.of(self._plan.study, self._number, self.seat.cohort, what, body)
-        await asyncio.to_thread(self._device.journal.record, given, most, a_round=a_round)
+        hidden = None
+        if what is What.VECTOR:
+            given = replace(given, rho=rho_of(self._plan))
+            hidden = partial(self._policy.check_told, self._plan)
+        record = partial(self._device.journal.record, a_round=a_round, hidden=hidden)
+        await asyncio.to_thread(record, given, most)
 
     def _path(self, what: str) -> str:
         assert self.seat is not None  # `steps` joins first

@@ -121,6 +121,19 @@ class Policy:
             raise PolicyError("seat", f"seated me in {where}, which there is not")
         self._check_quorum(terms.assumptions.quorum(n))
 
+    def check_told(self, plan: AnyPlan, told: float) -> None:
+        """Check that noise hides me in this sum and those before, which told a rho of `told`.
+
+        A plan says how much noise there is in its own round, and may say less of later ones.
+
+        Raises:
+            PolicyError: if it does not, of a study that wants me in every round.
+        """
+        if not plan.question.repeats or self.repeat_exact:
+            return
+        rho = rho_of(plan)
+        self._check_rho(told + (math.inf if rho is None else rho))
+
     def check_epsilon(self, spent: float, epsilon: float) -> None:
         """Check that `epsilon` may be spent after what was `spent` before.
 
@@ -152,15 +165,17 @@ class Policy:
         Epsilon is that of a Gaussian of the same variance, by [BunSteinke16, proposition 1.3]: a
         device accounts for nothing, but sees what is far off. It counts its own coins for nothing.
         """
-        shares = SUMMING[plan.mechanism].shares(plan, plan.terms.cohort_size)
-        if shares is None:
+        rho = rho_of(plan)
+        if rho is None:
             if not self.repeat_exact:
                 asked = "asks for me in every round, and adds no noise that hides me in their sums"
                 raise PolicyError("repeat_exact", asked)
             return
-        rho = plan.question.votes * releases / shares.variance / 2
+        self._check_rho(rho * releases)
+
+    def _check_rho(self, rho: float) -> None:
         epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
-        if epsilon > self.max_epsilon:
+        if not epsilon <= self.max_epsilon:
             wanted = f"{self.max_epsilon:g} is the most"
             raise PolicyError("max_epsilon", f"adds noise for epsilon {epsilon:.3g} where {wanted}")
 
@@ -206,6 +221,12 @@ class Policy:
         if nbytes > self.max_upload_bytes:
             wanted = f"{self.max_upload_bytes} are the most"
             raise PolicyError("max_upload_bytes", f"asked for {nbytes} bytes where {wanted}")
+
+
+def rho_of(plan: AnyPlan) -> float | None:
+    """Return what one sum tells of a device, as rho of [BunSteinke16]; None if it has no noise."""
+    shares = SUMMING[plan.mechanism].shares(plan, plan.terms.cohort_size)
+    return None if shares is None else plan.question.votes / shares.variance / 2
 
 
 def upload_bytes(plan: AnyPlan) -> int:

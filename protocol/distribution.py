@@ -13,7 +13,9 @@ the truth with odds of 1 - beta, for a query that is named beforehand:
     |error|  <=  L (alpha - 1) theta / m  +  sqrt(2 v ln(2 / beta))
 
 The first term is what was pruned: beside a path, each level hides alpha - 1 cells at most, each of
-fewer than theta votes. The second bounds what chance does to the rest, v its variance. By "ratio",
+fewer than theta votes, in each of the rounds that are added up; and a node for which the words had
+no place is spread evenly, so that all of it may be elsewhere in its range. The second bounds what
+chance does to the rest, v its variance. By "ratio",
 
     v  =  (1 - p) / (4 m)  +  L (alpha - 1) s / m^2
 
@@ -34,6 +36,7 @@ Source: [Cormode21, section 4], whose bound has the first term only.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,7 +126,27 @@ class Prefixes:
         spread = variance + hidden * self.hidden_variance
         ends = np.array([share, most]), np.array([variance, spread])
         (low, _), (_, high) = interval(*ends, level=1 - beta)
+        if not inside.any():
+            high = max(high, self._unasked(digits, beta))
         return float(share), float(low), min(1.0, float(high))
+
+    def _unasked(self, digits: NDArray[np.uint8], beta: float) -> float:
+        """Return the most that can begin with `digits`, because nobody was asked; else 0.
+
+        The last shown node on their path may have had no place in a frontier, if nothing that
+        follows it is shown.
+        """
+        depths = np.unique(self.tree.depths).tolist()
+        for depth, following in reversed(list(pairwise(depths))):
+            level, below = self.tree.level(depth), self.tree.level(following)
+            mine = digits[:depth]
+            same = (level.rows[:, :depth] == mine).all(axis=1)
+            if depth < len(digits) and same.any():
+                if (below.rows[:, :depth] == mine).all(axis=1).any():
+                    return 0.0
+                _, high = interval(level.counts[same], level.variances[same], level=1 - beta)
+                return float(high[0])
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -106,6 +106,7 @@ class HierarchicalHistogramPlan(ReleasePlan):
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
         _check_words(self.question, self.bits)
+        self.check_noise(self.cells)
         return self
 
     @property
@@ -205,9 +206,9 @@ class HierarchicalHistogram(Summing[HierarchicalHistogramQuestion, HierarchicalH
         found = _leaves(plan.question, shown, told, variances)
         before = tally.arrays.get(COUNTS, np.zeros(len(counts)))
         spent = tally.arrays.get(NOISE, np.zeros(1))
-        devices = devices_of(tally).sum() + participants
+        devices = np.append(devices_of(tally), float(participants))
         tally = tally.keep(COUNTS, before + counts).keep(NOISE, spent + noise / p**2)
-        tally = tally.keep(COINS, np.array([(1 - p) / p])).keep(DEVICES, np.array([devices]))
+        tally = tally.keep(COINS, np.array([(1 - p) / p])).keep(DEVICES, devices)
         return Answer(True, float(shown.sum()), tuple(found[:SHOWN]), tally)
 
     def conclude(self, question: HierarchicalHistogramQuestion, tally: Tally) -> list[Estimate]:

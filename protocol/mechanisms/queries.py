@@ -7,6 +7,9 @@
 All that is made here is made of released counts: it costs no privacy.
 """
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 
 from protocol.complete_tree import CompleteTree
@@ -23,7 +26,7 @@ from protocol.mechanisms.hierarchical_histogram import (
 from protocol.mechanisms.releasing import ReleasePlan, devices_of
 from protocol.mechanisms.triehh import TrieHhPlan
 from protocol.tally import Tally
-from protocol.tree import Floats, Tree, digits_of
+from protocol.tree import NOWHERE, Tree, digits_of, places
 
 
 def distribution(
@@ -69,29 +72,52 @@ def _pruned(
     if estimator == "plain" and question.contribution > 1:
         raise ValueError("plain takes shares of devices, which give one item each: ask for ratio")
     devices, depths = devices_of(tally), np.unique(tree.depths)
+    rounds = 1
+    if isinstance(plan, HierarchicalHistogramPlan):  # each of its rounds hides what is below theta
+        devices, rounds = devices.sum(keepdims=True), len(devices)
     if not len(depths):
         raise EmptyTreeError("the tree is empty: no prefix was shown, so nothing has a rank")
     stride = int(depths[0])
     among = devices[np.minimum((tree.depths - 1) // stride, len(devices) - 1)]
     shares = Tree(tree.rows, tree.depths, tree.counts / among, tree.variances / among**2)
     knots = tree_knots(shares, digits.base, digits.terminator, estimator)
-    errors = _errors(plan, devices, knots.levels, digits.base**stride, estimator)
     p, least = plan.release.probability, float(devices.min())
-    theta = plan.release.threshold / p
+    theta = rounds * plan.release.threshold / p
+    errors = _errors(plan, theta, least, knots.levels * (digits.base**stride - 1), estimator)
+    unasked = _unasked(shares, digits.base**stride * theta / least, digits.terminator)
+    errors = replace(errors, pruning=errors.pruning + unasked)
     hidden = theta * (1 - p) / p + plan.variance(int(least)) / p**2
     prefixes = Prefixes(shares, theta / least, hidden / least**2)
     return Distribution(digits, knots, errors, prefixes, beta)
 
 
 def _errors(
-    plan: ReleasePlan, devices: Floats, levels: int, choices: int, estimator: Estimator
+    plan: ReleasePlan, theta: float, least: float, cells: int, estimator: Estimator
 ) -> Pruned:
-    """Return the errors of a trie; the module of `Pruned` says why."""
-    p, least = plan.release.probability, float(devices.min())
-    m, cells = p * least, levels * (choices - 1)
-    coins = (1 - p) / m / (4 if estimator == "ratio" else 1)
+    """Return the errors of a trie of `least` devices; the module of `Pruned` says why.
+
+    Each of the `cells` beside a path hides fewer than `theta` of them.
+    """
+    m = plan.release.probability * least
+    coins = (1 - plan.release.probability) / m / (4 if estimator == "ratio" else 1)
     noise = cells * plan.variance(int(least)) / m**2
-    return Pruned(cells * plan.release.threshold / m, coins, noise)
+    return Pruned(cells * theta / least, coins, noise)
+
+
+def _unasked(tree: Tree, hidden: float, terminator: int | None) -> float:
+    """Return the greatest share of a node that had no place in the frontier, 0 if all had one.
+
+    Nothing that follows it is shown, though it has more than what cells below theta can hide.
+    """
+    most = 0.0
+    for depth, following in pairwise(np.unique(tree.depths).tolist()):
+        level = tree.level(depth)
+        parents = places(tree.level(following).rows, level.rows[:, :depth])
+        alone = np.bincount(parents[parents != NOWHERE], minlength=len(level)) == 0
+        if terminator is not None:
+            alone &= level.rows[:, depth - 1] != terminator
+        most = max(most, float(level.counts[alone & (level.counts > hidden)].max(initial=0.0)))
+    return most
 
 
 def _shown(question: HierarchicalHistogramQuestion, tally: Tally) -> Tree:

@@ -10,6 +10,7 @@ have nothing to say send their noise alike: neighbours differ in what one device
 it takes part is no secret.
 """
 
+import math
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -20,15 +21,17 @@ from protocol.mechanism import Plan, SumQuestion, Terms
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.entries import Noise, SampleThreshold
 from protocol.privacy.loss import Relation, composed, epsilon_of
-from protocol.privacy.noise import centred
+from protocol.privacy.noise import MOST_EVENTS, centred
 from protocol.privacy.planning import best_design, least_variance
 from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
 from protocol.tally import Tally
 
-DEVICES = "devices"  # an array of a tally: among how many each level, or all of it, was counted
+DEVICES = "devices"  # an array of a tally: among how many each level or round was counted
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
 _COIN = 0.25  # of both coins and noise, unless the question names another
+_MOST = 2**12  # rounds, or items of a device, that a ledger counts
+_MOST_VOTES = 2**14  # of a device in all of them: some 20 seconds of accounting
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
 
 
@@ -104,6 +107,25 @@ class ReleasePlan(Plan):
         """Return the width of a cell."""
         return cell_bits(self.release, self.terms)
 
+    @property
+    def most_noisy(self) -> int:
+        """Return for how many cells a device of the smallest cohort can draw its noise."""
+        shares = self.release.shares(self.terms.minimum, self.terms.dropout, self.honest)
+        return 2**62 if shares is None else math.floor(MOST_EVENTS / shares.share)
+
+    def check_noise(self, cells: int) -> None:
+        """Check that a device can draw its noise for `cells`.
+
+        Raises:
+            ValueError: if it is too much work; says what would do.
+        """
+        if cells > self.most_noisy:
+            raise ValueError(
+                f"noise of variance {self.release.variance:.4g} in {cells:,} cells is too much for "
+                f"cohorts of {self.terms.minimum} devices: {self.most_noisy:,} cells are the most; "
+                "ask for a larger epsilon, fewer digits or more devices"
+            )
+
     def votes(self, sums: NDArray[Any]) -> NDArray[np.int64]:
         """Return the integers that `sums` of a lane are the remainders of."""
         whole = sums.astype(np.int64)
@@ -151,6 +173,7 @@ def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int)
         ValueError: if nothing meets the budget, or what the question names does not; says what
             would.
     """
+    _check_number(releases, question.contribution)
     if question.mode == "sample-threshold":
         return _sampled(question, releases)
     sampled = 1.0 if question.mode == "noise" else question.probability or _COIN
@@ -179,6 +202,14 @@ def cell_bits(release: Release, terms: Terms) -> int:
     """Return the width of a cell in which each device votes once at most."""
     noise = release.most_noise(terms.cohorts, terms.dropout, least_honest(terms))
     return (2 * (terms.devices + noise) + 1).bit_length() if noise else terms.devices.bit_length()
+
+
+def _check_number(releases: int, items: int) -> None:
+    if max(releases, items) > _MOST or releases * items > _MOST_VOTES:
+        raise ValueError(
+            f"{releases:,} releases of {items:,} items of a device are not accounted for: "
+            f"{_MOST:,} of each are the most, and {_MOST_VOTES:,} of both together; ask for less"
+        )
 
 
 def _sampled(question: ReleaseQuestion, releases: int) -> Release:

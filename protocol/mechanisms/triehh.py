@@ -146,6 +146,7 @@ class TrieHhPlan(ReleasePlan):
                 raise ValueError("the table is more than the words hold")
         elif self.cells > MOST_CELLS or self.cells * self.bits > 8 * self.question.nbytes:
             raise ValueError(f"{self.cells} cells of {self.bits} bits are more than the words hold")
+        self.check_noise(self.cells)
         return self
 
     @property
@@ -259,6 +260,7 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         order = np.argsort(-level.counts, kind="stable")[:MOST_PREFIXES]
         rows, most = level.rows[order, : plan.end], MOST_CELLS // choices
         most = min(most, 8 * plan.question.nbytes // plan.bits // choices)
+        most = min(most, plan.most_noisy // choices)
         # The words hold a table of as many, or of half of them, and so on.
         kept, table = len(rows), self._table(plan, len(rows) * choices)
         while table is None and kept > most:

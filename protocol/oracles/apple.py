@@ -25,7 +25,6 @@ from functools import cached_property
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocol.chance import Chance, below
 from protocol.oracles.coded import Coded
@@ -36,6 +35,7 @@ from protocol.oracles.transforms import hadamard
 
 _MOST_CELLS = 2**27
 _SEEDS = 2**32
+_BLOCK = 2**20  # scores at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,19 @@ class AppleSketch(Coded):
         return np.where(agree, np.int8(1), np.int8(-1))
 
     def _count(self, codes: Codes) -> Support:
-        table: NDArray[np.int64] = np.bincount(codes.astype(np.int64), minlength=self.space)
-        return table[0::2] - table[1::2]
+        pairs, negative = np.divmod(codes.astype(np.int64), 2)
+        cells = np.zeros(self.cells, np.int64)  # half a gigabyte, of which few pages are written
+        np.add.at(cells, pairs, 1 - 2 * negative)
+        return cells
 
     def _support(self, cells: Support) -> Support:
-        scores = hadamard(cells.reshape(self.functions, self.m))
+        rows = cells.reshape(self.functions, self.m)
+        drawn = np.flatnonzero(rows.any(axis=1))  # by few devices, few of the functions are
         total, values = np.zeros(self.domain, np.int64), np.arange(self.domain, dtype=np.uint64)
-        for j, row in enumerate(scores):
-            total += row[self._hashed(np.array([j], np.uint64), values).astype(np.int64)]
+        size = max(1, _BLOCK // max(self.m, self.domain))
+        for first in range(0, len(drawn), size):
+            some = drawn[first : first + size]
+            scores = hadamard(rows[some])
+            places = self._hashed(some[:, np.newaxis].astype(np.uint64), values[np.newaxis])
+            total += np.take_along_axis(scores, places.astype(np.int64), axis=1).sum(axis=0)
         return total

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from protocol.chance import Chance, below
 
 MOST_EVENTS = 2**27  # of one draw: memory
+_AT_ONCE = 2**20  # of these: some 60 MB
 MOST_CELLS = 2**32  # what `below` reaches
 _WRAPPED = 2.0**-64  # odds that a noisy sum leaves the range it is decoded in
 
@@ -98,8 +99,18 @@ class NoiseShares:
         return NoiseShares(float(self.share * devices), 1)
 
     def draw(self, chance: Chance, cells: int) -> Integers:
-        """Return one device's share, (`cells`,)."""
-        return skellam(chance, self.share, cells)
+        """Return one device's share, (`cells`,), some cells at a time: memory is bounded.
+
+        Raises:
+            ValueError: if more than 2^27 events are expected.
+        """
+        if self.share * cells > MOST_EVENTS:
+            events = float(self.share * cells)
+            raise ValueError(f"at most 2^27 events are drawn, not {events:.3g}")
+        some = max(1, math.floor(_AT_ONCE / self.share))
+        parts = [min(some, cells - start) for start in range(0, cells, some)]
+        drawn = [skellam(chance, self.share, part) for part in parts]
+        return np.concatenate(drawn) if drawn else np.zeros(0, np.int64)
 
     def bits(self, most: int) -> int:
         """Return the width of cells in which sums from 0 to `most` and all noise fit.

@@ -52,7 +52,7 @@ MOST_BOUND = 2**52
 MOST_EVIDENCE = 2**80
 _MOST_CHUNKS = 6
 _EXACT = 64  # keys up to which q is exact
-_SPARE = 64  # turns for false keys
+_SPARE = 64  # more keys: false ones
 _U32, _LOW32 = np.uint64(32), np.uint64(2**32 - 1)
 _TENTH = 0.1  # of the odds: for false keys
 
@@ -151,11 +151,13 @@ class VoteTable:
         sums = table[1].astype(np.int64).reshape(-1, cell.chunks)
         taken: list[tuple[Values, Values]] = []
         where = np.flatnonzero(counts)
-        # Each turn takes out a key or more. Made-up tables may give and take one for ever.
-        for _ in range(min(self.shape.votes, self.shape.bound) + _SPARE):
+        # A key is taken out once. Made-up tables may give and take thousands for ever.
+        left = min(self.shape.votes, self.shape.bound) + _SPARE
+        while left > 0:
             numbers, votes = self._alone(counts, sums, where)
             if not len(numbers):
                 break
+            left -= len(numbers)
             taken.append((numbers, votes))
             touched = self._add(counts, sums, numbers, -votes)
             where = np.unique(touched)

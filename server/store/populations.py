@@ -82,7 +82,9 @@ class Populations:
 def find(session: Session, name: str, *, lock: bool = False) -> Population | None:
     """Return the row of a population, locked against studies that begin if asked for."""
     query = select(Population).where(Population.name == name)
-    return session.scalar(query.with_for_update() if lock else query)
+    if lock:  # what was read before the lock may be of before it
+        query = query.with_for_update().execution_options(populate_existing=True)
+    return session.scalar(query)
 
 
 def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
@@ -116,7 +118,8 @@ def _entry(row: Study) -> Entry:
     loss = ExactSum() if row.loss is None else _LOSS.validate_python(row.loss)
     is_over = row.state in ("finished", "stopped")
     if is_over and row.round and parse_question(row.question).repeats:
-        loss = loss.model_copy(update={"releases": row.round})
+        a_round = -(-loss.releases // row.rounds)  # a tree is released level by level
+        loss = loss.model_copy(update={"releases": a_round * row.round})
     return Entry(name=row.id, mechanism=loss)
 
 

@@ -10,7 +10,14 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
 from protocol.hashed import Hashed
-from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
+from protocol.mechanisms import (
+    MECHANISMS,
+    REPORTING,
+    SUMMING,
+    AnyPlan,
+    AnyQuestion,
+    parse_question,
+)
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.ledger import Ledger
@@ -36,7 +43,9 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
         Refusal: if there is none.
     """
     query = select(Study).where(Study.id == study)
-    row = session.scalar(query.with_for_update() if lock else query)
+    if lock:  # what was read before the lock may be of before it
+        query = query.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(query)
     if row is None:
         raise not_found("study")
     return row
@@ -87,6 +96,11 @@ class Studies:
         plan = await self._first_plan(study_view(study))
         loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
         study.loss = loss.model_dump(mode="json")
+        if request.population is not None and getattr(plan.question, "tables", False):
+            raise ValueError(
+                "tables pay for what they may fail to read by their own epsilon, and that of a "
+                "population is more: ask without tables"
+            )
         nbytes = _largest_upload(plan)
         if nbytes > most_bytes:
             raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")
@@ -199,6 +213,9 @@ class Studies:
         if row.state in ("created", "running"):
             row.state = "stopped"
             self._fail_running(session, study)
+            if parse_question(row.question).withholds:  # there will be no answer to forget them
+                sums = update(Cohort).where(Cohort.study == study).values(sum=None)
+                session.execute(sums.execution_options(synchronize_session=False))
         return study_view(row)
 
     def _fail_running(self, session: Session, study: str) -> None:

@@ -1,6 +1,7 @@
 """A plan predicts what runs find, and says what cannot be."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,36 @@ def test_options_that_do_not_go_together_are_told(options: list[object], why: st
     told = reports(*options)
     assert told.exit_code == 2
     assert why in told.stderr
+
+
+def test_ways_to_release_counts_are_compared() -> None:
+    asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
+    result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert found["theta"] / found["m"] <= 8.3e-5
+    assert found["invited"] == math.ceil(found["m"] + 10 * found["m"] ** 0.5)
+    sampled, noisy, both = found["designs"]
+    assert [one["epsilon"] <= 1 for one in (sampled, noisy, both)] == [True] * 3
+    assert sampled["epsilon_server"] is None
+    assert noisy["epsilon_server"] == pytest.approx(1, abs=1e-3)
+    assert sampled["epsilon_kl"] > sampled["epsilon_replace_one"] > sampled["epsilon"]
+    assert both["sigma"] < noisy["sigma"]
+    shown = CliRunner().invoke(app, ["plan", *asked])
+    assert "shows the rarest prefixes" in shown.output
+    assert "next to nothing from the server" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--users", "100"], "takes --epsilon"),
+        (["--users", "5", "--epsilon", "1"], "--users must be"),
+        (["--users", "100", "--epsilon", "0"], "epsilon"),
+        (["--users", "100", "--epsilon", "1", "--levels", "300"], "--levels must be"),
+        (["--users", "100", "--epsilon", "1", "--delta", "2"], "delta"),
+    ],
+)
+def test_releases_that_cannot_be_planned_say_why(args: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["plan", "--mechanism", "triehh", *args])
+    assert (result.exit_code, says in result.output) == (2, True)

@@ -76,7 +76,8 @@ def test_what_cannot_be_told_says_why(url: str, args: list[str], says: str) -> N
     assert says in text
 
 
-def test_a_service_that_is_not_there_is_named() -> None:
+def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.privacy._PATIENCE", 0.1)
     code, text = run("--url", "http://127.0.0.1:9", "abc")
     assert code == 1
     assert "http://127.0.0.1:9 is out of reach" in text

@@ -1,6 +1,7 @@
 """A device says each thing in one way only, whoever restarts it, and whatever was torn."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -77,6 +78,29 @@ def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> N
     assert journal.rounds() == {"study-1": {1, 2, 3}}
 
 
+def test_what_vectors_told_adds_up_in_their_study(journal: Journal) -> None:
+    assert journal.told("study-1") == 0
+    heard: list[float] = []
+    for number in (1, 2):
+        given = Given.of("study-1", number, 0, What.VECTOR, b"%d" % number)
+        journal.record(replace(given, rho=0.25), 4, a_round=1, hidden=heard.append)
+        journal.record(replace(CONFIRMATION, round=number), 4, a_round=1)
+    assert heard == [0, 0.25]
+    assert journal.told("study-1") == 0.5
+    assert journal.told("study-2") == 0
+    journal.record(Given.of("study-1", 3, 0, What.VECTOR, b"in no noise"), 4, a_round=1)
+    assert journal.told("study-1") == math.inf
+
+
+def test_what_noise_hides_no_longer_is_not_recorded(journal: Journal) -> None:
+    def refuse(told: float) -> None:
+        raise PolicyError("max_epsilon", f"told {told}")
+
+    with pytest.raises(PolicyError, match=r"told 0\.0"):
+        journal.record(VECTOR, hidden=refuse)
+    assert journal.studies() == frozenset()
+
+
 def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
     for number in (1, 2):
         given = Given.of("study-1", number, 0, What.VECTOR, b"%d" % number)
@@ -117,6 +141,7 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "what": "reveal",
         "digest": sha256(b"one half").hexdigest(),
         "epsilon": 0.0,
+        "rho": None,
     }
 
 

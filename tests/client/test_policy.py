@@ -1,11 +1,12 @@
 """What a device refuses, and which limit it names."""
 
+import math
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from client.policy import Policy, PolicyError, upload_bytes
+from client.policy import Policy, PolicyError, rho_of, upload_bytes
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
@@ -181,6 +182,40 @@ def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() ->
     with pytest.raises(PolicyError) as refused:
         SEVERAL.check_plan(fourth, STUDY, 4, given={STUDY: {1, 2, 3}})
     assert refused.value.limit == "max_epsilon"
+
+
+RHO = 0.2977  # epsilon 4 at delta 1e-5
+
+
+def test_noise_that_each_round_promises_of_itself_is_added_up() -> None:
+    """As much noise as j rounds need in the j-th, and each is called the last: 1 + 1/2 + 1/3 .."""
+    told, given = 0.0, set[int]()
+    for number in (1, 2):
+        asked = with_noise(1.01 * number / 2 / RHO, rounds=number)
+        asked = asked.model_copy(update={"round": number})
+        SEVERAL.check_plan(asked, STUDY, number, given={STUDY: given})
+        if number == 1:
+            SEVERAL.check_told(asked, told)
+        else:
+            with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.95 where 4 is"):
+                SEVERAL.check_told(asked, told)
+        told += rho_of(asked) or 0.0
+        given.add(number)
+
+
+def test_a_study_that_had_a_vector_without_noise_has_no_second() -> None:
+    SEVERAL.check_told(PLAN, 0.0)
+    assert rho_of(PLAN) is None
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        SEVERAL.check_told(trie(), math.inf)
+    replace(SEVERAL, repeat_exact=True).check_told(trie(), math.inf)
+
+
+def test_rounds_that_keep_what_the_first_announced_are_all_taken() -> None:
+    asked, told = with_noise(LEVELS * 1.01 / 2 / RHO), 0.0
+    for _ in range(LEVELS):
+        SEVERAL.check_told(asked, told)
+        told += rho_of(asked) or 0.0
 
 
 @pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])

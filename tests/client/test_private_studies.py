@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from client.fleet import Connect, Crew, Fleet, NobodyEnteredError, Played
-from client.policy import Policy
+from client.journal import MemoryJournal
+from client.policy import Policy, rho_of
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
 from protocol.mechanisms.triehh import TrieHhQuestion
@@ -106,3 +107,22 @@ async def test_a_device_that_has_taken_part_in_enough_rounds_stays_away(connect:
     policy = Policy(min_cohort=10, max_epsilon=100, max_rounds=1)
     with pytest.raises(NobodyEnteredError, match="max_rounds"):
         await play(connect, study, policy, dropout=0.0)
+
+
+async def test_a_device_writes_down_what_the_noise_of_each_sum_lets_through(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals: list[MemoryJournal] = []
+
+    class Kept(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            journals.append(self)
+
+    monkeypatch.setattr("client.fleet.MemoryJournal", Kept)
+    study = await create(connect, mode="noise")
+    played = await play(connect, study, dropout=0.0)
+    rho = rho_of(played[0].view.plan)
+    assert rho is not None
+    told = {round(journal.told(study.id) / rho, 6) for journal in journals}
+    assert told == {float(len(played))}

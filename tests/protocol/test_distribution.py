@@ -13,6 +13,7 @@ from benchmarks.quantiles import (
     rank_errors,
     sampled_trie,
 )
+from protocol.chance import seeded
 from protocol.complete_tree import CompleteTree
 from protocol.distribution import Consistent, Distribution, Prefixes, Pruned
 from protocol.domain import Alphabet, Utf8
@@ -213,6 +214,45 @@ def test_numbers_are_asked_of_a_study(mode: str) -> None:
         assert float(found.quantile(0.5).values) == pytest.approx(10, abs=1.5)
         with pytest.raises(ValueError, match="ask for a range"):
             found.frequency("1")
+
+
+def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
+    """The words hold two of sixteen letters at a time: nobody was asked what follows the others."""
+    letters = "abcdefghijklmnop"
+    words = [letter + "ab" for letter in letters for _ in range(300)]
+    strings = study("triehh", Alphabet(characters=letters, length=3), words, words=30)
+    told = strings.frequency([letter + "a" for letter in letters])
+    assert (told.low <= 1 / 16).all()
+    assert (told.high >= 1 / 16).all()
+    interval = Interval(low=0, high=1, alpha=16, length=3)
+    items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(6_000)]
+    numbers = study("triehh", interval, items, words=30)
+    points = np.arange(16) / 16 + 0.002  # all values of the sixteenth are below
+    ranks = numbers.rank(points)
+    truth = (np.arange(16) + 1) / 16
+    assert (ranks.low <= truth).all()
+    assert (truth <= ranks.high).all()
+
+
+def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
+    """Fifteen cells of 0.6 theta in each of eight rounds: an eighth of all that is never shown."""
+    interval = Interval(low=0, high=1, alpha=16, length=1)
+    mechanism, devices, rounds = SUMMING["hierarchical-histogram"], 4000, 8
+    asked = {"mechanism": mechanism.name, "threshold": 1, "words": 1000, "domain": interval}
+    question = parse_question(asked | {"epsilon": 1, "delta": 1e-6, "mode": "sample-threshold"})
+    terms = Terms(cohort_size=devices, minimum=devices // 2, mode="semi-honest")
+    plan = mechanism.first_plan(question, terms, "rare", rounds, random.Random(1))
+    rare = int(0.6 * plan.release.threshold / plan.release.probability)
+    values = np.append(np.repeat(np.arange(15), rare), np.full(devices - 15 * rare, 15))
+    held = [{interval.name(repr((value + 0.5) / 16)): 1} for value in values.tolist()]
+    tally, chance = NOTHING, seeded(np.random.default_rng(5))
+    for _ in range(rounds):
+        total = mechanism.encode_sum(plan, held, chance)
+        tally = mechanism.decode(plan, total, devices, tally).tally
+    found, truth = distribution(plan, tally), 15 * rare / devices
+    for told in (found.rank(15 / 16), found.mass(0, 15 / 16)):
+        assert truth > 0.1 > float(told.values)
+        assert float(told.low) <= truth <= float(told.high)
 
 
 @pytest.mark.parametrize("q", [-0.01, 1.01, float("nan"), [0.5, float("inf")]])

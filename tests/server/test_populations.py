@@ -5,8 +5,11 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select, update
 
 from protocol.privacy.ledger import Statement
+from protocol.round import Phase
+from server.schema import Cohort
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
@@ -148,6 +151,13 @@ async def test_sampling_is_within_a_budget_of_the_public(served: Served) -> None
     assert spent(statement, "public") == pytest.approx(1.2, abs=0.01)
 
 
+async def test_tables_are_for_studies_of_no_population(served: Served) -> None:
+    await make(served, party="public")
+    asked = QUESTION | {"mode": "sample-threshold", "tables": True}
+    assert "ask without tables" in refused(await ask(served, question=asked), 422, "malformed")
+    assert (await ask(served, question=asked, population=None)).status_code == 201
+
+
 async def test_an_unknown_population_is_refused(served: Served) -> None:
     refused(await ask(served), 404, "not-found")
     refused(await served.client.get("/v1/populations/phones/privacy"), 404, "not-found")
@@ -163,3 +173,29 @@ async def test_a_study_without_a_population_says_what_it_tells(served: Served) -
     exact = await served.create()
     sights = (await told(served, f"studies/{exact}", delta=1e-9)).sights
     assert {one.epsilon for one in sights} == {None}
+
+
+async def test_a_stopped_histogram_pays_for_every_level_of_the_rounds_it_opened(
+    served: Served,
+) -> None:
+    await make(served)
+    values = {"kind": "interval", "low": 0, "high": 1, "alpha": 4, "length": 5}
+    question = QUESTION | {"mechanism": "hierarchical-histogram", "domain": values, "repeat": True}
+    study = (await ask(served, question=question)).json()["id"]
+    await served.client.post(f"/v1/studies/{study}/stop")
+    assert (await told(served)).lines[0].entry.mechanism.releases == 5
+
+
+async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: Served) -> None:
+    """One cohort has its sum, with counts below theta; the round waits for the other."""
+    question = QUESTION | {"mode": "sample-threshold"}
+    terms = study_request()["terms"] | {"cohorts": 2}
+    study = (await ask(served, question=question, terms=terms, population=None)).json()["id"]
+    database = served.app.state.service.store.database
+    first = (Cohort.study == study, Cohort.number == 0)
+    summed = update(Cohort).where(*first).values(phase=Phase.SUMMED, sum=b"of single devices")
+    await database.write(lambda session: session.execute(summed))
+    sums = select(Cohort.sum).where(Cohort.study == study).order_by(Cohort.number)
+    assert (await database.read(lambda session: session.scalars(sums).all()))[0] is not None
+    await served.client.post(f"/v1/studies/{study}/stop")
+    assert await database.read(lambda session: session.scalars(sums).all()) == [None, None]

@@ -546,6 +546,23 @@ def test_a_plan_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) ->
         TrieHhPlan.model_validate(first().model_dump() | own)
 
 
+@pytest.mark.parametrize("mode", ["noise", "both", "sample-threshold"])
+@pytest.mark.parametrize(("rounds", "items"), [(10_000, 1), (1, 10_000), (4_000, 4_000)])
+def test_more_releases_than_can_be_accounted_for_are_refused_at_once(
+    mode: str, rounds: int, items: int
+) -> None:
+    question = asked(mode=mode, contribution=items, epsilon=40, delta=1e-6)
+    with pytest.raises(ValueError, match="are not accounted for"):
+        TRIE.first_plan(question, TERMS, "study", rounds, random.Random(1))
+
+
+def test_noise_that_a_device_cannot_draw_is_refused_before_anybody_is_asked() -> None:
+    much = Release(probability=1.0, threshold=1, variance=2.0**24)
+    first(much, words=10_000, mode="noise")
+    with pytest.raises(ValueError, match="too much for cohorts of 40 devices"):
+        first(much, words=10_000, mode="noise", domain=TEXT)
+
+
 def test_a_plan_of_more_cells_than_words_is_refused() -> None:
     plan = at(first(words=3), 2, "a", "b")
     with pytest.raises(ValueError, match="12 cells of 6 bits are more than the words hold"):

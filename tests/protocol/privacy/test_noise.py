@@ -200,3 +200,21 @@ def test_devices_do_without_the_accountant() -> None:
         "assert not {'dp_accounting', 'absl', 'scipy', 'numba'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_much_noise_is_drawn_some_cells_at_a_time() -> None:
+    """So that no plan takes gigabytes of a device: 2^22 events take 2^20 of memory."""
+    most, whole = 0, chance(3)
+
+    def watched(count: int) -> NDArray[np.uint64]:
+        nonlocal most
+        most = max(most, count)
+        return whole(count)
+
+    drawn = NoiseShares(2.0**10, 1).draw(watched, 2**12)
+    assert drawn.shape == (2**12,)
+    assert drawn.var() == pytest.approx(2**10, rel=0.15)
+    assert most < 1.1 * 2**20
+    assert NoiseShares(1.0, 1).draw(watched, 0).shape == (0,)
+    with pytest.raises(ValueError, match=r"at most 2\^27 events"):
+        NoiseShares(2.0**20, 1).draw(watched, 2**10)

@@ -203,6 +203,26 @@ def test_a_key_that_is_in_one_cell_only_ends() -> None:
     assert one.fault(vector, 20) is not None
 
 
+def test_many_keys_that_are_in_one_cell_only_take_no_more_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is found anew in every turn, so it is keys that are counted."""
+    one, found = table(10**6, 1000), list[int]()
+    alone = VoteTable._alone
+
+    def counted(self: VoteTable, *cells: Values) -> tuple[Values, Values]:
+        keys = alone(self, *cells)
+        found.append(len(keys[0]))
+        return keys
+
+    monkeypatch.setattr(VoteTable, "_alone", counted)
+    counts, sums = one.insert(np.arange(300), np.ones(300, np.int64))
+    counts[one.shape.width :] = 0
+    sums.reshape(-1, one.cell.chunks)[one.shape.width :] = 0
+    one.read((counts, sums))
+    assert sum(found) <= 1000 + 64 + 300
+
+
 def test_laws_are_kept_by_honest_tables_only() -> None:
     one = table(10**6, 20)
     vector = one.insert(np.array([7, 9]), np.array([2, 1]))
