@@ -217,6 +217,11 @@ def _sampled(question: ReleaseQuestion, releases: int) -> Release:
         made = Release(probability=question.probability, threshold=question.theta, variance=0.0)
         _check_cost(question, made, releases)
         return made
+    return _best(question, releases)
+
+
+def _best(question: ReleaseQuestion, releases: int) -> Release:
+    """Return the release by coins that shows the rarest cells."""
     found = best_design(
         _SCALE,
         question.epsilon,
@@ -233,17 +238,10 @@ def _check_cost(question: ReleaseQuestion, release: Release, releases: int) -> N
     loss = loss_of(question, release, releases).loss_to("public", question.relation)
     cost = float("inf") if loss is None else epsilon_of(composed([(loss, 1)]), question.delta)
     if cost > question.epsilon:
-        best = best_design(
-            _SCALE,
-            question.epsilon,
-            question.delta - question.unread,
-            releases,
-            question.contribution,
-            question.relation,
-        )
+        best = _best(question, releases)
         raise ValueError(
             f"theta {release.threshold} with coins of {release.probability:g} costs epsilon "
             f"{cost:.4g} at delta {question.delta:g} over {releases} releases, above "
-            f"{question.epsilon:g}: theta {best.theta + question.colluders} with coins of "
-            f"{best.m / _SCALE:g} keeps it"
+            f"{question.epsilon:g}: theta {best.threshold} with coins of "
+            f"{best.probability:g} keeps it"
         )
