@@ -10,7 +10,7 @@ from rich.progress import track
 from rich.table import Table
 
 from blindtally import simulate_numbers
-from blindtally.figures import drawing
+from blindtally.figures import drawing, pictures
 from blindtally.output import failed, write_json
 from blindtally.simulate_numbers import LEVELS, WORDS, Counted, Wanted
 from protocol.interval import Interval
@@ -44,8 +44,7 @@ def cdf(
 
     Example: blindtally figures cdf --data ages.csv --low 0 --high 120 --out cdf.svg
     """
-    if out is not None and out.suffix not in drawing.KINDS:
-        raise failed(f"cannot draw {out}: its name ends in {' or '.join(drawing.KINDS)}")
+    pictures.check(out)
     screen = Console(stderr=True)
     found: dict[str, Counted] = {}
     try:
@@ -74,14 +73,8 @@ def cdf(
     rows = {name: _row(one) for name, one in found.items()}
     if json_path != "-":
         _show(rows, clients, epsilon, delta)
-    if out is not None:
-        title = f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
-        try:
-            drawing.draw_cdf(out, rows, title)
-        except ImportError:
-            raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
-        except OSError as error:
-            raise failed(f"cannot write {out}: {error.strerror}") from None
+    title = f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
+    pictures.draw(out, lambda path: drawing.draw_cdf(path, rows, title))
     if json_path is not None:
         write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from blindtally.figures import cdf, curves, drawing, growth, ldp, rules, words
+from blindtally.figures import cdf, curves, drawing, growth, ldp, pictures, rules, words
 from blindtally.figures.curves import Curve, Setting
 from blindtally.figures.populations import DRIFTS, Population, load
 from blindtally.output import failed, write_json
@@ -155,8 +155,7 @@ def grow(
                 str(row.rounds), *errors, f"{row.oracle_words:,.0f}", f"{row.table_words:,}"
             )
         Console().print(title, table)
-    if out is not None:
-        _write(out, lambda: drawing.draw_growth(out, rows, title))
+    pictures.draw(out, lambda path: drawing.draw_growth(path, rows, title))
     if json_path is not None:
         found = [row.as_json() for row in rows]
         write_json(json_path, {"figure": "growth", "title": title, "rows": found})
@@ -203,8 +202,7 @@ def compare_rules(
 
 
 def _load(path: Path, out: Path | None) -> Population:
-    if out is not None and out.suffix not in drawing.KINDS:
-        raise failed(f"cannot draw {out}: its name ends in {' or '.join(drawing.KINDS)}")
+    pictures.check(out)
     try:
         return load(path)
     except ValueError as error:
@@ -242,17 +240,7 @@ def _finish(
             reached.add_row(curve.name, *("" if size is None else f"{size:,.0f}" for size in sizes))
         screen = Console(width=None if Console().is_terminal else 150)
         screen.print(title, table, *([reached] if log else []))
-    if out is not None:
-        _write(out, lambda: drawing.draw_curves(out, found, x, title, log))
+    pictures.draw(out, lambda path: drawing.draw_curves(path, found, x, title, log))
     if json_path is not None:
         document = {"figure": name, "title": title, "x": x}
         write_json(json_path, document | {"curves": [curve.as_json() for curve in found]})
-
-
-def _write(out: Path, draw: Any) -> None:  # noqa: ANN401
-    try:
-        draw()
-    except ImportError:
-        raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
-    except OSError as error:
-        raise failed(f"cannot write {out}: {error.strerror}") from None

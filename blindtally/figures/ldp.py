@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from blindtally.figures import drawing, local
+from blindtally.figures import drawing, local, pictures
 from blindtally.figures.local import METHODS, Errors, Experiment, measure
 from blindtally.output import failed, write_json
 
@@ -37,8 +37,7 @@ def ldp(
 
     Example: blindtally figures ldp --data kosarak_100k.txt.gz --out ldp.svg
     """
-    if out is not None and out.suffix not in drawing.KINDS:
-        raise failed(f"cannot draw {out}: its name ends in {' or '.join(drawing.KINDS)}")
+    pictures.check(out)
     cases = [
         (experiment, level, method)
         for experiment in _experiments(data, devices, np.random.default_rng(seed))
@@ -50,13 +49,7 @@ def ldp(
     found = [measure(one, method, level, runs, seed) for one, level, method in watched]
     if json_path != "-":
         _show(found, runs)
-    if out is not None:
-        try:
-            drawing.draw_local(out, found)
-        except ImportError:
-            raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
-        except OSError as error:
-            raise failed(f"cannot write {out}: {error.strerror}") from None
+    pictures.draw(out, lambda path: drawing.draw_local(path, found))
     if json_path is not None:
         rows = [row.as_json() for row in found]
         write_json(json_path, {"figure": "ldp", "runs": runs, "rows": rows})
