@@ -14,9 +14,9 @@ from protocol.chance import Chance
 from protocol.digits import Rows
 from protocol.domain import Alphabet
 from protocol.mechanism import Estimate, Terms
+from protocol.mechanisms.releasing import noisy
 from protocol.mechanisms.trie_votes import vector_of
 from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
-from protocol.privacy.noise import skellam_sum
 from protocol.privacy.release import Mode
 from protocol.tally import NOTHING
 from secagg.ring import Vector
@@ -148,5 +148,4 @@ def _total(
     if not release.variance:
         return total
     noise = release.most_variance(plan.terms.cohorts, plan.terms.dropout, plan.honest)
-    votes = total[0] + skellam_sum(rng, noise, len(total[0]))
-    return ((votes % 2**plan.bits).astype(total[0].dtype),)
+    return noisy(plan, total[0], noise, rng)

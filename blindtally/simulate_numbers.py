@@ -23,10 +23,10 @@ from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING, AnyPlan, parse_question
 from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.queries import distribution
+from protocol.mechanisms.releasing import noisy
 from protocol.mechanisms.triehh import TrieHhPlan
 from protocol.privacy.entries import PARTIES, Entry
 from protocol.privacy.ledger import Ledger
-from protocol.privacy.noise import skellam_sum
 from protocol.privacy.release import Mode
 from protocol.tally import NOTHING
 from protocol.tree import digits_of
@@ -196,13 +196,9 @@ def _total(plan: AnyPlan, leaves: Places, rng: np.random.Generator) -> Vector:
         np.add.at(held, cells[cells >= 0], leaves[some][cells >= 0])
     else:
         np.add.at(held, plan.cells_of(some), leaves[some][:, None])
-    release = plan.release
+    release, terms = plan.release, plan.terms
     votes = rng.binomial(held, release.probability)
-    if release.variance:
-        noise = release.most_variance(plan.terms.cohorts, plan.terms.dropout, plan.honest)
-        votes = votes + skellam_sum(rng, noise, len(votes))
-    lane = SUMMING[plan.mechanism].ring(plan).lanes[0]
-    return ((votes % lane.q).astype(lane.dtype),)
+    return noisy(plan, votes, release.most_variance(terms.cohorts, terms.dropout, plan.honest), rng)
 
 
 def as_json(wanted: Wanted, result: Counted) -> dict[str, Any]:

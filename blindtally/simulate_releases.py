@@ -23,11 +23,11 @@ from blindtally.measures import Comparison, compare
 from protocol.chance import Chance, seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Estimate, Terms
+from protocol.mechanisms.releasing import noisy
 from protocol.mechanisms.trie_votes import vector_of
 from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import PARTIES, Entry
 from protocol.privacy.ledger import Ledger
-from protocol.privacy.noise import skellam_sum
 from protocol.privacy.release import Mode
 from protocol.sampling import clip
 from protocol.tally import NOTHING
@@ -224,11 +224,9 @@ def _round(
         participants = int(here.sum())
         device, item = device[here[device]], item[here[device]]
     total = vector_of(plan, rows, item, chance, device)
-    if plan.release.variance:
-        shares = _TRIE.shares(plan, plan.terms.cohort_size)
-        assert shares is not None  # there is a variance
-        noise = skellam_sum(rng, float(shares.share * participants), plan.cells)
-        total = (((total[0] + noise) % 2**plan.bits).astype(total[0].dtype),)
+    shares = _TRIE.shares(plan, plan.terms.cohort_size)
+    if shares is not None:
+        total = noisy(plan, total[0], float(shares.share * participants), rng)
     return total, participants
 
 

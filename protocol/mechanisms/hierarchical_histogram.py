@@ -35,7 +35,6 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Summing,
     Terms,
     first_fields,
     ranked,
@@ -45,13 +44,14 @@ from protocol.mechanisms.releasing import (
     DEVICES,
     ReleasePlan,
     ReleaseQuestion,
+    Releasing,
     cell_bits,
     design,
     devices_of,
     loss_of,
 )
 from protocol.privacy.entries import Mechanism as Loss
-from protocol.privacy.noise import NoiseShares, reach
+from protocol.privacy.noise import reach
 from protocol.privacy.release import Mode
 from protocol.reporting import SHOWN
 from protocol.tally import Tally
@@ -123,7 +123,7 @@ class HierarchicalHistogramPlan(ReleasePlan):
         return np.asarray(nodes + first, np.int64)
 
 
-class HierarchicalHistogram(Summing[HierarchicalHistogramQuestion, HierarchicalHistogramPlan]):
+class HierarchicalHistogram(Releasing[HierarchicalHistogramQuestion, HierarchicalHistogramPlan]):
     """See the module's docstring."""
 
     name = "hierarchical-histogram"
@@ -162,10 +162,6 @@ class HierarchicalHistogram(Summing[HierarchicalHistogramQuestion, HierarchicalH
         cells = cells[plan.release.coins(chance, len(cells))]
         votes = np.bincount(cells, minlength=plan.question.cells)
         return (votes.astype(self.ring(plan).lanes[0].dtype),)
-
-    def shares(self, plan: HierarchicalHistogramPlan, contacted: int) -> NoiseShares | None:
-        """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
-        return plan.release.shares(contacted, plan.terms.dropout, plan.honest)
 
     def fault(
         self, plan: HierarchicalHistogramPlan, total: Vector, participants: int

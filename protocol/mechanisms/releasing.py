@@ -11,21 +11,23 @@ it takes part is no secret.
 """
 
 import math
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.mechanism import Plan, SumQuestion, Terms
+from protocol.mechanism import Plan, Summing, SumQuestion, Terms
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.entries import Noise, SampleThreshold
 from protocol.privacy.loss import Relation, composed, epsilon_of
-from protocol.privacy.noise import MOST_EVENTS, centred
+from protocol.privacy.noise import MOST_EVENTS, NoiseShares, centred, skellam_sum
 from protocol.privacy.planning import best_design, least_variance
 from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
 from protocol.tally import Tally
+from secagg.ring import Lane, Vector
 
 DEVICES = "devices"  # an array of a tally: among how many each level or round was counted
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
@@ -136,6 +138,26 @@ class ReleasePlan(Plan):
         least = self.terms.assumptions.quorum(self.terms.minimum)
         cohorts = min(self.terms.cohorts, max(1, participants // least))
         return self.release.most_variance(cohorts, self.terms.dropout, self.honest)
+
+
+RQ = TypeVar("RQ", bound=ReleaseQuestion)
+RP = TypeVar("RP", bound=ReleasePlan)
+
+
+class Releasing(Summing[RQ, RP]):
+    """A mechanism whose counts leave as its plans' `release` says."""
+
+    def shares(self, plan: RP, contacted: int) -> NoiseShares | None:
+        """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
+        return plan.release.shares(contacted, plan.terms.dropout, plan.honest)
+
+
+def noisy(plan: ReleasePlan, votes: NDArray[Any], variance: float, rng: Generator) -> Vector:
+    """Return `votes` of a lane with noise of `variance`, if the plan has any: for simulations."""
+    if plan.release.variance:
+        votes = votes + skellam_sum(rng, variance, len(votes))
+    lane = Lane(2**plan.bits, len(votes))
+    return ((votes % lane.q).astype(lane.dtype),)
 
 
 def devices_of(tally: Tally) -> NDArray[np.float64]:

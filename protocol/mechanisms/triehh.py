@@ -38,7 +38,6 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Summing,
     Terms,
     first_fields,
     ranked,
@@ -47,6 +46,7 @@ from protocol.mechanisms.releasing import (
     DEVICES,
     ReleasePlan,
     ReleaseQuestion,
+    Releasing,
     cell_bits,
     design,
     devices_of,
@@ -54,7 +54,6 @@ from protocol.mechanisms.releasing import (
 )
 from protocol.mechanisms.trie_votes import UNREAD, held_by, shape_of, vector_of
 from protocol.privacy.entries import Mechanism as Loss
-from protocol.privacy.noise import NoiseShares
 from protocol.sketches.vote_table import Shape, VoteTable
 from protocol.tally import Tally
 from protocol.tree import NOWHERE, Places, Tree, digits_of, numbers, places
@@ -196,7 +195,7 @@ class TrieHhPlan(ReleasePlan):
         return rows
 
 
-class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
+class TrieHh(Releasing[TrieHhQuestion, TrieHhPlan]):
     """See the module's docstring."""
 
     name = "triehh"
@@ -285,10 +284,6 @@ class TrieHh(Summing[TrieHhQuestion, TrieHhPlan]):
         """Return the sum of the devices' votes, bit for bit, a coin for each; noise is apart."""
         device, item, names = held_by(histograms, plan.question.contribution)
         return vector_of(plan, plan.question.rows_of(names), item, chance, device)
-
-    def shares(self, plan: TrieHhPlan, contacted: int) -> NoiseShares | None:
-        """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
-        return plan.release.shares(contacted, plan.terms.dropout, plan.honest)
 
     def fault(self, plan: TrieHhPlan, total: Vector, participants: int) -> str | None:
         """Return which law `total` breaks: votes are of devices, and each has its items' number.
