@@ -6,21 +6,22 @@ The floors are measured amid the work they stand beside (`benchmarks.floors`): k
 add, an X25519 agreement, an Ed25519 verification, SHA-256 of what arrives, each as often as
 the protocol asks for it. `ratio` is value / reference. Rows that say "beside ... too" repeat the
 row before with what else no implementation of the protocol is spared: hashes of shares and
-vectors, envelopes. Times are process CPU seconds of one
-thread, because the machines are shared; a client's are means over all clients of the cohort,
-and count reading what it is told. The collector of garbage rests meanwhile: no device holds
-what a thousand others do. Of a cohort of 10,000 all shares are sorted and recovered, masks
-are taken off for a sample of its participants, and these are scaled up.
+vectors, envelopes. Times are process CPU seconds of one thread, because the machines are
+shared; a client's are means over all clients of the cohort, and count reading what it is told.
+What 25 clients send in a phase is checked in a row. The collector of garbage rests meanwhile:
+no device holds what a thousand others do. Of a cohort of 10,000 all shares are sorted and
+recovered, masks are taken off for a sample of its participants, and these are scaled up.
 """
 
 import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -63,7 +64,7 @@ LOST = (0.0, 0.1, 0.2)
 SAMPLED = 10_000  # from so many clients on, the server's work is sampled
 SAMPLE = 40  # of the lost; of survivors, with one mask each to take off, more
 MANY = 500
-OFTEN = 25  # participants between two bursts of floors
+OFTEN = 25  # participants between two bursts of floors; what they send is checked together
 BURSTS = 10  # before and after what is done at one stroke
 LONG = 1.0  # seconds to repeat that for
 
@@ -135,38 +136,43 @@ class Bench:
     def _share(self) -> View:
         joined, cohort = self._join()
         roster = pack_roster(cohort.roster)
-        for slot, state in enumerate(joined):
-            self._measure(slot)
-            with self.watch.time("share"):  # each device reads what it is told
-                told = unpack_roster(roster, has_registrar=False)
-                own = Cohort(cohort.plan, 0, told, cohort.assumptions)
-                self.shared[slot], deal = state.share(slot, own, self.rng)
-                body = deal.pack()
-            self.shared[slot].cohort = cohort  # the same facts, held once
-            with self.watch.time("check"):
-                self.deals[slot] = KeyDeal.unpack(body)
-                check_shares(cohort, slot, self.deals[slot])
-            self.progress()
+        for slots in self._blocks(range(self.n)):
+            bodies = {}
+            for slot in slots:
+                with self.watch.time("share"):  # each device reads what it is told
+                    told = unpack_roster(roster, has_registrar=False)
+                    own = Cohort(cohort.plan, 0, told, cohort.assumptions)
+                    self.shared[slot], deal = joined[slot].share(slot, own, self.rng)
+                    bodies[slot] = deal.pack()
+                self.shared[slot].cohort = cohort  # the same facts, held once
+                self.progress()
+            for slot, body in bodies.items():
+                with self.watch.time("check"):
+                    self.deals[slot] = KeyDeal.unpack(body)
+                    check_shares(cohort, slot, self.deals[slot])
         return View(cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
 
     def _mask(self, view: View) -> None:
         vector = self.ring.vector([np.arange(self.words)])
         sharers = pack_sharers(view.sharers)
         self.sums = {place: self.ring.zero() for place in range(10)}
-        for slot, state in self.shared.items():
-            self._measure(slot)
-            with self.watch.time("mask"):
-                told = View(state.cohort, unpack_sharers(sharers))
-                self.masked[slot], upload = state.mask(told, self.ring, vector, self.rng)
-                body = upload.pack()
-            self.masked[slot].view = view  # the same facts, held once
-            self.upload_bytes = len(body) + len(self.deals[slot].pack())
-            with self.watch.time("check"):
-                upload = Upload.unpack(body, self.ring.nbytes)
-                check_upload(view, slot, upload)
-                self.ring.add_packed(self.sums[slot % 10], upload.vector)
-            self.seeds[slot] = upload.deal
-            self.progress()
+        for slots in self._blocks(range(self.n)):
+            bodies = {}
+            for slot in slots:
+                state = self.shared[slot]
+                with self.watch.time("mask"):
+                    told = View(state.cohort, unpack_sharers(sharers))
+                    self.masked[slot], upload = state.mask(told, self.ring, vector, self.rng)
+                    bodies[slot] = upload.pack()
+                self.masked[slot].view = view  # the same facts, held once
+                self.progress()
+            for slot, body in bodies.items():
+                with self.watch.time("check"):
+                    upload = Upload.unpack(body, self.ring.nbytes)
+                    check_upload(view, slot, upload)
+                    self.ring.add_packed(self.sums[slot % 10], upload.vector)
+                self.upload_bytes = len(body) + len(self.deals[slot].pack())
+                self.seeds[slot] = upload.deal
 
     def _unmask(self, view: View, share: float) -> Row:
         lost = {slot for slot in range(self.n) if slot % 10 < share * 10}
@@ -199,24 +205,27 @@ class Bench:
 
     def _reveal(self, settled: Settled, share: float) -> dict[int, Reveal]:
         signatures, confirmed, reveals = {}, dict[int, Confirmed](), {}
-        for slot in settled.survivors:
-            self._measure(slot)
-            state = self.masked[slot]
-            again = Masked(state.slot, state.view, state.joined, state.sealing, state.own_share)
-            with self.watch.time(f"confirm {share}"):
-                confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
-            if self.is_active:
+        for slots in self._blocks(settled.survivors):
+            for slot in slots:
+                state = self.masked[slot]
+                again = Masked(state.slot, state.view, state.joined, state.sealing, state.own_share)
+                with self.watch.time(f"confirm {share}"):
+                    confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
+            for slot in slots if self.is_active else ():
                 with self.watch.time(f"check {share}"):
                     check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
-        for slot, last in confirmed.items():
-            self._measure(slot)
-            parcels = pack_parcels(settled.inboxes[slot])
-            with self.watch.time(f"reveal {share}"):
-                body = last.reveal(signatures, unpack_parcels(parcels), self.rng).pack()
-            with self.watch.time(f"check {share}"):
-                reveals[slot] = Reveal.unpack(body)
-                check_reveal(settled, slot, reveals[slot])
-            self.reveal_bytes = max(self.reveal_bytes, len(body))
+        for slots in self._blocks(settled.survivors):
+            bodies = {}
+            for slot in slots:
+                parcels = pack_parcels(settled.inboxes[slot])
+                with self.watch.time(f"reveal {share}"):
+                    told = unpack_parcels(parcels)
+                    bodies[slot] = confirmed[slot].reveal(signatures, told, self.rng).pack()
+            for slot, body in bodies.items():
+                with self.watch.time(f"check {share}"):
+                    reveals[slot] = Reveal.unpack(body)
+                    check_reveal(settled, slot, reveals[slot])
+                self.reveal_bytes = max(self.reveal_bytes, len(body))
         return reveals
 
     @property
@@ -224,9 +233,12 @@ class Bench:
         """Return whether the server may do what it likes, and participants confirm."""
         return self.mode == "active"
 
-    def _measure(self, slot: int) -> None:
-        if slot % OFTEN == 0:
+    def _blocks(self, slots: Iterable[int]) -> Iterator[Sequence[int]]:
+        """Yield some slots at a time, with a burst of floors before each block."""
+        remaining = iter(slots)
+        while block := list(islice(remaining, OFTEN)):
             self.floors.measure()
+            yield block
 
     def _client_rows(self, view: View) -> list[Row]:
         spent, p = self.watch.seconds, view.cohort.parameters

@@ -14,8 +14,8 @@ from rich.console import Console
 from blindtally.output import failed, write_json
 from protocol.mechanisms import parse_question
 from protocol.mechanisms.prefix_extension import PrefixQuestion
+from protocol.oracles import goals
 from protocol.oracles.choosing import Goal, Recommendation, recommend
-from protocol.oracles.goals import oracle_for
 from protocol.oracles.registry import oracle_of
 
 MOST_USERS = 10**9
@@ -103,8 +103,9 @@ def find(users: int, domain: str, max_bytes: int, epsilon: float, goal: str) -> 
 def _of_values(best: Recommendation, epsilon: float) -> Advice:
     oracle = best.oracle
     asked: dict[str, Any] = {"mechanism": oracle.name, "epsilon": epsilon}
-    for goal in ("l2", "worst-mse"):
-        if oracle_for(oracle.name, epsilon, oracle.domain, goal) == oracle:
+    tried: list[goals.Goal] = ["l2", "worst-mse"]
+    for goal in sorted(tried, key=lambda goal: goal != best.goal):
+        if goals.oracle_for(oracle.name, epsilon, oracle.domain, goal) == oracle:
             asked["goal"] = goal
             break
     parameters = {k: v for k, v in oracle.parameters.items() if k != "oracle"}

@@ -24,7 +24,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from secagg.cohort import Cohort, View
-from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_shares
+from secagg.deals import (
+    KEY,
+    SEED,
+    KeyDeal,
+    Parcel,
+    Reveal,
+    SeedDeal,
+    Upload,
+    commit_seed,
+    commit_shares,
+)
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
@@ -142,6 +152,30 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
             one who dealt it none, of the other secret than was asked for, or not the one that
             was dealt, or the reveal is not signed.
     """
+    if not _gives_all(settled, slot, reveal):
+        _refuse(settled, slot, reveal)
+    said = statement("reveal", settled.view.label, slot, reveal.said())
+    _check_signature(settled.view.cohort, slot, said, reveal.signature)
+
+
+def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
+    """Return whether it is plain that `reveal` gives each share that was dealt, none faulty.
+
+    All are compared at once, since nearly all are as they should be.
+    """
+    inbox, records = settled.inboxes[slot], reveal.records
+    owners = sorted((slot, *inbox))
+    if records["owner"].tolist() != owners:
+        return False
+    if records["kind"].tolist() != [KEY if o in settled.lost else SEED for o in owners]:
+        return False
+    dealt = [inbox[o].commitment if o != slot else settled.own[slot] for o in owners]
+    shares = records["share"].tolist()
+    return commit_shares(shares) == dealt and all(map(is_share, shares))
+
+
+def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
+    """Say what is wrong with the shares in `reveal`; nothing is if some are reported faulty."""
     if slot not in reveal.seed_shares:
         raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
     wrong = reveal.seed_shares.keys() - settled.survivors
@@ -159,8 +193,6 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
         dealt = parcel.commitment if parcel else settled.own[slot] if owner == slot else None
         if dealt != found or not is_share(share):
             raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
-    said = statement("reveal", settled.view.label, slot, reveal.said())
-    _check_signature(settled.view.cohort, slot, said, reveal.signature)
 
 
 @dataclass(frozen=True, slots=True)

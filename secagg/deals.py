@@ -13,7 +13,7 @@ Shares have the full entropy of the field, so a digest commits to one and tells 
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -160,7 +160,7 @@ class Upload:
     """A masked vector, packed, with the deal of the seed that grew its own mask."""
 
     deal: SeedDeal
-    vector: bytes = field(repr=False)
+    vector: bytes | memoryview = field(repr=False)
     signature: bytes
 
     def said(self) -> bytes:
@@ -173,14 +173,14 @@ class Upload:
 
     @classmethod
     def unpack(cls, body: bytes, vector_bytes: int) -> "Upload":
-        """Return the upload in `body`, of a vector of so many bytes.
+        """Return the upload in `body`, of a vector of so many bytes, which are not copied.
 
         Raises:
             ValueError: if `body` is too short for that, or holds no whole number of parcels.
         """
         start = len(body) - SIGNATURE_BYTES - vector_bytes
         deal = SeedDeal.unpack(body[: max(start, 0)])
-        return cls(deal, body[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
+        return cls(deal, memoryview(body)[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,11 @@ class Reveal:
         records += [(owner, NEITHER, bytes(SHARE_BYTES)) for owner in self.faulty]
         return b"".join(_REVEALED.pack(*record) for record in sorted(records))
 
+    @property
+    def records(self) -> NDArray[np.void]:
+        """Return owners, kinds and shares (`RECORD`), by rising owner."""
+        return np.frombuffer(self._records, RECORD)
+
     def signed(self, identity: Identity, label: bytes, slot: int) -> "Reveal":
         """Return this reveal signed by `identity` as what participant `slot` says under `label`."""
         said = statement("reveal", label, slot, self.said())
@@ -236,18 +241,40 @@ class Reveal:
             raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
         said = body[:size]
         records = np.frombuffer(said, RECORD)
-        owners = records["owner"].astype(np.int64)
+        owners, kinds = records["owner"], records["kind"]
         if (owners[1:] <= owners[:-1]).any():
             raise ValueError("the slots of shares must strictly rise")
-        if (records["kind"] > NEITHER).any():
+        if kinds.max(initial=SEED) > NEITHER:
             raise ValueError("a share's kind is 0, 1 or 2")
-        seeds, keys, none = (_shares(records[records["kind"] == kind]) for kind in range(3))
-        if any(map(any, none.values())):
+        none = records[kinds == NEITHER]
+        if any(map(any, none["share"].tolist())):
             raise ValueError("a share that is none is all zeros")
-        found = cls(seeds, keys, frozenset(none), body[size:])
+        faulty = frozenset(none["owner"].tolist())
+        found = cls(_Shares(records, SEED), _Shares(records, KEY), faulty, body[size:])
         vars(found)["_records"] = said  # records in rising order have one form only
         return found
 
 
-def _shares(records: NDArray[np.void]) -> dict[int, bytes]:
-    return dict(zip(records["owner"].tolist(), records["share"].tolist(), strict=True))
+class _Shares(Mapping[int, bytes]):
+    """The shares of one kind in `records`, by owner; read when they are asked for.
+
+    The server checks shares by the hundred, and looks at single ones of a liar only.
+    """
+
+    def __init__(self, records: NDArray[np.void], kind: int) -> None:
+        self._records = records
+        self._kind = kind
+
+    @cached_property
+    def _read(self) -> dict[int, bytes]:
+        found = self._records[self._records["kind"] == self._kind]
+        return dict(zip(found["owner"].tolist(), found["share"].tolist(), strict=True))
+
+    def __getitem__(self, owner: int) -> bytes:
+        return self._read[owner]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)

@@ -199,7 +199,7 @@ def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
     return True
 
 
-def statement(what: str, label: bytes, slot: int, *payload: bytes) -> bytes:
+def statement(what: str, label: bytes, slot: int, *payload: bytes | memoryview) -> bytes:
     """Return what participant `slot` signs to say `payload`, in parts, in the sum of `label`."""
     said = sha256()
     for part in payload:  # joined they would be copied, and vectors are long

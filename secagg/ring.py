@@ -195,7 +195,7 @@ class Ring:
         pairs = zip(self.lanes, vector, strict=True)
         return b"".join(lane.pack(array) for lane, array in pairs)
 
-    def unpack(self, data: bytes) -> Vector:
+    def unpack(self, data: bytes | memoryview) -> Vector:
         """Return the vector that `data` carries.
 
         Raises:
@@ -204,7 +204,7 @@ class Ring:
         lanes = self._lanes_in(data)
         return tuple(lane if lane.flags.writeable else lane.copy() for lane in lanes)
 
-    def add_packed(self, into: Vector, data: bytes) -> None:
+    def add_packed(self, into: Vector, data: bytes | memoryview) -> None:
         """Add the vector that `data` carries to `into`, in place; whole words are not copied.
 
         Raises:
@@ -212,7 +212,7 @@ class Ring:
         """
         self.add(into, self._lanes_in(data))
 
-    def _lanes_in(self, data: bytes) -> Vector:
+    def _lanes_in(self, data: bytes | memoryview) -> Vector:
         if len(data) != self.nbytes:
             raise ValueError(f"a vector of {self.nbytes} bytes expected, got {len(data)}")
         view, start, lanes = memoryview(data), 0, []

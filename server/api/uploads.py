@@ -125,7 +125,11 @@ def _before(facts: Facts, phase: Phase) -> str | None:
 
 
 async def _accept(
-    service: Service, place: Place, facts: Facts, phase: Phase, rows: Mapping[str, bytes]
+    service: Service,
+    place: Place,
+    facts: Facts,
+    phase: Phase,
+    rows: Mapping[str, bytes | memoryview],
 ) -> None:
     said = Said(KIND[phase], _before(facts, phase), rows)
     await service.store.participants.accept(place, said)

@@ -51,7 +51,7 @@ class Said:
 
     kind: str
     before: str | None
-    bodies: Mapping[str, bytes] = field(repr=False)
+    bodies: Mapping[str, bytes | memoryview] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def test_reports_are_planned_for_a_goal(goal: str) -> None:
     assert isinstance(question, LocalQuestion)
     made = oracle_for(question.mechanism, question.epsilon, 100_001, question.goal)
     assert made == best.oracle  # what the service will take is what is predicted
+    assert found["question"].get("goal", goal) == ("l2" if goal == "heavy" else goal)
     assert found["mechanism"] in reports(*options).stdout
 
 

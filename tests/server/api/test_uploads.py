@@ -211,7 +211,7 @@ FALSE_REVEALS: list[tuple[Callable[[Reveal], Reveal], str]] = [
     (lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, flipped)), "another share of 2"),
     (lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, flipped)), "another share of 5"),
     (lambda r: replace(r, key_shares=altered(r.key_shares, 1, flipped)), "another share of 1"),
-    (lambda r: Reveal(r.seed_shares | r.key_shares, {}), "wrong secret of participant 1"),
+    (lambda r: Reveal({**r.seed_shares, **r.key_shares}, {}), "wrong secret of participant 1"),
     (lambda r: Reveal({5: r.seed_shares[5]}, {2: r.seed_shares[2]}), "wrong secret"),
     (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "its own seed"),
     (lambda r: Reveal({5: r.seed_shares[5]}, {}, frozenset({40})), "a stranger: 40"),
