@@ -5,12 +5,13 @@
 The floors are measured amid the work they stand beside (`benchmarks.floors`): keystream and
 add, an X25519 agreement, an Ed25519 verification, SHA-256 of what arrives, each as often as
 the protocol asks for it. `ratio` is value / reference. Rows that say "beside ... too" repeat the
-row before with what else no implementation of the protocol is spared: hashes of shares and
-vectors, envelopes. Times are process CPU seconds of one thread, because the machines are
-shared; a client's are means over all clients of the cohort, and count reading what it is told.
+row before with what else no implementation of the protocol is spared: the hash of the vector and
+envelopes. Times are process CPU seconds of one thread, because the machines are shared; a
+client's are means over all clients of the cohort, and count reading what it is told. A server
+checks what it hears, adds the vectors, and unmasks the sum: all of it stands in a row of its own.
 What 25 clients send in a phase is checked in a row. The collector of garbage rests meanwhile:
-no device holds what a thousand others do. Of a cohort of 10,000 all shares are sorted and
-recovered, masks are taken off for a sample of its participants, and these are scaled up.
+no device holds what a thousand others do. Of a cohort of 10,000 some are heard and unmasked, and
+scaled up (`benchmarks.sampled`).
 """
 
 import argparse
@@ -18,7 +19,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -33,6 +33,8 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py w
 
 from benchmarks.floors import Floors
 from benchmarks.rows import Row, report
+from benchmarks.sampled import Sampled
+from benchmarks.server_work import Stopwatch, checking_work, unmasking_work
 from protocol.messages import (
     pack_parcels,
     pack_roster,
@@ -43,7 +45,6 @@ from protocol.messages import (
 )
 from secagg.aggregator import (
     Settled,
-    Unmasking,
     check_confirmation,
     check_reveal,
     check_shares,
@@ -51,36 +52,20 @@ from secagg.aggregator import (
     settle_deals,
     unmask,
 )
-from secagg.cohort import Cohort, Entry, Sharer, View
-from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
-from secagg.keys import Identity, KeyPair, PublicKeys
+from secagg.cohort import Cohort, Entry, View
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
+from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
-from secagg.shamir import SHARE_BYTES, split
 
 MODES: tuple[Mode, ...] = ("semi-honest", "active")
 LOST = (0.0, 0.1, 0.2)
 SAMPLED = 10_000  # from so many clients on, the server's work is sampled
-SAMPLE = 40  # of the lost; of survivors, with one mask each to take off, more
-MANY = 500
 OFTEN = 25  # participants between two bursts of floors; what they send is checked together
 BURSTS = 10  # before and after what is done at one stroke
+WARM = 30  # participants of a cohort that is not reported: imports, tables, caches
 LONG = 1.0  # seconds to repeat that for
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """CPU seconds by name."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def time(self, name: str) -> Iterator[None]:
-        """Add the CPU time of the block to `name`."""
-        start = time.process_time()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
 @dataclass(slots=True)
@@ -117,11 +102,12 @@ class Bench:
         gc.collect()
         gc.disable()
         if self.n >= SAMPLED:
-            return [self._unmask_sample(share) for share in LOST]
+            server = Sampled(self.n, self.ring, self.mode, self.name, self.progress)
+            return server.rows(self.floors, LOST)
         view = self._share()
         self._mask(view)
-        rows = [self._unmask(view, share) for share in LOST]
-        return [*self._client_rows(view), *rows, *self._check_rows(view)]
+        rows = [row for share in LOST for row in self._server_rows(view, share)]
+        return [*self._client_rows(view), *rows]
 
     def _join(self) -> tuple[list[Joined], Cohort]:
         joined = []
@@ -147,7 +133,7 @@ class Bench:
                 self.shared[slot].cohort = cohort  # the same facts, held once
                 self.progress()
             for slot, body in bodies.items():
-                with self.watch.time("check"):
+                with self.watch.time("deal"):
                     self.deals[slot] = KeyDeal.unpack(body)
                     check_shares(cohort, slot, self.deals[slot])
         return View(cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
@@ -167,14 +153,14 @@ class Bench:
                 self.masked[slot].view = view  # the same facts, held once
                 self.progress()
             for slot, body in bodies.items():
-                with self.watch.time("check"):
+                with self.watch.time("upload"):
                     upload = Upload.unpack(body, self.ring.nbytes)
                     check_upload(view, slot, upload)
                     self.ring.add_packed(self.sums[slot % 10], upload.vector)
                 self.upload_bytes = len(body) + len(self.deals[slot].pack())
                 self.seeds[slot] = upload.deal
 
-    def _unmask(self, view: View, share: float) -> Row:
+    def _server_rows(self, view: View, share: float) -> Iterator[Row]:
         lost = {slot for slot in range(self.n) if slot % 10 < share * 10}
         total = self.ring.zero()
         for place in range(round(share * 10), 10):
@@ -193,15 +179,14 @@ class Bench:
         if not np.array_equal(found[0], np.arange(self.words, dtype=np.uint32) * len(seeds)):
             raise SystemExit(f"{self.name}: the sum is wrong")
         pairs = sum(len(settled.survivors & view.graph[slot]) for slot in lost)
-        return self._server_row(share, (len(seeds), pairs), spent / times, floors)
-
-    def _server_row(
-        self, share: float, masks: tuple[int, int], seconds: float, floors: Floors
-    ) -> Row:
-        survivors, pairs = masks
-        reference = (survivors + pairs) * floors["mask"] + pairs * floors["agreement"]
-        what = f"server: unmask, {self.name}, {share:.0%} lost, {survivors + pairs:,} masks"
-        return Row(what, seconds, "s", reference, seconds / reference)
+        unmasked = unmasking_work(floors, spent / times, len(seeds), pairs)
+        each = {name: self.watch.seconds[name] / self.n for name in ("deal", "upload")}
+        each["last"] = self.watch.seconds[f"last {share}"] / len(seeds)
+        heard = checking_work(self.floors, each, self.n, share, self.mode)
+        what = f"{self.name}, {share:.0%} lost"
+        yield heard.row(f"check and add uploads, {what}")
+        yield unmasked.row(f"unmask, {what}, {len(seeds) + pairs:,} masks")
+        yield (heard + unmasked).row(f"all, {what}")
 
     def _reveal(self, settled: Settled, share: float) -> dict[int, Reveal]:
         signatures, confirmed, reveals = {}, dict[int, Confirmed](), {}
@@ -212,7 +197,7 @@ class Bench:
                 with self.watch.time(f"confirm {share}"):
                     confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
             for slot in slots if self.is_active else ():
-                with self.watch.time(f"check {share}"):
+                with self.watch.time(f"last {share}"):
                     check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
         for slots in self._blocks(settled.survivors):
             bodies = {}
@@ -222,7 +207,7 @@ class Bench:
                     told = unpack_parcels(parcels)
                     bodies[slot] = confirmed[slot].reveal(signatures, told, self.rng).pack()
             for slot, body in bodies.items():
-                with self.watch.time(f"check {share}"):
+                with self.watch.time(f"last {share}"):
                     reveals[slot] = Reveal.unpack(body)
                     check_reveal(settled, slot, reveals[slot])
                 self.reveal_bytes = max(self.reveal_bytes, len(body))
@@ -268,76 +253,6 @@ class Bench:
         rows.append(Row(f"client: upload, {self.name}", upload, "B", packed, upload / packed))
         return rows
 
-    def _check_rows(self, view: View) -> list[Row]:
-        spent = self.watch.seconds
-        seconds = spent["check"] + spent["check 0.0"]
-        signed = 3 + self.is_active
-        reference = self.n * (signed * self.floors["verification"] + self.floors["arrival"])
-        what = f"server: check and add uploads, {self.name}"
-        shares = self.n * (view.cohort.parameters.holders + 1)
-        more = reference + shares * self.floors["commitment"]
-        return [
-            Row(what, seconds, "s", reference, seconds / reference),
-            Row(f"{what}, beside {shares:,} hashes too", seconds, "s", more, seconds / more),
-        ]
-
-    def _unmask_sample(self, share: float) -> Row:
-        """Recover all, take masks off for a sample of survivors and lost ones; scale up."""
-        n, rng, floors = self.n, self.rng, Floors(self.words)
-        pairs = [KeyPair.generate(rng) for _ in range(n)]
-        seal = KeyPair.generate(rng).public
-        roster = tuple(
-            Entry(rng.randbytes(31) + b"\1", PublicKeys(pair.public, seal), bytes(64))
-            for pair in pairs
-        )
-        cohort = Cohort(bytes(32), 0, roster, Assumptions(0.2, 0.2, mode=self.mode))
-        sharers = {slot: Sharer(rng.randbytes(32), bytes(32)) for slot in range(n)}
-        view, lost = View(cohort, sharers), range(round(share * n))
-        seeds = {slot: rng.randbytes(32) for slot in range(len(lost), n)}
-        chosen = [*lost][:SAMPLE], [*seeds][:MANY]
-        secrets = {slot: seeds.get(slot) or pairs[slot].secret for slot in (*chosen[0], *chosen[1])}
-        reveals = self._sampled_reveals(view, secrets, lost)
-        committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
-        settled = Settled(view, committed, {}, {})
-        vars(view).pop("graph", None)
-        floors.measure(BURSTS)
-        start = time.process_time()
-        if lost:
-            assert view.graph  # once for all, as are the secrets; the rest is once for each
-        unmasking = Unmasking(settled, self.ring, reveals, self.ring.zero())
-        once = time.process_time()
-        for slot in chosen[0]:
-            unmasking.take_off_pairwise(slot)
-        middle = time.process_time()
-        for slot in chosen[1]:
-            unmasking.take_off_own(slot)
-        end = time.process_time()
-        floors.measure(BURSTS)
-        scale = (len(lost) / max(len(chosen[0]), 1), len(seeds) / MANY)
-        seconds = once - start + (middle - once) * scale[0] + (end - middle) * scale[1]
-        counted = sum(len(settled.survivors & view.graph[slot]) for slot in chosen[0])
-        self.progress()
-        return self._server_row(share, (len(seeds), round(counted * scale[0])), seconds, floors)
-
-    def _sampled_reveals(
-        self, view: View, secrets: dict[int, bytes], lost: range
-    ) -> dict[int, Reveal]:
-        """Return reveals of all survivors, with true shares of these secrets only."""
-        p = view.cohort.parameters
-        given: dict[int, tuple[dict[int, bytes], dict[int, bytes]]] = {
-            slot: ({}, {}) for slot in view.sharers if slot not in lost
-        }
-        some = [bytes(SHARE_BYTES)] * (p.holders + 1)
-        for owner in view.sharers:
-            shares = some
-            if owner in secrets:
-                shares = split(secrets[owner], p.holders + 1, p.threshold, self.rng)
-            for holder, one in zip((owner, *view.holders(owner)), shares, strict=True):
-                if holder in given:
-                    given[holder][owner in lost][owner] = one
-        packed = {slot: Reveal(*shares).pack() for slot, shares in given.items()}
-        return {slot: Reveal.unpack(body + bytes(64)) for slot, body in packed.items()}
-
 
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
@@ -354,6 +269,7 @@ def main() -> None:
         for words in arguments.words or [10_000, 100_000]:
             floors = Floors(words)
             floors.measure()
+            Bench(WARM, words, "active", lambda: None, Floors(words)).run()
             for n in arguments.clients or [100, 1_000, SAMPLED]:
                 for mode in arguments.mode or MODES:
                     steps = len(LOST) if n >= SAMPLED else 2 * n

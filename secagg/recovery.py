@@ -1,6 +1,6 @@
 """Which shares were given of whose secret, and the secrets that they meet in.
 
-The records of all reveals are sorted once, by owner and then holder. As long as few are lost,
+The records of all reveals stand by holder and then owner, as they come. As long as few are lost,
 the first t shares of most secrets were all given: Lagrange's weights at zero are the same for
 these, and some hundred secrets are one product of matrices. The others have weights of
 their own, and are recovered one by one.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.cohort import View
-from secagg.deals import KEY, RECORD, SEED, Reveal
+from secagg.deals import KEY, NEITHER, RECORD, SEED, Reveal
 from secagg.shamir import SHARE_BYTES, recover, recover_alike
 
 _BLOCK = 128  # secrets recovered together: some 2 MB, which stay in the cache
@@ -33,7 +33,18 @@ class Given:
     ) -> None:
         self._view = view
         self.threshold = view.cohort.parameters.threshold
-        self._shares, self._places, self._keys = _sorted(view.cohort.n, survivors, reveals)
+        said = [reveals[holder].said() for holder in sorted(reveals)]
+        records = np.frombuffer(b"".join(said), RECORD)
+        counts = [len(one) // RECORD.itemsize for one in said]
+        n = view.cohort.n
+        # A record's key is its holder times n plus its owner. After the last one comes a key
+        # that is no record's, so that a search always ends at a key.
+        self._keys = np.append(np.repeat(np.array(sorted(reveals), np.int64) * n, counts), n * n)
+        self._keys[:-1] += records["owner"]
+        self._shares = records["share"]
+        self._kinds = np.append(records["kind"], np.uint8(NEITHER))
+        self._wanted = np.full(n, KEY, np.uint8)
+        self._wanted[list(survivors)] = SEED
         self._alike = dict(self._recover_alike())
 
     def secret(self, owner: int) -> bytes | None:
@@ -45,47 +56,33 @@ class Given:
 
     def shares(self, owner: int) -> dict[int, bytes]:
         """Return all shares given of the secret of `owner`, by number."""
-        needed = np.array((owner, *self._view.holders(owner))) + owner * self._view.cohort.n
-        at, found = self._find(needed)
+        holders = np.array((owner, *self._view.holders(owner)))
+        at, found = self._find(np.full_like(holders, owner), holders)
         numbers = (np.flatnonzero(found) + 1).tolist()
-        return dict(zip(numbers, self._shares[self._places[at[found]]].tolist(), strict=True))
+        return dict(zip(numbers, self._shares[at[found]].tolist(), strict=True))
 
     def _recover_alike(self) -> Iterator[tuple[int, bytes | None]]:
         """Yield owners whose first t shares were all given, each with its secret."""
-        n, t = self._view.cohort.n, self.threshold
+        t = self.threshold
         owners = np.array(sorted(self._view.sharers), np.int64)
         firsts = ((owner, *self._view.holders(owner)[: t - 1]) for owner in owners.tolist())
-        holders = np.fromiter(chain.from_iterable(firsts), np.int64).reshape(-1, t)
-        at, found = self._find(holders + n * owners[:, np.newaxis])
-        alike = found.all(axis=1)
-        owners, places = owners[alike], self._places[at[alike]]
+        holders = np.fromiter(chain.from_iterable(firsts), np.int64, len(owners) * t)
+        # In the order of the keys the search runs through memory once.
+        order = np.argsort(holders.astype(np.min_scalar_type(len(self._wanted))), kind="stable")
+        at, found = np.empty(len(order), np.intp), np.empty(len(order), np.bool_)
+        at[order], found[order] = self._find(np.repeat(owners, t)[order], holders[order])
+        alike = found.reshape(-1, t).all(axis=1)
+        owners, places = owners[alike], at.reshape(-1, t)[alike]
         for start in range(0, len(owners), _BLOCK):
             block = self._shares[places[start : start + _BLOCK]].view(np.uint8)
             secrets = recover_alike(block.reshape(-1, t, SHARE_BYTES), tuple(range(1, t + 1)))
             yield from zip(owners[start : start + _BLOCK].tolist(), secrets, strict=True)
 
-    def _find(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return where the records of these keys are in the order, and whether they are."""
+    def _find(
+        self, owners: NDArray[np.int64], holders: NDArray[np.int64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return where what each holder gave of each owner stands, and whether it does."""
+        needed = holders * len(self._wanted) + owners
         at = np.searchsorted(self._keys, needed)
-        return at, self._keys[at] == needed
-
-
-def _sorted(
-    n: int, survivors: frozenset[int], reveals: Mapping[int, Reveal]
-) -> tuple[NDArray[np.void], NDArray[np.intp], NDArray[np.int64]]:
-    """Return the shares given, the places in them by owner and holder, and the keys there.
-
-    The key of a record is its owner times `n` plus its holder; after the last comes one that is
-    no record's, so that a search always ends at a key.
-    """
-    said = [reveals[holder].said() for holder in sorted(reveals)]
-    records = np.frombuffer(b"".join(said), RECORD)
-    holders = np.repeat(sorted(reveals), [len(one) // RECORD.itemsize for one in said])
-    owners, kinds = records["owner"].astype(np.int64), np.full(n, KEY, np.uint8)
-    kinds[list(survivors)] = SEED
-    wanted = np.flatnonzero(records["kind"] == kinds[owners])
-    # They stand by holder already, so a stable sort by owner will do.
-    order = np.argsort(owners[wanted].astype(np.min_scalar_type(n)), kind="stable")
-    places = wanted[order]
-    keys = np.append(owners[places] * n + holders[places], n * n)
-    return records["share"], places, keys
+        is_given = self._keys[at] == needed
+        return at, is_given & (self._kinds[at] == self._wanted[owners])

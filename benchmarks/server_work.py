@@ -1,0 +1,57 @@
+"""What a server does in one secure sum: CPU seconds beside those of the primitives alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import process_time
+
+from benchmarks.floors import Floors
+from benchmarks.rows import Row
+from secagg.parameters import Mode
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """CPU seconds by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Add the CPU time of the block to `name`."""
+        start = process_time()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + process_time() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """CPU seconds of some work, and its floor."""
+
+    seconds: float
+    floor: float
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.seconds + other.seconds, self.floor + other.floor)
+
+    def row(self, name: str) -> Row:
+        """Return the row of this work."""
+        return Row(f"server: {name}", self.seconds, "s", self.floor, self.seconds / self.floor)
+
+
+def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, mode: Mode) -> Work:
+    """Return the work of hearing `n` participants, a `share` of whom are lost before they upload.
+
+    `each` has the seconds for a participant's key deal, its upload, its confirmation and reveal.
+    """
+    kept = n * (1 - share)
+    spent = n * each["deal"] + kept * (each["upload"] + each["last"])
+    signed = 3 if mode == "active" else 2  # the upload, the confirmation, the reveal
+    verified = n + kept * signed
+    return Work(spent, verified * floors["verification"] + kept * floors["arrival"])
+
+
+def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> Work:
+    """Return the work of taking off so many own masks, and so many between two."""
+    masks = (survivors + pairs) * floors["mask"]
+    return Work(seconds, masks + pairs * floors["agreement"])
