@@ -163,6 +163,8 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
 
     All are compared at once, since nearly all are as they should be.
     """
+    if slot not in settled.survivors:
+        return False
     inbox, records = settled.inboxes[slot], reveal.records
     owners = sorted((slot, *inbox))
     if records["owner"].tolist() != owners:
@@ -176,6 +178,8 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
 
 def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
     """Say what is wrong with the shares in `reveal`; nothing is if some are reported faulty."""
+    if slot not in settled.survivors:
+        raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
     if slot not in reveal.seed_shares:
         raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
     wrong = reveal.seed_shares.keys() - settled.survivors

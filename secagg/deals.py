@@ -180,7 +180,8 @@ class Upload:
         """
         start = len(body) - SIGNATURE_BYTES - vector_bytes
         deal = SeedDeal.unpack(body[: max(start, 0)])
-        return cls(deal, memoryview(body)[start:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:])
+        vector = memoryview(body).toreadonly()[start:-SIGNATURE_BYTES]
+        return cls(deal, vector, body[-SIGNATURE_BYTES:])
 
 
 @dataclass(frozen=True)

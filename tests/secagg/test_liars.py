@@ -248,6 +248,14 @@ def revealing(group: Group, change: Callable[[Reveal], Reveal]) -> Callable[[Rev
 
 
 LOST = 3
+
+
+def renamed(reveal: Reveal, name: int) -> Reveal:
+    """Return `reveal` with the last seed's share, which is as dealt, under another's name."""
+    *kept, last = sorted(reveal.seed_shares.items())
+    return replace(reveal, seed_shares=dict(kept) | {name: last[1]})
+
+
 REFUSED: dict[str, tuple[str, Callable[[Reveal], Reveal]]] = {
     "nothing at all": ("its own seed", lambda _: Reveal({}, {})),
     "not its own share": (
@@ -278,6 +286,14 @@ REFUSED: dict[str, tuple[str, Callable[[Reveal], Reveal]]] = {
         f"wrong secret of participant {N}",
         lambda r: replace(r, seed_shares={**r.seed_shares, N: bytes(SHARE_BYTES)}),
     ),
+    "a share as it was dealt, under the name of nobody": (
+        "wrong secret of participant 4000",
+        lambda r: renamed(r, 4000),
+    ),
+    "the same under the name of a lost one": (
+        f"wrong secret of participant {LOST}",
+        lambda r: renamed(r, LOST),
+    ),
     "a complaint of nobody": ("a stranger", lambda r: replace(r, faulty=frozenset({N}))),
 }
 
@@ -290,6 +306,15 @@ def test_a_reveal_of_anything_else_is_refused_at_once(
     with pytest.raises(FaultyParticipantError, match=match) as caught:
         finish(group, lost=[LOST], given=revealing(group, change))
     assert caught.value.participant == LIAR
+
+
+@pytest.mark.parametrize("stranger", [LOST, N, 4000])
+def test_a_reveal_of_no_survivor_is_refused(group: Group, stranger: int) -> None:
+    group.share()
+    finish(group, lost=[LOST])
+    reveal = group.reveals[LIAR]
+    with pytest.raises(FaultyParticipantError, match="is no survivor"):
+        aggregator.check_reveal(group.settled, stranger, reveal)
 
 
 def test_false_complaints_of_everybody_are_harmless(group: Group) -> None:

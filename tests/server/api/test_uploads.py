@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,6 +203,12 @@ async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> Non
     await party.end()
 
 
+def renamed(shares: Mapping[int, bytes], name: int) -> dict[int, bytes]:
+    """Return `shares` with the last one, which is as dealt, under another's name."""
+    *kept, last = sorted(shares.items())
+    return dict(kept) | {name: last[1]}
+
+
 def flipped(share: bytes) -> bytes:
     return share[:-1] + bytes([share[-1] ^ 1])
 
@@ -216,6 +222,7 @@ FALSE_REVEALS: list[tuple[Callable[[Reveal], Reveal], str]] = [
     (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "its own seed"),
     (lambda r: Reveal({5: r.seed_shares[5]}, {}, frozenset({40})), "a stranger: 40"),
     (lambda r: replace(r, key_shares={}), "held back the share of 1"),
+    (lambda r: replace(r, seed_shares=renamed(r.seed_shares, 4000)), "secret of participant 4000"),
 ]
 
 
