@@ -204,9 +204,9 @@ async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> Non
 
 
 def renamed(shares: Mapping[int, bytes], name: int) -> dict[int, bytes]:
-    """Return `shares` with the last one, which is as dealt, under another's name."""
-    *kept, last = sorted(shares.items())
-    return dict(kept) | {name: last[1]}
+    """Return `shares` with the first one, which is as dealt, under another's name."""
+    first, *kept = sorted(shares.items())
+    return dict(kept) | {name: first[1]}
 
 
 def flipped(share: bytes) -> bytes:
