@@ -11,6 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = {
     "demo": "blindtally.demo.command:demo",
     "serve": "blindtally.serve:serve",
+    "keys": "blindtally.access:keys",
+    "tokens": "blindtally.access:tokens",
+    "audit": "blindtally.access:audit",
     "fleet": "blindtally.fleet:fleet",
     "registrar": "blindtally.registrar:registrar",
     "simulate": "blindtally.simulate:simulate",

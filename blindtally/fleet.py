@@ -15,7 +15,7 @@ from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError
 from blindtally.demo.screen import Screen
 from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, choose, hold, load
-from blindtally.output import failed
+from blindtally.output import ApiKey, failed
 from blindtally.registrar import load as load_registrar
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
@@ -31,6 +31,13 @@ PATIENCE = 30.0  # seconds for the service to answer the first question
 
 def fleet(
     url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    key: ApiKey = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BLINDTALLY_ENROLMENT_TOKEN", help="Lets the devices in where it is closed."
+        ),
+    ] = None,
     study: Annotated[str | None, typer.Option(help="The study to take part in.")] = None,
     new: Annotated[
         bool, typer.Option("--create", help="Create a study first, as the demo does.")
@@ -84,9 +91,11 @@ def fleet(
         repeat_exact=repeat_exact,
     )
     try:
-        policy, key = _trusting(limits, mode, registrar)
-        crew = Crew(devices or DEVICES, dropout, seed, policy, registrar=key)
-        with Analyst(url, patience=PATIENCE) as analyst:
+        policy, signs = _trusting(limits, mode, registrar)
+        crew = Crew(
+            devices or DEVICES, dropout, seed, policy, registrar=signs, token=token, key=key
+        )
+        with Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds, mode)
                 asked = create(analyst, setup)

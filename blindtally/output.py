@@ -3,9 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key", envvar="BLINDTALLY_API_KEY", help="An API key, unless the service is open."
+    ),
+]
 
 
 def failed(why: str, code: int = 2) -> typer.Exit:

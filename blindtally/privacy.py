@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from blindtally.output import failed, write_json
+from blindtally.output import ApiKey, failed, write_json
 from client.analyst import Analyst
 from client.problems import ServiceError
 from protocol.privacy.entries import Party
@@ -42,6 +42,7 @@ def privacy(
         typer.Option(help="Of neighbouring populations, for a new budget."),
     ] = "add-remove",
     url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    key: ApiKey = None,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
     ] = None,
@@ -58,7 +59,7 @@ def privacy(
     if new and (population is None or epsilon is None):
         raise failed("--create takes --population and --epsilon")
     try:
-        with Analyst(url, patience=_PATIENCE) as analyst:
+        with Analyst(url, key, patience=_PATIENCE) as analyst:
             if new and population is not None and epsilon is not None:
                 budget = _budget(epsilon, delta, party, relation)
                 analyst.create_population(population, budget)

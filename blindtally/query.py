@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from blindtally.output import failed, write_json
+from blindtally.output import ApiKey, failed, write_json
 from client.analyst import Analyst
 from client.problems import ServiceError
 from protocol.messages import Told
@@ -42,6 +42,7 @@ def query(
     ] = "ratio",
     beta: Annotated[float, typer.Option(help="Odds that an interval misses the truth.")] = 0.05,
     url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    key: ApiKey = None,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
     ] = None,
@@ -58,7 +59,7 @@ def query(
     how = {"estimator": estimator, "beta": beta}
     try:
         ranges = [_ends(text) for text in within or []]
-        with Analyst(url, patience=_PATIENCE) as analyst:
+        with Analyst(url, key, patience=_PATIENCE) as analyst:
             asks: dict[str, tuple[Callable[..., tuple[Told, ...]], object]] = {
                 "quantiles": (analyst.quantiles, quantile),
                 "ranks": (analyst.ranks, rank),

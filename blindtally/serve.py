@@ -7,6 +7,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from random import SystemRandom
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from server import logs, migrations
 from server.app import create_app
 from server.database import Database
 from server.settings import Settings
+from server.store.access import Access
 
 _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between phases
 
@@ -42,6 +44,14 @@ def serve(
             "[sqlite:///blindtally.db]. Missing tables are made, old ones brought up to date.",
         ),
     ] = None,
+    is_open: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            envvar="BLINDTALLY_OPEN",
+            help="Ask nobody for credentials. For trials: only on an address of this machine.",
+        ),
+    ] = False,
     log: Annotated[
         Literal["text", "json"], typer.Option(help="How to log, to standard error.")
     ] = "text",
@@ -58,10 +68,10 @@ def serve(
     BLINDTALLY_BUSY_TIMEOUT, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_SHUTDOWN_SECONDS.
     """
-    settings = _settings(host=host, port=port, database_url=database_url)
+    settings = _settings(host=host, port=port, database_url=database_url, open=is_open)
     logs.configure(as_json=log == "json", level=log_level)
-    _prepare(settings)
-    app = create_app(settings, lambda: datetime.now(UTC), SystemRandom())
+    _check_access(settings, has_keys=_prepare(settings))
+    app = create_app(settings, _now, SystemRandom())
     listener = _listen(settings)
     config = uvicorn.Config(
         app,
@@ -75,6 +85,10 @@ def serve(
         _Server(config, app).run(sockets=[listener])
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 def _settings(**flags: str | int | None) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     try:
@@ -86,18 +100,48 @@ def _settings(**flags: str | int | None) -> Settings:
         raise typer.Exit(2) from None
 
 
-def _prepare(settings: Settings) -> None:
-    """Bring the database up to date, or say in one line why that cannot be."""
+def _check_access(settings: Settings, *, has_keys: bool) -> None:
+    """Refuse to serve anybody beyond this machine, and say what a closed service lacks."""
+    if settings.open:
+        if not _is_loopback(settings.host):
+            typer.echo(
+                f"--open serves anybody who can reach it: not on {settings.host}, only on "
+                "127.0.0.1, ::1 or localhost; make keys with `blindtally keys create` instead",
+                err=True,
+            )
+            raise typer.Exit(2)
+        typer.echo("open: whoever reaches this address may create studies and read them", err=True)
+    elif not has_keys:
+        typer.echo(
+            "nobody has a key yet: make one with `blindtally keys create NAME`, "
+            "or serve with --open for a trial on this machine",
+            err=True,
+        )
 
-    async def upgrade() -> None:
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _prepare(settings: Settings) -> bool:
+    """Bring the database up to date, or say in one line why that cannot be.
+
+    Returns whether it has a key.
+    """
+
+    async def upgrade() -> bool:
         database = Database(settings.database_url, settings.busy_timeout)
         try:
             await migrations.upgrade(database)
+            return bool(await Access(database, _now, SystemRandom()).keys())
         finally:
             await database.close()
 
     try:
-        asyncio.run(upgrade())
+        return asyncio.run(upgrade())
     except (migrations.SchemaTooNewError, SQLAlchemyError) as error:
         why = getattr(error, "orig", None) or error
         typer.echo(f"the database cannot be used: {why}", err=True)

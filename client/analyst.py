@@ -47,17 +47,24 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 class Analyst:
-    """Requests of an analyst to the service at `url`; `patience` in seconds bounds retries."""
+    """Requests of an analyst to the service at `url`.
+
+    `key` is an API key, unless the service is open; `patience` in seconds bounds retries.
+    """
 
     def __init__(
         self,
         url: str,
+        key: str | None = None,
         *,
         patience: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(
-            base_url=url.rstrip("/") + "/v1", timeout=30.0, transport=transport
+            base_url=url.rstrip("/") + "/v1",
+            timeout=30.0,
+            transport=transport,
+            headers={"authorization": f"Bearer {key}"} if key else None,
         )
         self._patience = patience
 

@@ -15,7 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import SystemRandom
 
@@ -23,6 +23,8 @@ import httpx
 import numpy as np
 
 from client.encoding import Contribution, contribute
+from client.enrolment import enrol as enrol_device
+from client.enrolment import make_credential
 from client.journal import MemoryJournal
 from client.participation import Device, Participation, Step, steps
 from client.policy import Policy
@@ -74,7 +76,8 @@ class End(StrEnum):
 class Crew:
     """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes.
 
-    `registrar` enrols the devices for their study; without it they have no enrolment.
+    `registrar` enrols the devices for their study; without it they have no enrolment. A closed
+    service lets them in by `token`, and shows the fleet its rounds by an API `key`.
     """
 
     devices: int
@@ -83,6 +86,8 @@ class Crew:
     policy: Policy = field(default_factory=Policy)
     patience: float = 120.0
     registrar: Identity | None = None
+    token: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ class Fleet:
         self._crew = crew
         self._report = report
         self._devices: dict[int, Device] = {}  # those that were asked so far
+        self._credentials: dict[bytes, str] = {}  # by identity
+        self._let_in_once: set[bytes] = set()
         self._secrets = SystemRandom()
 
     async def play(self) -> AsyncIterator[Played]:
@@ -231,7 +238,13 @@ class Fleet:
         leaving: Step | None,
         heard: Heard,
     ) -> Entry:
-        device = self._device(index)
+        try:
+            device = await self._let_in(transport, self._device(index))
+        except (ServiceError, httpx.TransportError) as problem:
+            heard(None)
+            end, error = _end(problem), f"{type(problem).__name__}: {problem}"
+            given = self._device(index).contribution
+            return Entry(index, end, None, -1, -1, transport.traffic, given, None, error)
         part = self._part(transport, view, device)
         last, end, error = None, End.FINISHED, ""
         if leaving is not None and isinstance(part, Reporting):  # it has one step to take
@@ -274,6 +287,19 @@ class Fleet:
         spent = {i for i, rounds in given.items() if (number in rounds if repeats else rounds)}
         return [index for index in range(len(self._holdings)) if index not in spent]
 
+    async def _let_in(self, transport: Transport, device: Device) -> Device:
+        """Return `device` with its credential, once a closed service knows it."""
+        if self._crew.token is None:
+            return device
+        public = device.identity.public
+        if public not in self._credentials:  # kept first: the answer may be lost
+            self._credentials[public] = make_credential(self._secrets)
+        credential = self._credentials[public]
+        if public not in self._let_in_once:
+            await enrol_device(transport, device.identity, self._crew.token, credential)
+            self._let_in_once.add(public)
+        return replace(device, credential=credential)
+
     def _device(self, index: int) -> Device:
         if index not in self._devices:
             rng = np.random.default_rng([self._crew.seed, index])
@@ -296,7 +322,8 @@ class Fleet:
         self, path: str, params: dict[str, int] | None = None, wait: float = 0.0
     ) -> httpx.Response:
         async with self._transport() as transport:
-            return await transport.send("GET", path, params=params, wait=wait)
+            key = self._crew.key
+            return await transport.send("GET", path, params=params, wait=wait, ticket=key)
 
 
 def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:

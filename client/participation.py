@@ -14,7 +14,6 @@ how many hold its shares, mask with it and confirm.
 """
 
 import asyncio
-from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from client.encoding import Contribution, encode
+from client.enrolment import make_credential
 from client.journal import Given, Journal, What
 from client.policy import Policy, rho_of
 from client.transport import Transport
@@ -49,7 +49,6 @@ from secagg.parameters import Mode, parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 
-TICKET_BYTES: Final = 32
 MUCH: Final = 4 * 2**20  # bytes of masks: from some 10 ms on, the event loop should go on meanwhile
 A_HOLDER: Final = 2**16  # bytes of masks that take as long as the keys and signatures of one
 P = ParamSpec("P")
@@ -88,13 +87,15 @@ class Device:
 
     `identity` is made for this study alone, so that nobody can tell who takes part in two, and
     kept as long as it lasts; `enrolment` is the registrar's signature under it, if the study
-    has one; `journal` says what was given, and outlives whatever `identity` outlives.
+    has one; `journal` says what was given, and outlives whatever `identity` outlives;
+    `credential` is what the identity was let in with (`client.enrolment`), if that is needed.
     """
 
     identity: Identity
     contribution: Contribution = field(repr=False)
     journal: Journal = field(repr=False)
     enrolment: bytes = b""
+    credential: str = field(default="", repr=False)
 
 
 class Participation:
@@ -160,8 +161,8 @@ class Participation:
         return self._plan.terms.assumptions.is_active
 
     async def _join(self, study: str) -> tuple[Joined, Seat]:
-        device, ticket = self._device, self._secrets.randbytes(TICKET_BYTES)
-        self._ticket = urlsafe_b64encode(ticket).rstrip(b"=").decode()
+        device = self._device
+        self._ticket = device.credential or make_credential(self._secrets)
         joined = join(device.identity, self._secrets)
         asked = Join(
             identity=device.identity.public.hex(),

@@ -50,9 +50,19 @@ class NotFoundError(ServiceError):
 
 
 class NotAuthorisedError(ServiceError):
-    """The ticket is missing or not this participant's."""
+    """The key, token or credential is missing, or not good here."""
 
-    advice = "a ticket is good for the seat that it was joined with"
+    advice = "`blindtally keys` makes API keys, `blindtally tokens` lets devices in"
+
+
+class ForbiddenError(ServiceError):
+    """The credential is good, but not for this."""
+
+    advice = "`blindtally keys create --scope` makes keys that may do more"
+
+
+class TooManyError(ServiceError):
+    """Asked too often, for as long as we asked."""
 
 
 class RejectedError(ServiceError):
@@ -128,6 +138,8 @@ class UnavailableError(ServiceError):
 CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.NOT_FOUND: NotFoundError,
     ProblemType.NOT_AUTHORISED: NotAuthorisedError,
+    ProblemType.FORBIDDEN: ForbiddenError,
+    ProblemType.TOO_MANY: TooManyError,
     ProblemType.MALFORMED: RejectedError,
     ProblemType.WRONG_MEDIA_TYPE: RejectedError,
     ProblemType.METHOD_NOT_ALLOWED: RejectedError,

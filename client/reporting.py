@@ -72,5 +72,6 @@ class Reporting:
         given = Given.of(plan.study, self._number, 0, What.REPORT, report.fingerprint, epsilon)
         await asyncio.to_thread(device.journal.record, given, allow=allow)
         path = f"/studies/{study}/rounds/{self._number}/reports/{device.identity.public.hex()}"
-        await self._transport.send("PUT", path, content=report.pack())
+        ticket = self._device.credential or None
+        await self._transport.send("PUT", path, content=report.pack(), ticket=ticket)
         yield Step.REPORTED

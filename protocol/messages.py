@@ -56,7 +56,9 @@ class ProblemType(StrEnum):
     """What went wrong, in words that programs may rely on."""
 
     NOT_FOUND = "not-found"  # 404: no such study, round, participant or path
-    NOT_AUTHORISED = "not-authorised"  # 401: the ticket is missing or not this participant's
+    NOT_AUTHORISED = "not-authorised"  # 401: no credential, or not one that is good here
+    FORBIDDEN = "forbidden"  # 403: a credential that is good, but not for this
+    TOO_MANY = "too-many-requests"  # 429: come back after Retry-After
     MALFORMED = "malformed"  # 400 or 422: not JSON, wrong size, type or range
     WRONG_MEDIA_TYPE = "wrong-media-type"  # 415
     METHOD_NOT_ALLOWED = "method-not-allowed"  # 405
@@ -246,6 +248,41 @@ class HeavyHitterPage(Public):
 
     heavy_hitters: tuple[HeavyHitter, ...]
     next: str | None
+
+
+class Enrolment(Public):
+    """A device's identity asks to be let in by an enrolment token.
+
+    `credential` is the SHA-256 of the 32 random bytes that only the device knows, and that it
+    shows from then on; `signature` is that of the identity (`possession`).
+    """
+
+    identity: Hex32
+    credential: Hex32
+    signature: Hex64
+
+
+class AuditRecord(Public):
+    """Who did what to whom, and how it ended: done, or refused."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    outcome: str
+
+
+class AuditPage(Public):
+    """Entries of the audit trail, newest first; `next` is what to pass as `before` for more."""
+
+    entries: tuple[AuditRecord, ...]
+    next: int | None = None
+
+
+def possession(credential: bytes) -> bytes:
+    """Return what an identity signs to ask for a credential of this SHA-256."""
+    return b"blindtally device v1\0" + credential
 
 
 class Join(Public):

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from server import problems
 from server.api import (
+    access,
     answers,
     distributions,
     health,
@@ -21,6 +22,7 @@ from server.api import (
     uploads,
 )
 from server.api.openapi import describe
+from server.doorkeeper import Doorkeeper
 from server.limits import BodyLimit, LastWord, SafeHeaders
 from server.service import run_service
 from server.settings import Settings
@@ -48,6 +50,7 @@ def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> 
     app.add_middleware(
         BodyLimit, most_octets=settings.max_upload_bytes, most_json=settings.max_json_bytes
     )
+    app.add_middleware(Doorkeeper)
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(SafeHeaders)
     for part in (
@@ -59,6 +62,7 @@ def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> 
         participants,
         uploads,
         reports,
+        access,
         health,
     ):
         app.include_router(part.router)

@@ -27,6 +27,8 @@ _log = structlog.get_logger(__name__)
 STATUS = {
     ProblemType.NOT_FOUND: (404, "Not found"),
     ProblemType.NOT_AUTHORISED: (401, "Not authorised"),
+    ProblemType.FORBIDDEN: (403, "Forbidden"),
+    ProblemType.TOO_MANY: (429, "Too many requests"),
     ProblemType.MALFORMED: (422, "Malformed"),
     ProblemType.WRONG_MEDIA_TYPE: (415, "Wrong media type"),
     ProblemType.METHOD_NOT_ALLOWED: (405, "Method not allowed"),
@@ -54,6 +56,9 @@ _OF_STATUS = {
 }
 
 
+_PASSING = frozenset({ProblemType.UNAVAILABLE, ProblemType.NO_ROUND, ProblemType.TOO_MANY})
+
+
 def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:
     """Return `refusal` as a response."""
     status, title = STATUS[refusal.kind]
@@ -69,8 +74,8 @@ def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Respo
     all_headers = dict(headers or {})
     if refusal.kind is ProblemType.NOT_AUTHORISED:
         all_headers["WWW-Authenticate"] = "Bearer"
-    if refusal.kind in (ProblemType.UNAVAILABLE, ProblemType.NO_ROUND):
-        all_headers["Retry-After"] = str(RETRY_AFTER)
+    if refusal.kind in _PASSING:
+        all_headers.setdefault("Retry-After", str(RETRY_AFTER))
     body = problem.model_dump_json(exclude_none=True)
     return Response(body, status, all_headers, MEDIA_TYPE)
 
@@ -107,7 +112,11 @@ async def _http(_request: Request, error: Exception) -> Response:
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
-    """Answer when the database is locked or away: nothing was changed, and it will pass."""
+    return unavailable(error)
+
+
+def unavailable(error: Exception) -> Response:
+    """Return the answer when the database is locked or away: nothing was changed, it will pass."""
     _log.warning("database unavailable", error=type(error).__name__)
     detail = "the database is busy or away: nothing was changed, try again"
     return respond(Refusal(ProblemType.UNAVAILABLE, detail))

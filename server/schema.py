@@ -3,6 +3,7 @@
     studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
     studies 1---1 tallies, 1---* heavy_hitters (what the rounds so far say together)
     populations 1---* studies (what they tell of a device together has a budget)
+    enrolment_tokens 1---* devices; api_keys; audit (who may do what, and who did)
 
 The rows are all there is: a server that starts over continues from them alone. Bodies of
 messages are kept while their cohort runs and forgotten once it is over; that they came, and
@@ -83,6 +84,7 @@ class Table(DeclarativeBase):
         bytes: LargeBinary(),
         dict[str, Any]: JSON(),
         list[dict[str, Any]]: JSON(),
+        list[str]: JSON(),
         Phase: PHASE,
     }
 
@@ -237,6 +239,60 @@ class Account(Table):
     identity: Mapped[str] = mapped_column(String(64), primary_key=True)
     epsilon: Mapped[float]
     delta: Mapped[float]
+
+
+class ApiKey(Table):
+    """An operator's or analyst's key; `digest` is the SHA-256 of its text, which is not kept."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(Utf8())
+    scopes: Mapped[list[str]]
+    digest: Mapped[bytes] = mapped_column(unique=True)
+    created: Mapped[datetime]
+    expires: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
+
+
+class EnrolmentToken(Table):
+    """What lets so many identities in; `digest` is the SHA-256 of its text."""
+
+    __tablename__ = "enrolment_tokens"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(Utf8())
+    digest: Mapped[bytes] = mapped_column(unique=True)
+    uses: Mapped[int]
+    used: Mapped[int]
+    created: Mapped[datetime]
+    expires: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
+
+
+class EnrolledDevice(Table):
+    """An identity that a token let in, and the SHA-256 of the credential that it shows."""
+
+    __tablename__ = "devices"
+
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    digest: Mapped[bytes] = mapped_column(unique=True)
+    token: Mapped[str] = mapped_column(ForeignKey("enrolment_tokens.id"))
+    created: Mapped[datetime]
+    revoked: Mapped[datetime | None]
+
+
+class AuditEntry(Table):
+    """Who did what to whom, or was not let: never changed, and free of secrets."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(100))
+    action: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(Utf8())
+    outcome: Mapped[str] = mapped_column(String(16))
 
 
 class StudyTally(Table):

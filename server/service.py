@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from server import migrations
 from server.database import Database
+from server.doorkeeper import Keeper
 from server.frozen import Frozen
 from server.orchestrator import Orchestrator, Pace
 from server.settings import Settings
@@ -28,6 +29,7 @@ class Service:
     frozen: Frozen
     watch: Watch
     orchestrator: Orchestrator
+    keeper: Keeper
 
 
 @asynccontextmanager
@@ -49,7 +51,8 @@ async def run_service(
         await orchestrator.resume()  # before a device hears that a deadline has passed
         ticker = asyncio.create_task(orchestrator.run())
         try:
-            yield Service(settings, store, Frozen(store), watch, orchestrator)
+            keeper = Keeper(settings, store.access)
+            yield Service(settings, store, Frozen(store), watch, orchestrator, keeper)
         finally:
             watch.release()
             ticker.cancel()

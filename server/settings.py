@@ -30,6 +30,16 @@ class Settings(BaseSettings):
     most_delta: float = Field(
         default=1e-3, ge=0, lt=1, description="The same of delta: odds that a report tells more."
     )
+    open: bool = Field(
+        default=False, description="Ask nobody for credentials: for trials on one machine."
+    )
+    access_seconds: float = Field(
+        default=5.0, gt=0, le=300, description="How long what is revoked may still be taken."
+    )
+    most_failures: int = Field(
+        default=30, ge=1, description="Refused credentials a minute and address."
+    )
+    most_requests: int = Field(default=1200, ge=1, description="Requests a minute and credential.")
     max_upload_bytes: int = Field(
         default=64 * 2**20, ge=1024, description="The largest binary body accepted."
     )

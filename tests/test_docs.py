@@ -58,5 +58,5 @@ def test_the_documents_show_each_command() -> None:
 def test_the_readme_asks_from_python(tmp_path: Path) -> None:
     (code,) = blocks(ROOT / "README.md", "python")
     assert HERE in code
-    with Service(tmp_path) as service:
+    with Service(tmp_path, is_open=True) as service:
         exec(compile(code.replace(HERE, service.url), "README.md", "exec"), {})  # noqa: S102

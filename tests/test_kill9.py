@@ -36,7 +36,7 @@ BEFORE = {phase: step for step, phase in lost_in(TERMS.mode).items()}
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path) as running:
+    with Service(tmp_path, is_open=True) as running:
         yield running
 
 

@@ -41,7 +41,7 @@ def test_every_label_of_the_page_is_in_the_code_and_the_other_way_round() -> Non
     purposes = set(re.findall(r'"blindtally v1 ([a-z ]+)\\0"', PAGE))
     plain = {label for label in labels(PAGE) if not label.startswith("blindtally v1 ")}
     assert plain == labels(CODE)
-    assert len(plain) == 7
+    assert len(plain) == 8
     assert purposes == set(re.findall(r'Purpose\(self\.label, "([a-z ]+)"', CODE))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
@@ -98,7 +99,8 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
         console.print(f"[dim]starting a server; everything is kept in[/] {folder}/")
         with service, Screen(console, setup.rounds) as screen:
             watchers = Watchers(screen.step, screen.round, service.check)
-            return run(service.url, setup, watchers, settings)
+            crew = replace(setup.crew, key=service.key, token=service.token)
+            return run(service.url, replace(setup, crew=crew), watchers, settings)
     except KeyboardInterrupt:
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
         raise typer.Exit(130) from None
@@ -139,7 +141,7 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
 def _serve_again(folder: Path) -> str:
     program = Path(sys.argv[0])
     named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
-    return f"{named} serve --database sqlite:///{folder / 'blindtally.db'}"
+    return f"{named} serve --open --database sqlite:///{folder / 'blindtally.db'}"
 
 
 def _folder(out: Path | None) -> Path:

@@ -57,7 +57,7 @@ def run(url: str, setup: Setup, watchers: Watchers, settings: dict[str, Any]) ->
         InexactError: if a sum is not the sum of its survivors' vectors.
     """
     began = time.monotonic()
-    with Analyst(url) as analyst:
+    with Analyst(url, setup.crew.key) as analyst:
         study = create(analyst, setup)
         played, rounds = follow(url, analyst, study, setup, watchers)
         rows = analyst.heavy_hitters(study.id)

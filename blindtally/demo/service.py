@@ -10,8 +10,11 @@ from typing import Final, Self
 
 import httpx
 
+from blindtally.access import admit
+
 PROGRAM: Final = (sys.executable, "-m", "blindtally")
 START_SECONDS: Final = 30.0
+MOST_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS = 0.05
 _TAIL = 15  # lines
@@ -22,9 +25,15 @@ class ServiceDownError(RuntimeError):
 
 
 class Service:
-    """A server on a port of this machine, with its database and log in `folder`."""
+    """A server on a port of this machine, with its database and log in `folder`.
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    Unless it `is_open`, it lets in who shows `key`, and devices by `token`, made when it starts.
+    """
+
+    def __init__(self, folder: Path, port: int = 0, *, is_open: bool = False) -> None:
+        self.is_open = is_open
+        self.key: str | None = None
+        self.token: str | None = None
         self.database = folder / "blindtally.db"
         self.log = folder / "server.log"
         self.port = port or free_port()
@@ -51,7 +60,13 @@ class Service:
 
     def arguments(self) -> list[str]:
         """Return the arguments of `blindtally` that serve this database."""
-        return ["serve", "--port", str(self.port), "--database", f"sqlite:///{self.database}"]
+        access = ["--open"] if self.is_open else []
+        return ["serve", *access, "--port", str(self.port), "--database", self.database_url]
+
+    @property
+    def database_url(self) -> str:
+        """Return the URL of its database."""
+        return f"sqlite:///{self.database}"
 
     def start(self) -> None:
         """Start the server; return once it is ready.
@@ -59,6 +74,8 @@ class Service:
         Raises:
             ServiceDownError: if it ends, or is not ready in `START_SECONDS`.
         """
+        if not self.is_open and self.key is None:
+            self.key, self.token = admit(self.database_url, "demo", MOST_DEVICES)
         command = [*PROGRAM, *self.arguments()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program

@@ -11,10 +11,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from protocol.messages import HeavyHitter, HeavyHitterPage
 from server.api.parts import StudyId, problems
+from server.api.rights import needs
+from server.credentials import Right
 from server.refusals import malformed
 from server.service import Served
 
-router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"])
+router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"], dependencies=[needs(Right.READ)])
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for code
 _BOTH: dict[str, Any] = {
     "model": HeavyHitterPage,

@@ -15,15 +15,22 @@ from server.problems import MEDIA_TYPE
 _OWN = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
+_CREDENTIALS = {
+    "key": "An API key, unless the service is open.",
+    "token": "An enrolment token, which lets a device's identity in.",
+    "credential": "What a device was let in with; of its own choice where the service is open.",
+}
+
+
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the document of `app`."""
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
             _describe_problems(operation["responses"])
-            _describe_ticket(operation)
+            _describe_credential(path, operation)
     components = document["components"]
     schemas = components["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -31,7 +38,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= problem.pop("$defs", {})
     schemas["Problem"] = problem
-    components["securitySchemes"] = {"ticket": {"type": "http", "scheme": "bearer"}}
+    components["securitySchemes"] = {
+        name: {"type": "http", "scheme": "bearer", "description": what}
+        for name, what in _CREDENTIALS.items()
+    }
     return document
 
 
@@ -50,10 +60,16 @@ def _describe_problems(responses: dict[str, Any]) -> None:
             }
 
 
-def _describe_ticket(operation: dict[str, Any]) -> None:
-    """Name the ticket as what it is, a credential, and not as one more header."""
+def _describe_credential(path: str, operation: dict[str, Any]) -> None:
+    """Name what is shown as what it is, a credential, and not as one more header."""
     parameters = operation.get("parameters", [])
     others = [each for each in parameters if each["name"].lower() != "authorization"]
     if len(others) < len(parameters):
         operation["parameters"] = others
-        operation["security"] = [{"ticket": []}]
+    if path == "/v1/devices":
+        operation["security"] = [{"token": []}]
+    elif len(others) < len(parameters):
+        operation["security"] = [{"credential": []}]
+    elif path.startswith("/v1/"):
+        is_devices = "devices" in operation.get("tags", ())
+        operation["security"] = [{"key": []}, *([{"credential": []}] if is_devices else []), {}]

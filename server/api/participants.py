@@ -28,6 +28,8 @@ from secagg.cohort import Entry, advertisement
 from secagg.keys import PublicKeys, is_signed
 from server.api.parts import OCTETS_OUT, RoundNumber, StudyId, Wait, json_only, problems
 from server.api.placed import Placed, Ticket, blame, past, refuse_silent
+from server.api.rights import Caller, needs, only_itself
+from server.credentials import Right
 from server.limits import OCTETS
 from server.refusals import Refusal, malformed, out_of_phase
 from server.service import Served, Service
@@ -42,13 +44,14 @@ _QUESTION = problems(401, 404, 409, 410, 422)
 @router.post(
     "/studies/{study}/rounds/{number}/participants",
     status_code=201,
-    dependencies=[Depends(json_only)],
+    dependencies=[needs(Right.TAKE_PART), Depends(json_only)],
     responses={
         200: {"model": Seat, "description": "This device has its seat already."},
         **problems(400, 401, 403, 404, 409, 413, 415, 422),
     },
 )
-async def join(
+async def join(  # noqa: PLR0917 - FastAPI passes them by name
+    caller: Caller,
     ticket: Ticket,
     study: StudyId,
     number: RoundNumber,
@@ -56,7 +59,12 @@ async def join(
     response: Response,
     service: Served,
 ) -> Seat:
-    """Take part in a round. The ticket is the device's own choice; keep it to yourself."""
+    """Take part in a round.
+
+    The ticket is the credential that the device was let in with, or, where the service asks
+    nobody, 32 random bytes of its own choice; keep it to yourself.
+    """
+    only_itself(caller, wish.identity)
     plan = await service.frozen.plan((study, number))
     with blame():
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))

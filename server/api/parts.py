@@ -49,6 +49,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 _MEANING = {
+    429: "Too many requests, or too many refused ones: come back after Retry-After.",
     400: "The body is not JSON, or ended too early.",
     401: "The ticket is missing or not this participant's.",
     403: "The registrar did not sign this identity, or it is barred from the study.",

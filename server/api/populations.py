@@ -10,6 +10,8 @@ from protocol.messages import PopulationName, PopulationPage, PopulationRequest,
 from protocol.privacy.ledger import Statement
 from protocol.privacy.loss import LEAST_DELTA
 from server.api.parts import StudyId, json_only, problems
+from server.api.rights import Caller, needs
+from server.credentials import Right
 from server.service import Served
 
 router = APIRouter(prefix="/v1", tags=["privacy"])
@@ -24,26 +26,32 @@ _DELTA = 1e-6
 @router.put(
     "/populations/{name}",
     status_code=201,
-    dependencies=[Depends(json_only)],
-    responses={200: {"model": PopulationView}, **problems(400, 409, 413, 415, 422)},
+    dependencies=[needs(Right.WRITE), Depends(json_only)],
+    responses={200: {"model": PopulationView}, **problems(400, 401, 403, 409, 413, 415, 422)},
 )
 async def create(
-    name: Name, request: PopulationRequest, response: Response, service: Served
+    name: Name, request: PopulationRequest, response: Response, service: Served, caller: Caller
 ) -> PopulationView:
     """Create a population with a budget, which its studies share and which never changes."""
     view, is_new = await service.store.populations.create(name, request)
-    if not is_new:
+    if is_new:
+        await service.store.access.note(str(caller), "create population", name)
+    else:
         response.status_code = 200
     return view
 
 
-@router.get("/populations", responses=problems())
+@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(401, 403))
 async def page(service: Served) -> PopulationPage:
     """List all populations."""
     return PopulationPage(populations=await service.store.populations.page())
 
 
-@router.get("/populations/{name}/privacy", responses=problems(404, 422))
+@router.get(
+    "/populations/{name}/privacy",
+    dependencies=[needs(Right.READ)],
+    responses=problems(401, 403, 404, 422),
+)
 async def of_population(name: Name, service: Served, delta: Delta = None) -> Statement:
     """Say what the studies of a population tell of a device, whom, and what is left."""
     ledger = await service.store.populations.ledger(name)
@@ -51,7 +59,12 @@ async def of_population(name: Name, service: Served, delta: Delta = None) -> Sta
     return await asyncio.to_thread(ledger.statement, delta or ledger.budget.delta)
 
 
-@router.get("/studies/{study}/privacy", tags=["studies"], responses=problems(404, 422))
+@router.get(
+    "/studies/{study}/privacy",
+    tags=["studies"],
+    dependencies=[needs(Right.READ)],
+    responses=problems(401, 403, 404, 422),
+)
 async def of_study(study: StudyId, service: Served, delta: Delta = None) -> Statement:
     """Say what one study tells of a device, and whom: if it runs, by all rounds that it may."""
     view = await service.store.studies.show(study)

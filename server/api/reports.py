@@ -11,6 +11,8 @@ from protocol.report import Report, packed_bytes
 from secagg.keys import check_identity
 from server.api.parts import OCTETS_IN, RoundNumber, StudyId, problems
 from server.api.placed import blame
+from server.api.rights import Caller, needs, only_itself
+from server.credentials import Right
 from server.limits import read_body
 from server.refusals import Refusal, malformed
 from server.service import Served
@@ -23,13 +25,20 @@ Reporter = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The devic
 @router.put(
     "/{identity}",
     status_code=204,
-    responses=problems(400, 403, 404, 409, 413, 415, 422),
+    dependencies=[needs(Right.TAKE_PART)],
+    responses=problems(400, 401, 403, 404, 409, 413, 415, 422),
     openapi_extra=OCTETS_IN,
 )
 async def put_report(
-    study: StudyId, number: RoundNumber, identity: Reporter, request: Request, service: Served
+    study: StudyId,
+    number: RoundNumber,
+    identity: Reporter,
+    request: Request,
+    service: Served,
+    caller: Caller,
 ) -> None:
     """Send a report, once a study: what it costs is added to what the device spent before."""
+    only_itself(caller, identity)
     plan = await service.frozen.plan((study, number))
     mechanism = REPORTING.get(plan.mechanism)
     if mechanism is None:

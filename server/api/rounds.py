@@ -6,6 +6,8 @@ from fastapi import APIRouter, Query, Response
 
 from protocol.messages import ProblemType, RoundPage, RoundView
 from server.api.parts import OCTETS_OUT, CohortNumber, RoundNumber, StudyId, Wait, problems
+from server.api.rights import needs
+from server.credentials import Right
 from server.limits import OCTETS
 from server.refusals import Refusal
 from server.service import Served
@@ -15,7 +17,7 @@ router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last round already known.")]
 
 
-@router.get("", responses=problems(404, 422))
+@router.get("", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
 async def page(
     study: StudyId,
     service: Served,
@@ -28,7 +30,12 @@ async def page(
     return RoundPage(rounds=shown, next=shown[-1].number if len(rounds) > limit else None)
 
 
-@router.get("/open", responses=problems(404, 409, 422), tags=["devices"])
+@router.get(
+    "/open",
+    dependencies=[needs(Right.READ, Right.TAKE_PART)],
+    responses=problems(401, 403, 404, 409, 422),
+    tags=["devices"],
+)
 async def open_round(
     study: StudyId, service: Served, after: After = 0, wait: Wait = 0
 ) -> RoundView:
@@ -41,7 +48,7 @@ async def open_round(
     return view
 
 
-@router.get("/{number}", responses=problems(404, 422))
+@router.get("/{number}", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
 async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundView:
     """Show one round: its plan, how far each cohort is, what its sum said."""
     return await service.store.rounds.show(study, number)
@@ -49,6 +56,7 @@ async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundVie
 
 @router.get(
     "/{number}/cohorts/{cohort}/sum",
+    dependencies=[needs(Right.READ)],
     response_class=Response,
     responses={200: OCTETS_OUT, **problems(404, 409, 410, 422)},
 )

@@ -6,6 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from server.api.parts import StudyId, json_only, problems
+from server.api.rights import Caller, needs
+from server.credentials import Right
 from server.refusals import Refusal, malformed
 from server.service import Served
 from server.watch import study_bell
@@ -16,10 +18,12 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"])
 @router.post(
     "",
     status_code=201,
-    dependencies=[Depends(json_only)],
-    responses=problems(400, 404, 409, 413, 415, 422),
+    dependencies=[needs(Right.WRITE), Depends(json_only)],
+    responses=problems(400, 401, 403, 404, 409, 413, 415, 422),
 )
-async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
+async def create(
+    request: StudyRequest, response: Response, service: Served, caller: Caller
+) -> StudyView:
     """Create a study, and start it at once if `start` says so."""
     try:
         settings = service.settings
@@ -27,12 +31,13 @@ async def create(request: StudyRequest, response: Response, service: Served) -> 
         study = await service.store.studies.create(request, settings.max_upload_bytes, most)
     except ValueError as error:
         raise malformed(str(error)) from None
+    await service.store.access.note(str(caller), "create study", study.id)
     response.headers["Location"] = f"/v1/studies/{study.id}"
     service.orchestrator.wake()
     return study
 
 
-@router.get("", responses=problems(404, 422))
+@router.get("", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -44,28 +49,38 @@ async def page(
     return StudyPage(studies=shown, next=shown[-1].id if len(studies) > limit else None)
 
 
-@router.get("/{study}", responses=problems(404))
+@router.get("/{study}", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404))
 async def show(study: StudyId, service: Served) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)
 
 
-@router.post("/{study}/start", responses=problems(404, 409))
-async def start(study: StudyId, service: Served) -> StudyView:
+@router.post(
+    "/{study}/start",
+    dependencies=[needs(Right.WRITE)],
+    responses=problems(401, 403, 404, 409),
+)
+async def start(study: StudyId, service: Served, caller: Caller) -> StudyView:
     """Start a study: its first round opens. Starting a running one changes nothing."""
     try:
         view = await service.store.studies.start(study)
     except ValueError as error:  # an older program accepted it
         raise Refusal(ProblemType.WRONG_STATE, str(error)) from None
+    await service.store.access.note(str(caller), "start study", study)
     service.orchestrator.wake()
     service.watch.ring(study_bell(study))
     return view
 
 
-@router.post("/{study}/stop", responses=problems(404))
-async def stop(study: StudyId, service: Served) -> StudyView:
+@router.post(
+    "/{study}/stop",
+    dependencies=[needs(Right.WRITE)],
+    responses=problems(401, 403, 404),
+)
+async def stop(study: StudyId, service: Served, caller: Caller) -> StudyView:
     """Stop a study: its running round fails, no other opens. What is over stays as it is."""
     view = await service.store.studies.stop(study)
+    await service.store.access.note(str(caller), "stop study", study)
     service.orchestrator.wake()
     service.watch.ring(study_bell(study))
     return view

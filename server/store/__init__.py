@@ -12,6 +12,7 @@ from datetime import datetime
 from random import Random
 
 from server.database import Database
+from server.store.access import Access
 from server.store.answers import Answers
 from server.store.cohorts import Cohorts
 from server.store.messages import Messages
@@ -35,6 +36,7 @@ class Store:
     reports: Reports
     answers: Answers
     populations: Populations
+    access: Access
 
 
 def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> Store:
@@ -49,4 +51,5 @@ def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> 
         Reports(database, now),
         Answers(database),
         Populations(database, now),
+        Access(database, now, rng),
     )

@@ -17,7 +17,7 @@ from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(tmp_path_factory.mktemp("service")) as running:
+    with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
         yield running
 
 

@@ -28,7 +28,7 @@ TERMS = Terms(cohort_size=40, minimum=20)
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Service(tmp_path_factory.mktemp("service")) as running:
+    with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
         yield running.url
 
 

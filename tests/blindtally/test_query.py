@@ -34,7 +34,10 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
     One of 84 cells has noise with odds of a tenth, several or more of it with less than 1%.
     """
-    with Service(tmp_path_factory.mktemp("service")) as running, Analyst(running.url) as analyst:
+    with (
+        Service(tmp_path_factory.mktemp("service"), is_open=True) as running,
+        Analyst(running.url) as analyst,
+    ):
         study = analyst.create("numbers", QUESTION, TERMS, rounds=1)
         asyncio.run(play(running.url, study))
         assert analyst.wait(study.id).state == "finished"

@@ -33,7 +33,9 @@ REQUEST = StudyRequest(
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
-    settings = Settings(database_url=f"sqlite:///{tmp_path / 'service.db'}", pace_seconds=0.01)
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path / 'service.db'}", pace_seconds=0.01, open=True
+    )
     made = create_app(settings, lambda: datetime.now(UTC), SystemRandom())
     async with made.router.lifespan_context(made):
         yield made

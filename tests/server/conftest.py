@@ -70,7 +70,7 @@ def serve(clock: Clock) -> Serve:
 
     @asynccontextmanager
     async def run(url: str, **settings: Any) -> AsyncIterator[Served]:
-        quick = {"poll_seconds": 0.05, "pace_seconds": 0.005, "busy_timeout": 5.0}
+        quick = {"poll_seconds": 0.05, "pace_seconds": 0.005, "busy_timeout": 5.0, "open": True}
         app = create_app(
             Settings(database_url=url, **(quick | settings)), clock, Random(os.getpid())
         )

@@ -32,7 +32,17 @@ class Process:
 
 @contextmanager
 def running(database_url: str) -> Iterator[Process]:
-    command = [sys.executable, "-m", "blindtally", "serve", "--port", "0", "--log-level", "warning"]
+    command = [
+        sys.executable,
+        "-m",
+        "blindtally",
+        "serve",
+        "--open",
+        "--port",
+        "0",
+        "--log-level",
+        "warning",
+    ]
     popen = subprocess.Popen(
         [*command, "--database", database_url], stdout=subprocess.PIPE, text=True
     )

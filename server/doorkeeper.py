@@ -1,0 +1,148 @@
+"""Asks who it is before anything else: before a body is read, and before what exists is told.
+
+A closed service answers strangers alike, whatever they name. Whoever shows bad credentials
+too often from one address waits; so does whoever asks too much with a good one. An open service
+asks nobody: it is for trials on one machine.
+"""
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from cachetools import TTLCache
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from protocol.messages import ProblemType
+from server.credentials import ANYBODY, Principal, bearer, digest
+from server.database import UNAVAILABLE
+from server.problems import respond, unavailable
+from server.refusals import Refusal
+from server.settings import Settings
+from server.store.access import Access
+
+_PUBLIC: Final = frozenset(
+    {"/", "/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+)
+_OWN: Final = ("/v1/participants/", "/v1/devices")  # these look at tickets and tokens themselves
+_MOST_KNOWN = 100_000
+_WAIT = "10"  # seconds
+
+
+@dataclass(slots=True)
+class Rates:
+    """How often, a minute, an address may fail, and a credential may ask."""
+
+    failures: RateLimitItemPerMinute
+    requests: RateLimitItemPerMinute
+    limiter: SlidingWindowCounterRateLimiter = field(
+        default_factory=lambda: SlidingWindowCounterRateLimiter(MemoryStorage())
+    )
+
+    def may_try(self, address: str) -> bool:
+        """Return whether an address has not yet failed too often."""
+        return self.limiter.test(self.failures, "failures", address)
+
+    def failed(self, address: str) -> None:
+        """Count a failure."""
+        self.limiter.hit(self.failures, "failures", address)
+
+    def asks(self, name: str) -> bool:
+        """Count a request; return whether there is room for it."""
+        return self.limiter.hit(self.requests, "requests", name)
+
+
+class Keeper:
+    """What one process knows of who is let in."""
+
+    def __init__(self, settings: Settings, access: Access) -> None:
+        self.is_open = settings.open
+        self._access = access
+        self._known: TTLCache[bytes, Principal] = TTLCache(
+            _MOST_KNOWN, settings.access_seconds, timer=monotonic
+        )
+        self._rates = Rates(
+            RateLimitItemPerMinute(settings.most_failures),
+            RateLimitItemPerMinute(settings.most_requests),
+        )
+
+    def admit(self, address: str) -> None:
+        """Refuse an address that has failed too often.
+
+        Raises:
+            Refusal: if it has.
+        """
+        if not self.is_open and not self._rates.may_try(address):
+            detail = "too many requests without a good credential: wait"
+            raise Refusal(ProblemType.TOO_MANY, detail)
+
+    async def fail(self, address: str, action: str, subject: str) -> None:
+        """Note that `address` was refused."""
+        self._rates.failed(address)
+        await self._access.note(f"address {address}"[:100], action, subject[:200], "refused")
+
+    async def principal(self, secret: str | None) -> Principal | None:
+        """Return who shows `secret`, if it is good.
+
+        Raises:
+            Refusal: if it asks too often.
+        """
+        if secret is None:
+            return None
+        key = digest(secret)
+        found = self._known.get(key)
+        if found is None:
+            found = await self._access.principal(key)
+            if found is None:
+                return None
+            self._known[key] = found
+        if not self._rates.asks(found.name):
+            raise Refusal(ProblemType.TOO_MANY, "too many requests with this credential: wait")
+        return found
+
+
+class Doorkeeper:
+    """Lets requests pass whose credential is good, with `principal` in their state."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it unread."""
+        if scope["type"] != "http" or scope["path"] in _PUBLIC:
+            await self._app(scope, receive, send)
+            return
+        keeper: Keeper = scope["app"].state.service.keeper
+        try:
+            scope.setdefault("state", {})["principal"] = await _principal(keeper, scope)
+        except Refusal as refusal:
+            await respond(refusal, {"Retry-After": _WAIT})(scope, receive, send)
+            return
+        except UNAVAILABLE as error:
+            await unavailable(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+async def _principal(keeper: Keeper, scope: Scope) -> Principal:
+    if keeper.is_open or scope["path"].startswith(_OWN):
+        keeper.admit(address(scope))
+        return ANYBODY
+    keeper.admit(address(scope))
+    secret = bearer(Headers(scope=scope).get("authorization"))
+    found = await keeper.principal(secret)
+    if found is None:
+        action = f"{scope['method']} without credential" if secret is None else "bad credential"
+        await keeper.fail(address(scope), action[:32], scope["path"])
+        detail = "Authorization: Bearer and an API key, or a device's credential, are needed"
+        raise Refusal(ProblemType.NOT_AUTHORISED, detail)
+    return found
+
+
+def address(scope: Scope) -> str:
+    """Return the address that a request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"

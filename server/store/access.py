@@ -1,0 +1,173 @@
+"""Keys, tokens, devices and the audit trail: who may do what, and who did."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from protocol.messages import AuditRecord, ProblemType
+from server.credentials import API_KEY, ENROLMENT_TOKEN, Principal, Right, digest, make
+from server.database import Database, reading, writing
+from server.refusals import Refusal
+from server.schema import ApiKey, AuditEntry, EnrolledDevice, EnrolmentToken
+
+_ID_BYTES = 6
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The book of who is let in."""
+
+    database: Database
+    now: Callable[[], datetime]
+    rng: Random
+
+    @writing
+    def create_key(
+        self, session: Session, name: str, scopes: Collection[Right], lasting: timedelta | None
+    ) -> tuple[str, str]:
+        """Keep a new key; return its id and its text, which nobody can be told again."""
+        secret, now = make(API_KEY, self.rng), self.now()
+        row = ApiKey(
+            id=self.rng.randbytes(_ID_BYTES).hex(),
+            name=name,
+            scopes=sorted(scope.value for scope in scopes),
+            digest=digest(secret),
+            created=now,
+            expires=now + lasting if lasting else None,
+        )
+        session.add(row)
+        self._note(session, COMMAND_LINE, "create key", row.id)
+        return row.id, secret
+
+    @reading
+    def keys(self, session: Session) -> tuple[ApiKey, ...]:
+        """Return all keys, oldest first."""
+        return tuple(session.scalars(select(ApiKey).order_by(ApiKey.created, ApiKey.id)))
+
+    @writing
+    def create_token(
+        self, session: Session, name: str, uses: int, lasting: timedelta | None
+    ) -> tuple[str, str]:
+        """Keep a new token for so many identities; return its id and its text, as `create_key`."""
+        secret, now = make(ENROLMENT_TOKEN, self.rng), self.now()
+        row = EnrolmentToken(
+            id=self.rng.randbytes(_ID_BYTES).hex(),
+            name=name,
+            digest=digest(secret),
+            uses=uses,
+            used=0,
+            created=now,
+            expires=now + lasting if lasting else None,
+        )
+        session.add(row)
+        self._note(session, COMMAND_LINE, "create token", row.id)
+        return row.id, secret
+
+    @reading
+    def tokens(self, session: Session) -> tuple[EnrolmentToken, ...]:
+        """Return all tokens, oldest first."""
+        query = select(EnrolmentToken).order_by(EnrolmentToken.created, EnrolmentToken.id)
+        return tuple(session.scalars(query))
+
+    @writing
+    def revoke(self, session: Session, name: str) -> str | None:
+        """Revoke the key or token of this id, or the device of this identity.
+
+        A token takes the devices that it let in with it. Returns what it was, None if there is
+        no such thing; what is revoked stays so.
+        """
+        for kind, row in (
+            ("key", session.get(ApiKey, name)),
+            ("token", session.get(EnrolmentToken, name)),
+            ("device", session.get(EnrolledDevice, name)),
+        ):
+            if row is None:
+                continue
+            row.revoked = row.revoked or self.now()
+            if kind == "token":
+                let_in = EnrolledDevice.token == name, EnrolledDevice.revoked.is_(None)
+                session.execute(update(EnrolledDevice).where(*let_in).values(revoked=self.now()))
+            self._note(session, COMMAND_LINE, f"revoke {kind}", name)
+            return kind
+        return None
+
+    @reading
+    def principal(self, session: Session, found: bytes) -> Principal | None:
+        """Return whose key or credential has this digest, if it is good now."""
+        key = session.scalar(select(ApiKey).where(ApiKey.digest == found))
+        if key is not None:
+            is_good = not key.revoked and (key.expires is None or self.now() < key.expires)
+            return Principal(key.id, frozenset(map(Right, key.scopes))) if is_good else None
+        device = session.scalar(select(EnrolledDevice).where(EnrolledDevice.digest == found))
+        if device is None or device.revoked:
+            return None
+        return Principal(device.identity, frozenset({Right.TAKE_PART}), device.identity)
+
+    @writing
+    def enrol(self, session: Session, token: bytes, identity: str, credential: bytes) -> bool:
+        """Let an identity in by the token of this digest; True if it was not in before.
+
+        Raises:
+            Refusal: if the token is unknown, over, revoked or used up, the identity has another
+                credential, or is revoked.
+        """
+        query = select(EnrolmentToken).where(EnrolmentToken.digest == token).with_for_update()
+        row = session.scalar(query)
+        if row is None or row.revoked or (row.expires and self.now() >= row.expires):
+            raise Refusal(ProblemType.NOT_AUTHORISED, "this enrolment token is not good here")
+        device = session.get(EnrolledDevice, identity)
+        if device is not None:
+            if device.revoked:
+                raise Refusal(ProblemType.FORBIDDEN, "this identity was revoked")
+            if (device.digest, device.token) != (credential, row.id):
+                raise Refusal(ProblemType.CONFLICT, "this identity has another credential")
+            return False
+        if row.used >= row.uses:
+            detail = f"this enrolment token has let in the {row.uses} that it was made for"
+            raise Refusal(ProblemType.FORBIDDEN, detail)
+        if session.scalar(select(EnrolledDevice).where(EnrolledDevice.digest == credential)):
+            raise Refusal(ProblemType.CONFLICT, "this credential is another identity's")
+        row.used += 1
+        session.add(
+            EnrolledDevice(identity=identity, digest=credential, token=row.id, created=self.now())
+        )
+        self._note(session, f"token {row.id}", "enrol", identity)
+        return True
+
+    @writing
+    def note(
+        self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
+    ) -> None:
+        """Add to the audit trail."""
+        self._note(session, actor, action, subject, outcome)
+
+    def _note(
+        self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
+    ) -> None:
+        entry = AuditEntry(
+            at=self.now(), actor=actor, action=action, subject=subject, outcome=outcome
+        )
+        session.add(entry)
+
+    @reading
+    def trail(self, session: Session, limit: int, before: int | None) -> tuple[AuditRecord, ...]:
+        """Return the newest entries of the audit trail before the one of number `before`."""
+        query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditEntry.id < before)
+        return tuple(
+            AuditRecord(
+                id=row.id,
+                at=row.at,
+                actor=row.actor,
+                action=row.action,
+                subject=row.subject,
+                outcome=row.outcome,
+            )
+            for row in session.scalars(query)
+        )

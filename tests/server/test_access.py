@@ -1,0 +1,283 @@
+"""A closed service: strangers learn nothing, and everybody does what it may and no more."""
+
+import asyncio
+from base64 import urlsafe_b64decode
+from datetime import timedelta
+from hashlib import sha256
+from random import Random, SystemRandom
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from client.enrolment import make_credential
+from protocol.messages import Enrolment, RoundView, possession
+from secagg.keys import Identity
+from server.credentials import ENROLMENT_TOKEN, Right, digest, make
+from server.store.access import Access
+from tests.server.conftest import Serve
+from tests.server.device import Device
+from tests.server.harness import Served, study_request
+
+OF = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
+EVERYTHING = (Right.READ, Right.WRITE, Right.OPERATE)
+
+
+def book(served: Served) -> Access:
+    access: Access = served.app.state.service.store.access
+    return access
+
+
+def showing(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def keyed(served: Served, *scopes: Right, days: float | None = None) -> dict[str, str]:
+    lasting = timedelta(days=days) if days else None
+    _, secret = await book(served).create_key("test", scopes or EVERYTHING, lasting)
+    return showing(secret)
+
+
+async def study_of(served: Served, head: dict[str, str]) -> str:
+    response = await served.client.post("/v1/studies", json=study_request(), headers=head)
+    assert response.status_code == 201, response.text
+    return str(response.json()["id"])
+
+
+def application(identity: Identity, credential: str, **changes: Any) -> dict[str, Any]:
+    raw = sha256(urlsafe_b64decode(credential + "=")).digest()
+    signature = identity.sign(possession(raw))
+    said = Enrolment(
+        identity=identity.public.hex(), credential=raw.hex(), signature=signature.hex()
+    )
+    return said.model_dump() | changes
+
+
+async def enrolled(served: Served, token: str, identity: Identity) -> str:
+    credential = make_credential(SystemRandom())
+    asked = application(identity, credential)
+    response = await served.client.post("/v1/devices", json=asked, headers=showing(token))
+    assert response.status_code == 204, response.text
+    return credential
+
+
+def problem(response: httpx.Response, status: int, kind: str) -> str:
+    assert response.status_code == status, response.text
+    assert response.json()["type"].endswith(f":{kind}")
+    return str(response.json()["detail"])
+
+
+async def paths(served: Served) -> list[tuple[str, str]]:
+    """Return the methods and paths of the API, with names of things that are not there."""
+    document = (await served.client.get("/openapi.json")).json()
+    found = [(m.upper(), path) for path, methods in document["paths"].items() for m in methods]
+    assert len(found) > 25
+    return [
+        (method, path.format(**OF, participant="ab" * 8, identity="0" * 64))
+        for method, path in found
+        if path not in ("/healthz", "/readyz")
+    ]
+
+
+async def test_a_stranger_is_answered_alike_wherever_it_asks(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, most_failures=10_000) as served:
+        study = await study_of(served, await keyed(served))
+        for method, path in await paths(served):
+            for one in {path, path.replace(OF["study"], study)}:
+                for head in ({}, showing(make("btk_", SystemRandom()))):
+                    answer = await served.client.request(method, one, headers=head, json={})
+                    if one != "/v1/devices":  # which looks at what it is sent first
+                        problem(answer, 401, "not-authorised")
+                        assert "WWW-Authenticate" in answer.headers
+                    assert study not in answer.text
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            assert (await served.client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("right", "method", "path"),
+    [
+        (Right.WRITE, "POST", "/v1/studies"),
+        (Right.WRITE, "POST", "/v1/studies/{study}/stop"),
+        (Right.READ, "GET", "/v1/studies/{study}"),
+        (Right.READ, "GET", "/v1/studies/{study}/heavy-hitters"),
+        (Right.OPERATE, "GET", "/v1/audit"),
+    ],
+)
+async def test_a_key_does_what_its_scopes_say_and_no_more(
+    serve: Serve, sqlite_url: str, right: Right, method: str, path: str
+) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        study = await study_of(served, await keyed(served))
+        others = [one for one in EVERYTHING if one is not right]
+        asked = (method, path.format(study=study))
+        for head, is_let in (
+            (await keyed(served, right), True),
+            (await keyed(served, *others), False),
+        ):
+            answer = await served.client.request(*asked, headers=head, json=study_request())
+            if is_let:
+                assert answer.is_success, answer.text
+            else:
+                assert right in problem(answer, 403, "forbidden")
+        refused = [e for e in await book(served).trail(50, None) if e.outcome == "refused"]
+        assert [path.format(study=study) in e.subject for e in refused] == [True]
+
+
+async def test_a_key_that_is_over_or_revoked_is_no_key(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, access_seconds=0.01) as served:
+        ending, revoked = await keyed(served, days=1), await keyed(served)
+        (_, second) = await book(served).keys()
+        for head in (ending, revoked):
+            assert (await served.client.get("/v1/studies", headers=head)).status_code == 200
+        assert await book(served).revoke(second.id) == "key"
+        served.clock.advance(24 * 3600)
+        await asyncio.sleep(0.05)  # what was known is forgotten
+        for head in (ending, revoked):
+            answer = await served.client.get("/v1/studies", headers=head)
+            problem(answer, 401, "not-authorised")
+
+
+async def test_a_device_speaks_for_itself_only(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        head = await keyed(served)
+        study = await study_of(served, head)
+        _, token = await book(served).create_token("phones", 3, None)
+        device = Device(served.client, "one", {"ab": 1}, Random(1), None)
+        credential = await enrolled(served, token, device.identity)
+        other = await enrolled(served, token, Identity.generate(Random(7)))
+        path = f"/v1/studies/{study}/rounds/open"
+        answer = await served.client.get(path, headers=showing(credential), params={"wait": 10})
+        view = RoundView.model_validate_json(answer.content)
+        device.view, device.headers = view, showing(other)
+        problem(await device.apply(study, 1), 403, "forbidden")
+        device.headers = showing(credential)
+        await device.join(study, view)
+        for secret in (other, head["Authorization"].removeprefix("Bearer ")):
+            device.headers = showing(secret)
+            problem(await device.get("roster", wait=0), 401, "not-authorised")
+        device.headers = showing(credential)
+        assert (await device.get("roster", wait=0)).status_code == 202
+        for what in (f"/v1/studies/{study}", "/v1/audit", f"/v1/studies/{study}/rounds/1"):
+            answer = await served.client.get(what, headers=showing(credential))
+            problem(answer, 403, "forbidden")
+        unknown = await served.client.get(
+            "/v1/participants/abcd/roster", headers=showing(credential)
+        )
+        device.headers = showing(other)
+        wrong = await device.get("roster", wait=0)
+        assert unknown.json() == wrong.json()  # a stranger cannot tell which seats there are
+
+
+async def test_a_token_lets_in_so_many_and_the_same_again(serve: Serve, database_url: str) -> None:
+    async with serve(database_url, open=False) as served:
+        name, token = await book(served).create_token("two", 2, None)
+        first, second, third = (Identity.generate(Random(n)) for n in range(3))
+        credential = await enrolled(served, token, first)
+        again = application(first, credential)
+        post = served.client.post
+        assert (await post("/v1/devices", json=again, headers=showing(token))).status_code == 204
+        another = application(first, make_credential(SystemRandom()))
+        problem(await post("/v1/devices", json=another, headers=showing(token)), 409, "conflict")
+        stolen = application(second, credential)
+        problem(await post("/v1/devices", json=stolen, headers=showing(token)), 409, "conflict")
+        await enrolled(served, token, second)
+        late = application(third, make_credential(SystemRandom()))
+        answer = await post("/v1/devices", json=late, headers=showing(token))
+        assert "the 2 that" in problem(answer, 403, "forbidden")
+        assert await book(served).revoke(name) == "token"
+        answer = await post("/v1/devices", json=again, headers=showing(token))
+        problem(answer, 401, "not-authorised")
+        problem(
+            await served.client.get("/v1/studies", headers=showing(credential)),
+            401,
+            "not-authorised",
+        )
+
+
+async def test_an_enrolment_by_another_hand_is_refused(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        _, token = await book(served).create_token("phones", 9, None)
+        identity, credential = Identity.generate(Random(1)), make_credential(SystemRandom())
+        false = application(identity, credential, signature="00" * 64)
+        weak = application(identity, credential) | {"identity": "00" * 32}
+        strange = make(ENROLMENT_TOKEN, SystemRandom())
+        post = served.client.post
+        for asked in (false, weak):
+            problem(await post("/v1/devices", json=asked, headers=showing(token)), 422, "malformed")
+        true = application(identity, credential)
+        for head in (showing(strange), {}, await keyed(served)):
+            problem(await post("/v1/devices", json=true, headers=head), 401, "not-authorised")
+        assert (await book(served).tokens())[0].used == 0
+
+
+async def test_whoever_fails_too_often_waits(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, most_failures=3) as served:
+        head = await keyed(served)
+        for _ in range(3):
+            problem(await served.client.get("/v1/studies"), 401, "not-authorised")
+        answer = await served.client.get("/v1/studies")
+        problem(answer, 429, "too-many-requests")
+        assert int(answer.headers["Retry-After"]) >= 1
+        answer = await served.client.get("/v1/studies", headers=head)
+        problem(answer, 429, "too-many-requests")
+        assert len(await book(served).trail(100, None)) == 4  # one made a key, three failed
+
+
+async def test_whoever_asks_too_much_waits(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, most_requests=5) as served:
+        one, other = await keyed(served), await keyed(served)
+        for _ in range(5):
+            assert (await served.client.get("/v1/studies", headers=one)).is_success
+        answer = await served.client.get("/v1/studies", headers=one)
+        problem(answer, 429, "too-many-requests")
+        assert (await served.client.get("/v1/studies", headers=other)).is_success
+
+
+async def test_no_secret_is_kept_or_shown(
+    serve: Serve, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        head = await keyed(served)
+        key = head["Authorization"].removeprefix("Bearer ")
+        _, token = await book(served).create_token("phones", 9, None)
+        credential = await enrolled(served, token, Identity.generate(Random(1)))
+        await served.client.get("/v1/studies", headers=head)
+        await served.client.get("/v1/studies", headers=showing(token))
+        store = served.app.state.service.store
+        rows = await store.database.read(
+            lambda s: [
+                tuple(row)
+                for table in ("api_keys", "enrolment_tokens", "devices", "audit")
+                for row in s.execute(text(f"SELECT * FROM {table}"))  # noqa: S608
+            ]
+        )
+        said = capsys.readouterr()
+        for secret in (key, token, credential):
+            raw = urlsafe_b64decode(secret[-43:] + "=")
+            assert secret not in repr(rows)
+            assert not any(raw in row for row in rows)
+            assert digest(secret) in {cell for row in rows for cell in row}
+            assert secret not in said.out + said.err
+            assert secret not in repr(served.app.state.service)
+
+
+async def test_the_trail_tells_who_did_what(serve: Serve, database_url: str) -> None:
+    async with serve(database_url, open=False) as served:
+        head = await keyed(served)
+        study = await study_of(served, head)
+        await served.client.post(f"/v1/studies/{study}/stop", headers=head)
+        await served.client.get("/v1/studies/none")
+        page = (await served.client.get("/v1/audit", headers=head, params={"limit": 2})).json()
+        assert [entry["action"] for entry in page["entries"]] == [
+            "GET without credential",
+            "stop study",
+        ]
+        rest = await served.client.get("/v1/audit", headers=head, params={"before": page["next"]})
+        assert [entry["action"] for entry in rest.json()["entries"]] == [
+            "create study",
+            "create key",
+        ]
+        assert rest.json()["entries"][0]["subject"] == study
+        assert rest.json()["next"] is None
