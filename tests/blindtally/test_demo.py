@@ -45,7 +45,7 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert run.exit_code == 0, run.output
     lines = run.output.strip().splitlines()
     assert lines[-1].startswith("F1 ")
-    assert any("blindtally.db" in line and "serve --database" in line for line in lines)
+    assert any("blindtally.db" in line and "serve --open --database" in line for line in lines)
     names = {path.name for path in out.iterdir()}
     assert names == {
         "blindtally.db",
