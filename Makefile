@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports format bench clean
+.PHONY: help setup demo test check lint types imports format bench env compose-test clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/dev ## make .venv with everything that development needs
 
@@ -38,6 +38,12 @@ format: $(VENV)/dev ## put the code in order
 bench: $(VENV)/dev ## measure time and bytes of tables and of a secure sum
 	$(BIN)/python -m benchmarks.sketches
 	$(BIN)/python -m benchmarks.secagg $(ARGS)
+
+env: ## make .env with the secrets of docker-compose.yml
+	@deploy/make_env
+
+compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (minutes; as root if none runs)
+	BLINDTALLY_COMPOSE=1 $(BIN)/pytest --capture=no tests/compose
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

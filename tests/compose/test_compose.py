@@ -1,0 +1,126 @@
+"""What docker-compose.yml promises: some of it read off the file, all of it in a real engine."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.compose.engine import why_none
+from tests.compose.stand_ins import IMAGES
+
+ROOT = Path(__file__).parents[2]
+FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+LASTING = [name for name in SERVICES if name != "fleet"]
+SECRET = "PASSWORD|KEY|TOKEN"
+# What docker-compose 1.29 does not know.
+TOO_NEW_ABOVE = {"name", "include", "version"}
+TOO_NEW = {"develop", "attach", "annotations", "post_start", "pre_stop", "provider", "models"}
+
+
+def test_old_engines_know_every_key() -> None:
+    assert not TOO_NEW_ABOVE & FILE.keys()
+    for service in SERVICES.values():
+        assert not TOO_NEW & service.keys()
+        assert "start_interval" not in service["healthcheck"]
+        for one in service.get("depends_on", {}).values():
+            assert one.keys() == {"condition"}
+
+
+def test_engines_without_buildkit_know_every_line_of_the_images() -> None:
+    for path in [ROOT / "Dockerfile", *ROOT.glob("tests/compose/stand_ins/*.Dockerfile")]:
+        text = path.read_text()
+        assert not re.search(r"--mount|--chmod|--link|<<|^# *syntax", text, re.MULTILINE), path
+        assert not re.search(r"^RUN.*[^|]\|[^|]", text, re.MULTILINE), "a pipe hides failures"
+
+
+def test_no_secret_has_a_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    uses = re.findall(rf"\$\{{\w*(?:{SECRET})\w*([^}}]*)\}}", text)
+    assert uses
+    assert set(uses) == {":?run make env first"}
+    variables = [pair for one in SERVICES.values() for pair in one.get("environment", {}).items()]
+    given = {name: value for name, value in variables if re.search(SECRET, name)}
+    assert given
+    assert all(value is None or value.startswith("${") for value in given.values())
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_services_are_checked_come_back_and_stop_in_order(name: str) -> None:
+    service = SERVICES[name]
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert service["restart"] == "unless-stopped"
+    assert service["stop_signal"] in {"SIGTERM", "SIGINT", "SIGUSR1"}
+    assert int(service["stop_grace_period"].removesuffix("s")) > 10
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_hold_no_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"]
+    assert not service.get("privileged")
+    assert service.get("user", "10001") != "root"
+    if "build" in service:
+        assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    else:
+        assert service["user"] in {"postgres", "haproxy"}
+
+
+def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> None:
+    assert [name for name, one in SERVICES.items() if "ports" in one] == ["proxy"]
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
+    assert FILE["networks"]["inside"] == {"internal": True}
+    assert SERVICES["database"]["networks"] == SERVICES["server"]["networks"] == ["inside"]
+    assert SERVICES["fleet"]["networks"] == ["outside"]
+
+
+def test_two_replicas_run_the_image_of_the_fleet() -> None:
+    assert SERVICES["server"]["scale"] == "${BLINDTALLY_REPLICAS:-2}"
+    assert SERVICES["server"]["image"] == SERVICES["fleet"]["image"]
+    assert SERVICES["server"]["build"] == SERVICES["fleet"]["build"]
+
+
+def test_images_that_are_pulled_can_be_others_and_have_stand_ins() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    chosen = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", text))
+    assert set(chosen) == {"PYTHON_IMAGE", "POSTGRES_IMAGE", "PROXY_IMAGE"}
+    assert set(chosen.values()) == IMAGES.keys()
+
+
+def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    program = tmp_path / "deploy" / "make_env"
+    program.write_bytes((ROOT / "deploy" / "make_env").read_bytes())
+    made = []
+    for _ in range(2):
+        subprocess.run(["sh", program], check=True, capture_output=True)
+        made.append((tmp_path / ".env").read_text())
+        assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+    assert made[0] == made[1]  # the database knows the first
+    (password,) = re.findall(r"^POSTGRES_PASSWORD=([0-9a-f]{64})$", made[0], re.MULTILINE)
+    assert len(set(password)) > 4  # 16^-59 odds and less
+    (tmp_path / ".env").unlink()
+    subprocess.run(["sh", program], check=True, capture_output=True)
+    assert password not in (tmp_path / ".env").read_text()
+
+
+def test_secrets_stay_out_of_git_and_of_images() -> None:
+    for file in (".gitignore", ".dockerignore"):
+        assert ".env" in (ROOT / file).read_text().splitlines()
+
+
+def test_a_replica_killed_in_mid_round_costs_no_sum() -> None:
+    if os.environ.get("BLINDTALLY_COMPOSE") != "1":
+        pytest.skip("docker-compose.yml is tried in a real engine by make compose-test: minutes")
+    if (why := why_none()) is not None:
+        pytest.fail(f"docker-compose.yml cannot be tried: {why}")
+    done = subprocess.run([sys.executable, "-m", "tests.compose.prove"], cwd=ROOT, check=False)
+    assert done.returncode == 0
