@@ -8,6 +8,7 @@ from datetime import datetime
 from random import Random
 from typing import Annotated, Any, cast
 
+import structlog
 from fastapi import Depends, Request
 
 from server import migrations
@@ -19,6 +20,8 @@ from server.settings import Settings
 from server.sole import sole_process
 from server.store import Store, open_store
 from server.watch import Watch
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,20 @@ async def run_service(
 @asynccontextmanager
 async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run `work` beside what is inside, and cancel it at the end."""
-    tasks = [asyncio.create_task(one) for one in work]
+    tasks = [asyncio.create_task(_logged(one)) for one in work]
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # nobody awaits it until the end
+        _log.exception("a part of the service ended")
 
 
 async def _of_request(request: Request) -> Service:
