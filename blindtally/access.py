@@ -5,7 +5,7 @@ These ask the database itself: whoever may open it may do everything.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import SystemRandom
 from typing import Annotated, Any, TypeVar
 
@@ -179,7 +179,7 @@ def _ask(url: str, question: Callable[[Access], Awaitable[T]]) -> T:
         database = Database(url)
         try:
             await migrations.upgrade(database)
-            return await question(Access(database, lambda: datetime.now(UTC), SystemRandom()))
+            return await question(Access(database, SystemRandom()))
         finally:
             await database.close()
 

@@ -1,12 +1,11 @@
 """`blindtally serve`: the service, on one address and one database, until Ctrl-C.
 
-Chance and time are chosen here: the system's randomness and its clock.
+Chance is chosen here, the system's randomness; the clock is the database's.
 """
 
 import asyncio
 import socket
 from contextlib import suppress
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from random import SystemRandom
 from typing import Annotated, Literal
@@ -21,6 +20,7 @@ from server import logs, migrations
 from server.app import create_app
 from server.database import Database
 from server.settings import Settings
+from server.sole import DatabaseInUseError, sole_process
 from server.store.access import Access
 
 _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between phases
@@ -66,12 +66,13 @@ def serve(
 
     Every flag has an environment variable, and so have the finer settings:
     BLINDTALLY_BUSY_TIMEOUT, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
-    BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_SHUTDOWN_SECONDS.
+    BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_LEASE_SECONDS,
+    BLINDTALLY_SHUTDOWN_SECONDS.
     """
     settings = _settings(host=host, port=port, database_url=database_url, open=is_open)
     logs.configure(as_json=log == "json", level=log_level)
     _check_access(settings, has_keys=_prepare(settings))
-    app = create_app(settings, _now, SystemRandom())
+    app = create_app(settings, None, SystemRandom())
     listener = _listen(settings)
     config = uvicorn.Config(
         app,
@@ -81,12 +82,11 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )
+    server = _Server(config, app)
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
-        _Server(config, app).run(sockets=[listener])
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+        server.run(sockets=[listener])
+    if not server.started:  # the log says why
+        raise typer.Exit(1)
 
 
 def _settings(**flags: str | int | None) -> Settings:
@@ -135,14 +135,15 @@ def _prepare(settings: Settings) -> bool:
     async def upgrade() -> bool:
         database = Database(settings.database_url, settings.busy_timeout)
         try:
-            await migrations.upgrade(database)
-            return bool(await Access(database, _now, SystemRandom()).keys())
+            with sole_process(database):
+                await migrations.upgrade(database)
+                return bool(await Access(database, SystemRandom()).keys())
         finally:
             await database.close()
 
     try:
         return asyncio.run(upgrade())
-    except (migrations.SchemaTooNewError, SQLAlchemyError) as error:
+    except (migrations.SchemaTooNewError, DatabaseInUseError, SQLAlchemyError, OSError) as error:
         why = getattr(error, "orig", None) or error
         typer.echo(f"the database cannot be used: {why}", err=True)
         raise typer.Exit(1) from None

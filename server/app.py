@@ -1,4 +1,4 @@
-"""Joins the parts into one application; `blindtally serve` chooses clock and chance."""
+"""Joins the parts into one application; the database has the clock, `serve` chooses chance."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,15 +33,16 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> FastAPI:
+def create_app(settings: Settings, clock: Callable[[], datetime] | None, rng: Random) -> FastAPI:
     """Return the service; its database is opened when its lifespan starts.
 
-    `rng` makes public seeds, identifiers and graphs: pass the system's randomness.
+    Tests have a `clock` of theirs; None is the database's. `rng` makes public seeds,
+    identifiers and graphs: pass the system's randomness.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with run_service(settings, now, rng) as service:
+        async with run_service(settings, clock, rng) as service:
             app.state.service = service
             yield
 

@@ -9,6 +9,13 @@ IMMEDIATE, because a reader that turns writer cannot wait for another one and fa
 This process has one thread that writes, so its writers queue in order, and the busy timeout
 is only spent on other processes. One that had to queue for too long gives up before it starts.
 
+The database has the clock: `statement_timestamp()` of PostgreSQL, the same for all its servers,
+so that one whose own clock jumps closes nothing early; for SQLite it is that of the one process.
+The instant is that at which a statement came, before it waits for a lock.
+
+What PostgreSQL takes back because of other transactions (a deadlock, a serialisation failure)
+is done again from the start; a transaction is a function over the session, and no more.
+
 `synchronous` is FULL: every commit reaches the disk before it is acknowledged, so power may
 fail. NORMAL, which survives a killed process but not that, saves 0.2 to 0.3 ms a commit
 (`docs/data-model.md` has the figures).
@@ -16,18 +23,30 @@ fail. NORMAL, which survives a killed process but not that, saves 0.2 to 0.3 ms 
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
+from math import ceil
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import stamina
-from sqlalchemy import create_engine, event
+from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
+
+from server.schema import Utc
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +62,15 @@ _FIRST_SECONDS = 5.0  # to wait for whoever makes the same database file
 _IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
 _READERS = 6  # threads; they wait for the database, not for the processor
 _WRITERS = 10  # threads for PostgreSQL, whose writers wait for one another's commits
+_TRIES = 5  # at a transaction that others make PostgreSQL take back
+_TAKEN_BACK = ("40001", "40P01")  # serialization_failure, deadlock_detected
+_READ_ONLY = "25006"  # read_only_sql_transaction: a standby that is not the primary yet
+_GONE_SECONDS = {  # after which a silent server counts as gone, so that no thread waits for good
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds, as libpq has it
+}
 
 
 class BusyError(Exception):
@@ -71,23 +99,36 @@ def parse_url(text: str) -> URL:
 
 
 class Database:
-    """One database, and the two ways to use it: `read` and `write`."""
+    """One database, the two ways to use it, `read` and `write`, and its clock.
 
-    def __init__(self, url: str, busy_timeout: float = 5.0) -> None:
+    Tests put a clock of theirs in the place of the database's: `clock`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        busy_timeout: float = 5.0,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._clock = clock
+        if clock is None and self.is_sqlite:
+            self._clock = _system_clock
+        self._monotonic = clock
         self._patience = 2 * busy_timeout
         self._readers = ThreadPoolExecutor(_READERS, "reader")
         self._writers = ThreadPoolExecutor(1 if self.is_sqlite else _WRITERS, "writer")
-        arguments: dict[str, Any] = {"pool_pre_ping": True}
-        if self.is_sqlite:
-            arguments = {"connect_args": {"timeout": busy_timeout}}
+        self.connecting: dict[str, Any] = {"timeout": busy_timeout}
+        if not self.is_sqlite:
+            self.connecting = {"connect_timeout": max(2, ceil(busy_timeout))} | _GONE_SECONDS
         self.engine = create_engine(
             self.url,
             pool_size=_READERS + _WRITERS,
             pool_timeout=self._patience,
             hide_parameters=True,  # bodies with shares, and tickets: not for errors and logs
-            **arguments,
+            pool_pre_ping=not self.is_sqlite,
+            connect_args=self.connecting,
         )
         self._writer = self.engine
         if self.is_sqlite:
@@ -95,11 +136,27 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
             self._writer = self.engine.execution_options(**_IMMEDIATE)
 
+    def instant(self) -> ColumnElement[datetime]:
+        """Return the time as a column of a statement: when that reached the database."""
+        if self._clock is not None:
+            return literal(self._clock(), Utc())
+        return type_coerce(func.statement_timestamp(), Utc())
+
+    def now(self, session: Session) -> datetime:
+        """Return the time by the database's clock."""
+        if self._clock is not None:
+            return self._clock()
+        return session.execute(select(self.instant())).scalar_one()
+
+    def seconds(self) -> float:
+        """Return seconds of this process that only serve to tell how long something took."""
+        return monotonic() if self._monotonic is None else self._monotonic().timestamp()
+
     async def read(self, question: Callable[[Session], T]) -> T:
         """Return the answer to `question`, asked in one transaction that changes nothing."""
 
         def ask() -> T:
-            with Session(self.engine, expire_on_commit=False) as session:
+            with _passing_errors(), Session(self.engine, expire_on_commit=False) as session:
                 return question(session)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
@@ -116,15 +173,17 @@ class Database:
         def commit() -> T:
             if monotonic() > last:
                 raise BusyError("the database is busy with other writers")
-            try:
-                with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            for attempt in stamina.retry_context(on=_is_taken_back, attempts=_TRIES, wait_max=1.0):
+                with attempt, _passing_errors(), self._begin() as session:
                     return change(session)
-            except OperationalError as error:
-                if _is_beyond_limits(error):  # it will not pass, so it is not UNAVAILABLE
-                    raise DataError(error.statement, None, error.orig or error) from None
-                raise
+            raise AssertionError  # the last attempt returns or raises
 
         return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
+
+    @contextmanager
+    def _begin(self) -> Iterator[Session]:
+        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
 
     async def close(self) -> None:
         """Finish what was begun, and close every connection."""
@@ -165,9 +224,32 @@ def writing(method: _Method[B, P, T]) -> _Asked[B, P, T]:
     return commit
 
 
-def _is_beyond_limits(error: OperationalError) -> bool:
-    """Return whether PostgreSQL says "program limit exceeded", as for a key of 3 kB."""
-    return str(getattr(error.orig, "sqlstate", None)).startswith("54")
+def _system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@contextmanager
+def _passing_errors() -> Iterator[None]:
+    """Sort errors into those that pass, UNAVAILABLE, and those that will not."""
+    try:
+        yield
+    except OperationalError as error:
+        if _state(error).startswith("54"):  # "program limit exceeded", as for a key of 3 kB
+            raise DataError(error.statement, None, error.orig or error) from None
+        raise
+    except InternalError as error:
+        if _state(error) == _READ_ONLY:
+            raise OperationalError(error.statement, None, error.orig or error) from None
+        raise
+
+
+def _state(error: Exception) -> str:
+    """Return PostgreSQL's code of an error, empty if it has none."""
+    return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+
+
+def _is_taken_back(error: Exception) -> bool:
+    return isinstance(error, DBAPIError) and _state(error) in _TAKEN_BACK
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

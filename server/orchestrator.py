@@ -2,41 +2,39 @@
 
     look -> settle each (protocol/round.py) -> move, fail, sum -> close rounds that are over
 
-It keeps nothing of its own: each look reads rows, each move names the phase it saw, so it
-may be killed at any line and started anywhere, also twice. A message accepted here wakes it
-at once, a deadline when it comes, and every `poll` seconds it looks in any case, for what
-other processes did. Sums and answers take long and run beside it, one task each; until
-one is done its cohort is left alone. An error in one cohort fails that cohort; a database
-that is locked or away fails nobody: it is tried again, and then, as after a restart, cohorts
-get the time back in which nobody could be heard.
+It keeps nothing of its own: each look reads rows, and the database's clock with them; each move
+names the phase it saw, so it may be killed at any line and started anywhere, also twice. A
+message accepted here wakes it at once, a change made elsewhere too (`server/listener.py`), a
+deadline when it comes, and every `poll` seconds it looks in any case. Sums and answers take
+long: they run beside it, one task each, under leases (`server/worker.py`), and what another
+process has claimed is left alone until its lease ends. An error in one cohort fails that cohort;
+a database that is locked or away fails nobody: it is tried again, and then, as after a restart,
+cohorts get the time back in which nobody could be heard (`server/presence.py`).
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
+from typing import Any
 
 import structlog
 
-from protocol.mechanisms import AnyPlan
-from protocol.messages import RETRY_SECONDS
 from protocol.round import Phase, Waiting, settle
-from protocol.tally import Tally
-from secagg.errors import InfeasibleError, RecoveryError
+from secagg.errors import InfeasibleError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
-from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
-from server.refusals import Refusal
+from server.leases import Holder, process_name
+from server.presence import Presence
 from server.store import Store
-from server.store.cohorts import Due
-from server.store.rounds import Outcome
+from server.store.due import Due, Look
+from server.store.leases import Work, closing, summing
 from server.watch import Watch, cohort_bell, study_bell
+from server.worker import INTERNAL, Worker, names
 
 _log = structlog.get_logger(__name__)
-_FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
-_INTERNAL = "a fault of the service; it was logged"
 _WHAT = {
     Phase.ENROLLING: "enrolled",
     Phase.SHARING: "shared their secrets",
@@ -50,10 +48,11 @@ _HEAVY = 2  # sums and answers made at the same time
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two looks: at least `rest`, at most `poll`."""
+    """Seconds between two looks, at least `rest` and at most `poll`, and that a `lease` lasts."""
 
     poll: float = 1.0
     rest: float = 0.05
+    lease: float = 15.0
 
 
 @dataclass
@@ -62,18 +61,20 @@ class Orchestrator:
 
     store: Store
     watch: Watch
-    now: Callable[[], datetime]
     rng: Random
     pace: Pace = Pace()
-    _since: datetime = field(init=False)
-    _was_deaf: bool = field(default=False, init=False)  # no database, so nobody was heard
+    presence: Presence = field(init=False)
+    _worker: Worker = field(init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _busy: dict[object, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _busy: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _seen: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY), init=False)
 
     def __post_init__(self) -> None:
-        self._since = self.now()
+        name = process_name()
+        self.presence = Presence(self.store, name)
+        holder = Holder(self.store.leases, name, self.pace.lease)
+        self._worker = Worker(self.store, self.watch, self.rng, holder)
 
     def wake(self) -> None:
         """Look again soon: something was said."""
@@ -81,13 +82,9 @@ class Orchestrator:
 
     async def resume(self) -> None:
         """Give running cohorts back the time in which nobody was heard: do this first."""
-        resumed = await self.store.cohorts.resume()
-        if await self.store.cohorts.waiting():
-            # Devices that found no service come back within this time: that is no silence.
-            self._since = self.now() + timedelta(seconds=RETRY_SECONDS)
+        await self.presence.arrive()
         for cohort in await self.store.cohorts.over():
-            await self.store.cohorts.forget(cohort)
-        _log.info("orchestrator resumes", resumed=resumed)
+            await self._worker.forget(cohort)
 
     async def run(self) -> None:
         """Tick until cancelled; what runs beside is cancelled too, and done again from rows."""
@@ -100,42 +97,51 @@ class Orchestrator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _try_tick(self) -> datetime | None:
+    async def _try_tick(self) -> float | None:
         try:
-            if self._was_deaf:
+            if self.presence.is_deaf:
                 await self.resume()
-                self._was_deaf = False
             return await self.tick()
         except UNAVAILABLE as error:
-            self._was_deaf = True
+            self.presence.is_deaf = True
             _log.warning("database unavailable", error=type(error).__name__)
         except Exception:
             _log.exception("tick failed")
         return None
 
-    async def _rest(self, deadline: datetime | None) -> None:
-        """Sleep until woken, `deadline`, or the poll; never shorter than the pace allows."""
+    async def _rest(self, left: float | None) -> None:
+        """Sleep until woken, for `left` seconds or the poll; never less than the pace allows."""
         await asyncio.sleep(self.pace.rest)
-        left = self.pace.poll
-        if deadline is not None:
-            left = min(left, max((deadline - self.now()).total_seconds(), 0.0))
+        left = self.pace.poll if left is None else min(left, self.pace.poll)
         with suppress(TimeoutError):  # Python 3.11's wait_for may lose a cancellation
             async with asyncio.timeout(left):
                 await self._woken.wait()
         self._woken.clear()
 
-    async def tick(self) -> datetime | None:
-        """Move what is due; return the next deadline of those that wait on."""
-        waiting = await self.store.cohorts.waiting()
-        self._notice(waiting)
-        deadlines = []
-        for due in waiting:
-            if due.id not in self._busy:
-                await self._settle_safely(due)
-                deadlines.append(self._waiting(due).closing)
+    async def tick(self) -> float | None:
+        """Move what is due; return in how many seconds the next phase or lease ends."""
+        look = await self.store.cohorts.look()
+        self._notice(look.due)
+        ends = list(look.taken.values())
+        for due in look.due:
+            waiting = self._waiting(look, due)
+            if not self._is_taken(look, summing(due.id)):
+                await self._settle_safely(replace(due, waiting=waiting), look.now)
+                ends.append(waiting.closing)
         for study, number in await self.store.rounds.complete():
-            self._beside((study, number), self._close_round(study, number))
-        return min(deadlines, default=None)
+            work = closing(study, number)
+            if not self._is_taken(look, work):
+                self._beside(work.name, self._worker.close_round, study, number)
+        return max((min(ends) - look.now).total_seconds(), 0.0) if ends else None
+
+    def _is_taken(self, look: Look, work: Work) -> bool:
+        """Return whether this process or another does the work already."""
+        return work.name in self._busy or work.name in look.taken
+
+    def _waiting(self, look: Look, due: Due) -> Waiting:
+        """Return what the cohort waits for; silence counts only while somebody could hear."""
+        since = [at for at in (look.heard_since, self.presence.since) if at is not None]
+        return replace(due.waiting, last=max(due.waiting.last, min(since, default=look.now)))
 
     def _notice(self, waiting: tuple[Due, ...]) -> None:
         """Ring for every cohort that is not where it was seen last, whoever moved it."""
@@ -146,42 +152,42 @@ class Orchestrator:
                 study, _ = before or after or ("", None)
                 self.watch.ring(cohort_bell(cohort), study_bell(study))
             if after is None:  # it is over, so what was said in it is needed no more
-                self._beside(("forget", cohort), self.store.cohorts.forget(cohort))
+                self._beside(f"forget {cohort}", self._worker.forget, cohort)
         self._seen = now
 
-    def _beside(self, key: object, work: Coroutine[object, object, None]) -> None:
-        if key in self._busy:
-            work.close()
-            return
-        task = asyncio.create_task(self._guarded(key, work))
-        self._busy[key] = task
+    def _beside(
+        self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
+    ) -> None:
+        if name not in self._busy:
+            self._busy[name] = asyncio.create_task(self._guarded(name, work, *of))
 
-    async def _guarded(self, key: object, work: Coroutine[object, object, None]) -> None:
+    async def _guarded(
+        self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
+    ) -> None:
         try:
-            async with self._room:
-                await work
-            self.wake()
+            async with self._room:  # before it is claimed: another process may have room
+                await work(*of)
         except UNAVAILABLE as error:
             _log.warning("database unavailable", error=type(error).__name__)
         except Exception:
-            _log.exception("work failed", work=str(key))
+            _log.exception("work failed", work=name)
         finally:
-            work.close()
-            del self._busy[key]
+            del self._busy[name]
+        self.wake()
 
-    async def _settle_safely(self, due: Due) -> None:
+    async def _settle_safely(self, due: Due, now: datetime) -> None:
         try:
-            await self._settle(due)
+            await self._settle(due, now)
         except UNAVAILABLE:
             raise
         except Exception:
-            _log.exception("cohort failed", **_names(due))
-            await self._fail(due, _INTERNAL)
+            _log.exception("cohort failed", **names(due))
+            await self._fail(due, INTERNAL)
 
-    async def _settle(self, due: Due) -> None:
+    async def _settle(self, due: Due, now: datetime) -> None:
         """Do with one cohort what the table of phases says."""
-        waiting = self._waiting(due)
-        phase, settled = waiting.phase, settle(waiting, self.now())
+        waiting = due.waiting
+        phase, settled = waiting.phase, settle(waiting, now)
         if settled is phase:
             return
         if settled is Phase.FAILED:
@@ -193,25 +199,13 @@ class Orchestrator:
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(due)
         elif phase is Phase.UNMASKING:
-            self._beside(due.id, self._sum(due))
+            self._beside(summing(due.id).name, self._worker.sum, due)
         else:
-            moved = await self.store.cohorts.move(
-                due.id, phase, settled, self._deadline(due, settled)
-            )
-            self._moved(due, settled, moved)
-
-    def _waiting(self, due: Due) -> Waiting:
-        """Return what the cohort waits for; silence counts only while we were here to hear."""
-        return replace(due.waiting, last=max(due.waiting.last, self._since))
-
-    def _deadline(self, due: Due, phase: Phase) -> datetime:
-        if phase.is_over:
-            return due.waiting.deadline
-        return self.now() + timedelta(seconds=getattr(due.timeouts, phase.value))
+            self._moved(due, settled, await self.store.cohorts.move(due, settled))
 
     def _moved(self, due: Due, phase: Phase, moved: bool) -> None:
         if moved:
-            _log.info("cohort moved", phase=phase.value, **_names(due))
+            _log.info("cohort moved", phase=phase.value, **names(due))
             self.watch.ring(cohort_bell(due.id))
         self.wake()  # perhaps nobody is awaited in the next phase
 
@@ -222,89 +216,10 @@ class Orchestrator:
         except InfeasibleError as error:
             await self._fail(due, str(error), due.waiting.heard)
             return
-        deadline = self._deadline(due, Phase.SHARING)
-        moved = await self.store.cohorts.close_enrolling(due.id, due.enrolled, deadline)
-        self._moved(due, Phase.SHARING, moved)
+        self._moved(due, Phase.SHARING, await self.store.cohorts.close_enrolling(due))
 
     async def _fail(self, due: Due, reason: str, heard: int | None = None) -> None:
-        if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard):
-            _log.warning("cohort failed", reason=reason, **_names(due))
+        if await self.store.cohorts.fail(due, reason, heard):
+            _log.warning("cohort failed", reason=reason, **names(due))
             self.watch.ring(cohort_bell(due.id), study_bell(due.study))
         self.wake()
-
-    async def _sum(self, due: Due) -> None:
-        """Take the masks off a cohort's sum and keep it."""
-        try:
-            found = await unmask_cohort(self.store.messages, due.id)
-        except UNAVAILABLE:
-            raise
-        except RecoveryError as error:
-            await self._blame(due, error.blamed)
-            await self._fail(due, str(error))
-        except PoisonedError as error:
-            await self._blame(due, error.blamed)
-            await self._fail(due, f"its sum is not one of honest vectors: {error}")
-        except Refusal:  # stopped, or summed by another process: bodies are gone already
-            _log.info("cohort over before its sum was made", **_names(due))
-        except Exception:
-            _log.exception("cohort not summed", **_names(due))
-            await self._fail(due, _INTERNAL)
-        else:
-            await self._blame(due, found.blamed)
-            moved = await self.store.cohorts.finish(due.id, found.total)
-            self._moved(due, Phase.SUMMED, moved)
-
-    async def _blame(self, due: Due, dealers: frozenset[int]) -> None:
-        if dealers:
-            _log.warning("false shares dealt", slots=sorted(dealers), **_names(due))
-            await self.store.cohorts.blame(due.id, dict.fromkeys(dealers, _FALSE_DEALER))
-
-    async def _close_round(self, study: str, number: int) -> None:
-        """Decode the sum of a round's cohorts, keep the answer, open the next round."""
-        view = await self.store.studies.show(study)
-        try:
-            plan = await self.store.rounds.plan(study, number)
-            tally = await self.store.answers.tally(study)
-        except UNAVAILABLE:
-            raise
-        except Exception:  # of another version, perhaps: without a plan there is no going on
-            _log.exception("plan or tally not read: the study stops", study=study, round=number)
-            await self.store.rounds.close(study, number, Outcome("failed"), None)
-            self.watch.ring(study_bell(study))
-            return
-        try:
-            outcome = await decode_round(self.store, study, plan, tally)
-        except UNAVAILABLE:
-            raise
-        except Exception:
-            _log.exception("round not decoded", study=study, round=number)
-            outcome = Outcome("failed")
-        following = None
-        if number < view.rounds and not outcome.is_last:
-            following = await self._plan_next(plan, outcome, tally)
-        try:
-            closed = await self.store.rounds.close(study, number, outcome, following)
-        except UNAVAILABLE:
-            raise
-        except Exception:  # the next look would find the same: better no answer than no end
-            _log.exception("answer not kept", study=study, round=number)
-            outcome = Outcome("failed")
-            if following is not None:  # made from what was not kept
-                following = await self._plan_next(plan, outcome, tally)
-            closed = await self.store.rounds.close(study, number, outcome, following)
-        if closed is not None:
-            _log.info("round closed", study=study, round=number, state=outcome.state)
-        self.watch.ring(study_bell(study))
-
-    async def _plan_next(self, plan: AnyPlan, outcome: Outcome, tally: Tally) -> AnyPlan:
-        """Return the next plan; the same again, with a fresh seed, if there is a fault in it."""
-        answer = outcome.answer
-        try:
-            return await plan_next(plan, answer, answer.tally if answer else tally, self.rng)
-        except Exception:
-            _log.exception("no next plan: the last goes on", study=plan.study, round=plan.round)
-            return plan.following(self.rng)
-
-
-def _names(due: Due) -> dict[str, object]:
-    return {"study": due.study, "round": due.round, "cohort": due.number}

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     DateTime,
     Dialect,
     Enum,
@@ -314,3 +315,33 @@ class HeavyHitter(Table):
     item: Mapped[str] = mapped_column(Utf8(), primary_key=True)
     estimate: Mapped[float]
     variance: Mapped[float]
+
+
+class Lease(Table):
+    """Work that one process at a time does, and which: `holder`, unless `until` has passed.
+
+    `version` grows by one with each claim. Who publishes what it made names the version that it
+    claimed, so nothing is published by a holder whose work another one has taken up since.
+    """
+
+    __tablename__ = "leases"
+    __table_args__ = (Index("leases_by_end", "until"),)
+
+    work: Mapped[str] = mapped_column(String(96), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int]
+    until: Mapped[datetime]
+
+
+class Process(Table):
+    """A server process that hears devices: without a break from `since` until it was last `seen`.
+
+    `beats` counts how often it was seen, which tells a living one from one that just died.
+    """
+
+    __tablename__ = "processes"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    since: Mapped[datetime]
+    seen: Mapped[datetime]
+    beats: Mapped[int] = mapped_column(BigInteger)

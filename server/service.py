@@ -1,23 +1,28 @@
 """What a running service consists of; the API gets it from `app.state`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import structlog
 from fastapi import Depends, Request
 
 from server import migrations
 from server.database import Database
 from server.doorkeeper import Keeper
 from server.frozen import Frozen
+from server.listener import Listener
 from server.orchestrator import Orchestrator, Pace
 from server.settings import Settings
+from server.sole import sole_process
 from server.store import Store, open_store
 from server.watch import Watch
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +39,55 @@ class Service:
 
 @asynccontextmanager
 async def run_service(
-    settings: Settings, now: Callable[[], datetime], rng: Random
+    settings: Settings, clock: Callable[[], datetime] | None, rng: Random
 ) -> AsyncIterator[Service]:
-    """Bring the schema up to date, start the ticker, and stop both at the end.
+    """Bring the schema up to date, start what runs beside requests, and stop it at the end.
+
+    `clock` is for tests; without it, the database's own decides.
 
     Raises:
+        DatabaseInUseError: if another process serves the same SQLite file.
         SchemaTooNewError: if a newer program made the database.
     """
-    database = Database(settings.database_url, settings.busy_timeout)
+    database = Database(settings.database_url, settings.busy_timeout, clock)
     try:
-        await migrations.upgrade(database)
-        store = open_store(database, now, rng)
-        watch = Watch()
-        pace = Pace(poll=settings.poll_seconds, rest=settings.pace_seconds)
-        orchestrator = Orchestrator(store, watch, now, rng, pace)
-        await orchestrator.resume()  # before a device hears that a deadline has passed
-        ticker = asyncio.create_task(orchestrator.run())
-        try:
-            keeper = Keeper(settings, store.access)
-            yield Service(settings, store, Frozen(store), watch, orchestrator, keeper)
-        finally:
-            watch.release()
-            ticker.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticker
+        with sole_process(database):
+            await migrations.upgrade(database)
+            store = open_store(database, rng)
+            watch = Watch()
+            pace = Pace(settings.poll_seconds, settings.pace_seconds, settings.lease_seconds)
+            orchestrator = Orchestrator(store, watch, rng, pace)
+            await orchestrator.resume()  # before a device hears that a deadline has passed
+            listener = Listener(database, watch, orchestrator.wake)
+            presence = orchestrator.presence
+            async with _beside(orchestrator.run(), listener.run(), presence.run()):
+                try:
+                    keeper = Keeper(settings, store.access)
+                    yield Service(settings, store, Frozen(store), watch, orchestrator, keeper)
+                finally:
+                    watch.release()
+            await presence.leave()
     finally:
         await database.close()
+
+
+@asynccontextmanager
+async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` beside what is inside, and cancel it at the end."""
+    tasks = [asyncio.create_task(_logged(one)) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # nobody awaits it until the end
+        _log.exception("a part of the service ended")
 
 
 async def _of_request(request: Request) -> Service:

@@ -52,6 +52,12 @@ class Settings(BaseSettings):
     pace_seconds: float = Field(
         default=0.05, ge=0, le=10, description="The shortest time between two such looks."
     )
+    lease_seconds: float = Field(
+        default=15.0,
+        ge=1,
+        le=3600,
+        description="How long another process waits for the work of one that died.",
+    )
     shutdown_seconds: int = Field(
         default=5, ge=1, le=300, description="How long requests may finish after Ctrl-C."
     )

@@ -57,6 +57,10 @@ class Watch:
     def release(self) -> None:
         """Let everybody go, now and from now on: the server is about to stop."""
         self._released = True
+        self.ring_all()
+
+    def ring_all(self) -> None:
+        """Wake everybody who waits: nobody knows what changed."""
         self.ring(*tuple(self._bells))
 
     async def until(

@@ -59,7 +59,8 @@ def _upgrade(session: Session) -> None:
     if found is not None and found not in known:
         raise SchemaTooNewError(
             f"the database has schema {found}, which this program does not know (it has "
-            f"{head()}): a newer blindtally made it; install that one, or use another database"
+            f"{head()}): a newer blindtally made it; install that one (pip install --upgrade "
+            "blindtally), or use another database"
         )
     if found == head():
         return

@@ -1,23 +1,24 @@
 """What was said, asked and answered: one method per question, one transaction per method.
 
 Saying a thing twice is the same as saying it once. Nothing is acknowledged before it is
-committed. Whoever moves something names the state it saw, and is told whether it was still
-there, so any number of servers may try. Where a transaction locks several rows, it does so
-in one order: population, study, round, cohort.
+committed. Whoever moves something names the state it saw, or the lease under which it worked,
+and is told whether it was still there, so any number of servers may try. Where a transaction
+locks several rows, it does so in one order: lease, population, study, round, cohort. Time is
+told by the database alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from random import Random
 
 from server.database import Database
 from server.store.access import Access
 from server.store.answers import Answers
 from server.store.cohorts import Cohorts
+from server.store.leases import Leases
 from server.store.messages import Messages
 from server.store.participants import Participants
 from server.store.populations import Populations
+from server.store.processes import Processes
 from server.store.reports import Reports
 from server.store.rounds import Rounds
 from server.store.studies import Studies
@@ -37,19 +38,23 @@ class Store:
     answers: Answers
     populations: Populations
     access: Access
+    leases: Leases
+    processes: Processes
 
 
-def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> Store:
-    """Return the store in `database`, with its clock and its randomness."""
+def open_store(database: Database, rng: Random) -> Store:
+    """Return the store in `database`, with its randomness."""
     return Store(
         database,
-        Studies(database, now, rng),
-        Rounds(database, now),
-        Cohorts(database, now),
-        Participants(database, now, rng),
+        Studies(database, rng),
+        Rounds(database),
+        Cohorts(database),
+        Participants(database, rng),
         Messages(database),
-        Reports(database, now),
+        Reports(database),
         Answers(database),
-        Populations(database, now),
-        Access(database, now, rng),
+        Populations(database),
+        Access(database, rng),
+        Leases(database),
+        Processes(database),
     )

@@ -1,8 +1,8 @@
 """Keys, tokens, devices and the audit trail: who may do what, and who did."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 from sqlalchemy import select, update
@@ -23,7 +23,6 @@ class Access:
     """The book of who is let in."""
 
     database: Database
-    now: Callable[[], datetime]
     rng: Random
 
     @writing
@@ -31,7 +30,7 @@ class Access:
         self, session: Session, name: str, scopes: Collection[Right], lasting: timedelta | None
     ) -> tuple[str, str]:
         """Keep a new key; return its id and its text, which nobody can be told again."""
-        secret, now = make(API_KEY, self.rng), self.now()
+        secret, now = make(API_KEY, self.rng), self.database.now(session)
         row = ApiKey(
             id=self.rng.randbytes(_ID_BYTES).hex(),
             name=name,
@@ -54,7 +53,7 @@ class Access:
         self, session: Session, name: str, uses: int, lasting: timedelta | None
     ) -> tuple[str, str]:
         """Keep a new token for so many identities; return its id and its text, as `create_key`."""
-        secret, now = make(ENROLMENT_TOKEN, self.rng), self.now()
+        secret, now = make(ENROLMENT_TOKEN, self.rng), self.database.now(session)
         row = EnrolmentToken(
             id=self.rng.randbytes(_ID_BYTES).hex(),
             name=name,
@@ -88,10 +87,12 @@ class Access:
         ):
             if row is None:
                 continue
-            row.revoked = row.revoked or self.now()
+            row.revoked = row.revoked or self.database.now(session)
             if kind == "token":
                 let_in = EnrolledDevice.token == name, EnrolledDevice.revoked.is_(None)
-                session.execute(update(EnrolledDevice).where(*let_in).values(revoked=self.now()))
+                session.execute(
+                    update(EnrolledDevice).where(*let_in).values(revoked=self.database.now(session))
+                )
             self._note(session, COMMAND_LINE, f"revoke {kind}", name)
             return kind
         return None
@@ -101,12 +102,17 @@ class Access:
         """Return whose key or credential has this digest, if it is good now."""
         key = session.scalar(select(ApiKey).where(ApiKey.digest == found))
         if key is not None:
-            is_good = not key.revoked and (key.expires is None or self.now() < key.expires)
+            is_good = not key.revoked and (
+                key.expires is None or self.database.now(session) < key.expires
+            )
             return Principal(key.id, frozenset(map(Right, key.scopes))) if is_good else None
         device = session.scalar(select(EnrolledDevice).where(EnrolledDevice.digest == found))
         if device is None or device.revoked:
             return None
         return Principal(device.identity, frozenset({Right.TAKE_PART}), device.identity)
+
+    def _is_over(self, session: Session, row: ApiKey | EnrolmentToken) -> bool:
+        return row.expires is not None and self.database.now(session) >= row.expires
 
     @writing
     def enrol(self, session: Session, token: bytes, identity: str, credential: bytes) -> bool:
@@ -118,7 +124,11 @@ class Access:
         """
         query = select(EnrolmentToken).where(EnrolmentToken.digest == token).with_for_update()
         row = session.scalar(query)
-        if row is None or row.revoked or (row.expires and self.now() >= row.expires):
+        if (
+            row is None
+            or row.revoked
+            or (row.expires and self.database.now(session) >= row.expires)
+        ):
             raise Refusal(ProblemType.NOT_AUTHORISED, "this enrolment token is not good here")
         device = session.get(EnrolledDevice, identity)
         if device is not None:
@@ -134,7 +144,12 @@ class Access:
             raise Refusal(ProblemType.CONFLICT, "this credential is another identity's")
         row.used += 1
         session.add(
-            EnrolledDevice(identity=identity, digest=credential, token=row.id, created=self.now())
+            EnrolledDevice(
+                identity=identity,
+                digest=credential,
+                token=row.id,
+                created=self.database.now(session),
+            )
         )
         self._note(session, f"token {row.id}", "enrol", identity)
         return True
@@ -150,7 +165,11 @@ class Access:
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
     ) -> None:
         entry = AuditEntry(
-            at=self.now(), actor=actor, action=action, subject=subject, outcome=outcome
+            at=self.database.now(session),
+            actor=actor,
+            action=action,
+            subject=subject,
+            outcome=outcome,
         )
         session.add(entry)
 

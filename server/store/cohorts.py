@@ -1,39 +1,32 @@
-"""Cohorts: how far each is, moved on by whoever sees first that it is due."""
+"""Cohorts: how far each is, moved on by whoever sees first that it is due.
 
-from collections.abc import Callable, Mapping, Sequence
+Most moves are light: rows are counted and a phase is written. Any process makes them, without
+a lease, naming the phase and the deadline that it saw. Of those who see the same one wins, and
+what the others wasted is one look at a row; a lease would cost each move another commit. Only a
+sum, which takes long, is made under a lease, and what comes of it is kept with it in one
+transaction: the sum, who is blamed, or why it failed.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from protocol.mechanism import Terms
-from protocol.messages import Timeouts
-from protocol.round import Phase, Waiting
-from secagg.parameters import Assumptions
+from protocol.round import Phase
 from server.database import BusyError, Database, reading, writing
-from server.schema import Cohort, Message, Participant, Study
+from server.listener import announce
+from server.schema import Cohort, Message, Participant
+from server.store.due import Due, Look, read_due
+from server.store.leases import Lease, check, taken
 from server.store.opening import entry
+from server.store.processes import earliest
 from server.store.views import KIND
+from server.watch import cohort_bell, study_bell
 
 _OVER = tuple(phase for phase in Phase if phase.is_over)
-_WAITING = tuple(phase for phase in Phase if not phase.is_over)
-
-_STALE = timedelta(seconds=2)
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A cohort that waits, with all that its next move depends on."""
-
-    id: int
-    study: str
-    round: int
-    number: int
-    waiting: Waiting
-    enrolled: int
-    assumptions: Assumptions
-    timeouts: Timeouts
+_STALE = 2.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,127 +34,144 @@ class Cohorts:
     """The book of cohorts."""
 
     database: Database
-    now: Callable[[], datetime]
+
+    @reading
+    def look(self, session: Session) -> Look:
+        """Return every cohort that waits for somebody, and all that its next move depends on."""
+        now = self.database.now(session)
+        return Look(now, read_due(session), earliest(session, now), taken(session, now))
 
     @reading
     def waiting(self, session: Session) -> tuple[Due, ...]:
         """Return every cohort that waits for somebody."""
-        kind = case({phase.value: kind for phase, kind in KIND.items()}, value=Cohort.phase)
-        mine = (Message.cohort == Cohort.id, Message.kind == kind)
-        said = select(func.count()).where(*mine).scalar_subquery()
-        last = select(func.max(Message.received)).where(*mine).scalar_subquery()
-        query = (
-            select(Cohort, Study.terms, Study.timeouts, said, last)
-            .join(Study, Study.id == Cohort.study)
-            .where(Cohort.phase.in_(_WAITING))  # not "not over": an index finds what is there
-        )
-        return tuple(_due(*row) for row in session.execute(query))
+        return read_due(session)
+
+    async def close_enrolling(self, due: Due) -> bool:
+        """Move on to sharing among `due.enrolled`; False if it moved, or somebody joined since."""
+        return await self._close_enrolling(due)
 
     @writing
-    def close_enrolling(
-        self, session: Session, cohort: int, enrolled: int, deadline: datetime
-    ) -> bool:
-        """Move on to sharing among `enrolled`; False if somebody else did, or joined since."""
-        row = _lock(session, cohort, Phase.ENROLLING)
-        if row is None or row.enrolled != enrolled:
+    def _close_enrolling(self, session: Session, due: Due) -> bool:
+        row = _lock(session, due)
+        if row is None or row.enrolled != due.enrolled:
             return False
-        self._enter(row, Phase.SHARING, row.enrolled, deadline)
+        self._enter(session, row, Phase.SHARING, row.enrolled, _lasting(due, Phase.SHARING))
         return True
 
-    async def move(self, cohort: int, seen: Phase, to: Phase, deadline: datetime) -> bool:
-        """Move on from `seen`, freezing what was heard in it; False if somebody else did.
+    async def move(self, due: Due, to: Phase) -> bool:
+        """Move on, freezing what was heard; False if it is not as it was `due` any more.
 
-        Phases only move forward, so the phase is its own version number.
+        Phases only move forward, so the phase is its own version number; the deadline is
+        named too, for it may be set anew.
 
         Raises:
             BusyError: if the database took so long that the decision is stale: whoever spoke
                 meanwhile waits in the same queue, and must be heard before it is made again.
         """
-        return await self._move(cohort, seen, to, deadline, self.now())
+        return await self._move(due, to, self.database.seconds())
 
     @writing
-    def _move(
-        self,
-        session: Session,
-        cohort: int,
-        seen: Phase,
-        to: Phase,
-        deadline: datetime,
-        decided: datetime,
-    ) -> bool:
+    def _move(self, session: Session, due: Due, to: Phase, decided: float) -> bool:
         self._refuse_stale(decided)
-        row = _lock(session, cohort, seen)
+        row = _lock(session, due)
         if row is None:
             return False
-        self._enter(row, to, _heard(session, row), deadline)
+        self._enter(session, row, to, _heard(session, row), _lasting(due, to))
         return True
 
-    async def fail(self, cohort: int, seen: Phase, reason: str, heard: int | None = None) -> bool:
-        """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since.
+    async def fail(self, due: Due, reason: str, heard: int | None = None) -> bool:
+        """Fail for `reason`; False if it was moved on or, given `heard`, somebody was heard since.
 
         Raises:
             BusyError: as `move`.
         """
-        return await self._fail(cohort, seen, reason, heard, self.now())
+        return await self._fail(due, reason, heard, self.database.seconds())
 
     @writing
-    def blame(self, session: Session, cohort: int, culprits: Mapping[int, str]) -> None:
-        """Keep who departed from the protocol and how: they are barred from the study."""
+    def _fail(
+        self, session: Session, due: Due, reason: str, heard: int | None, decided: float
+    ) -> bool:
+        self._refuse_stale(decided)
+        row = _lock(session, due)
+        if row is None or (heard is not None and heard != _heard(session, row)):
+            return False
+        self._end(session, row, Phase.FAILED, failure=reason)
+        return True
+
+    def _refuse_stale(self, decided: float) -> None:
+        if self.database.seconds() - decided > _STALE:
+            raise BusyError("the database was busy for so long that a decision is stale")
+
+    @writing
+    def blame(
+        self, session: Session, cohort: int, culprits: Mapping[int, str], lease: Lease
+    ) -> None:
+        """Keep who departed from the protocol and how: they are barred from the study.
+
+        Raises:
+            StaleLeaseError: if the sum was claimed again since.
+        """
+        check(session, lease)
         for slot, what in culprits.items():
             seat = (Participant.cohort == cohort, Participant.slot == slot)
             session.execute(update(Participant).where(*seat).values(blamed=what))
 
     @writing
-    def _fail(
-        self,
-        session: Session,
-        cohort: int,
-        seen: Phase,
-        reason: str,
-        heard: int | None,
-        decided: datetime,
-    ) -> bool:
-        self._refuse_stale(decided)
-        row = _lock(session, cohort, seen)
-        if row is None:
-            return False
-        frozen = _heard(session, row)
-        if heard not in (None, frozen):
-            return False
-        row.failure = reason
-        self._enter(row, Phase.FAILED, frozen, row.deadline)
-        return True
+    def finish(self, session: Session, cohort: int, total: bytes, lease: Lease) -> bool:
+        """Keep the packed sum; False if the cohort is no longer unmasking.
 
-    def _refuse_stale(self, decided: datetime) -> None:
-        if self.now() - decided > _STALE:
-            raise BusyError("the database was busy for so long that a decision is stale")
-
-    @writing
-    def finish(self, session: Session, cohort: int, total: bytes) -> bool:
-        """Keep the packed sum; False if the cohort is no longer unmasking."""
-        row = _lock(session, cohort, Phase.UNMASKING)
+        Raises:
+            StaleLeaseError: if the sum was claimed again since.
+        """
+        check(session, lease)
+        row = _lock_unmasking(session, cohort)
         if row is None:
             return False
         row.sum = total
-        self._enter(row, Phase.SUMMED, _heard(session, row), row.deadline)
+        self._end(session, row, Phase.SUMMED)
         return True
 
-    def _enter(self, row: Cohort, phase: Phase, heard: int, deadline: datetime) -> None:
+    @writing
+    def give_up(self, session: Session, cohort: int, reason: str, lease: Lease) -> bool:
+        """Fail for want of a sum; False if the cohort is no longer unmasking.
+
+        Raises:
+            StaleLeaseError: if the sum was claimed again since.
+        """
+        check(session, lease)
+        row = _lock_unmasking(session, cohort)
+        if row is None:
+            return False
+        self._end(session, row, Phase.FAILED, failure=reason)
+        return True
+
+    def _end(self, session: Session, row: Cohort, phase: Phase, failure: str | None = None) -> None:
+        row.failure = failure
+        self._enter(session, row, phase, _heard(session, row), None)
+
+    def _enter(
+        self, session: Session, row: Cohort, phase: Phase, heard: int, lasts: timedelta | None
+    ) -> None:
+        """Enter a phase that `lasts` so long from now; the deadline stays if it does not."""
+        now = self.database.now(session)
         closed = row.history[-1] | {"heard": heard}
-        row.history = [*row.history[:-1], closed, entry(phase, self.now())]
-        row.phase, row.deadline = phase, deadline
+        row.history = [*row.history[:-1], closed, entry(phase, now)]
+        row.phase = phase
+        if lasts is not None:
+            row.deadline = now + lasts
+        announce(session, cohort_bell(row.id), study_bell(row.study))
 
     async def resume(self) -> int:
         """Give what waited while no server ran its time back; return how many cohorts.
 
         A deadline that passed is set anew, and none is nearer than the study's patience.
         """
-        now, count = self.now(), 0
-        for due in await self.waiting():
+        look, count = await self.look(), 0
+        for due in look.due:
             seconds = getattr(due.timeouts, due.waiting.phase.value)
-            if due.waiting.deadline > now:
+            if due.waiting.deadline > look.now:
                 seconds = min(seconds, due.timeouts.patience)
-            fresh = now + timedelta(seconds=seconds)
+            fresh = look.now + timedelta(seconds=seconds)
             earlier = (
                 Cohort.id == due.id,
                 Cohort.phase == due.waiting.phase,
@@ -195,49 +205,20 @@ class Cohorts:
         session.execute(update(Message).where(*mine).values(body=None))
 
 
-def _due(
-    row: Cohort,
-    terms: dict[str, object],
-    timeouts: dict[str, object],
-    said: int,
-    last: datetime | None,
-) -> Due:
-    """Return the cohort with its waiting rule: see `protocol/round.py`."""
-    rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
-    heard, expected, quorum = said, row.enrolled, rules.assumptions.quorum(row.enrolled)
-    patience = limits.patience
-    if row.phase is Phase.ENROLLING:
-        heard, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
-        patience = limits.enrolling  # a larger cohort hides better: silence ends nothing
-    elif row.phase is Phase.REPORTING:
-        heard, expected, quorum = row.enrolled, rules.devices, rules.minimum
-        patience = limits.reporting  # devices come when they can
-    elif row.phase is not Phase.SHARING:
-        expected = row.history[-2]["heard"]  # those who were heard in the phase before
-    return Due(
-        id=row.id,
-        study=row.study,
-        round=row.round,
-        number=row.number,
-        waiting=Waiting(
-            phase=row.phase,
-            mode=rules.mode,
-            expected=expected,
-            quorum=quorum,
-            heard=heard,
-            last=last or datetime.fromisoformat(row.history[-1]["entered"]),
-            deadline=row.deadline,
-            patience=timedelta(seconds=patience),
-        ),
-        enrolled=row.enrolled,
-        assumptions=rules.assumptions,
-        timeouts=limits,
-    )
+def _lasting(due: Due, phase: Phase) -> timedelta | None:
+    """Return how long `phase` may last, None if it is no phase that waits."""
+    return None if phase.is_over else timedelta(seconds=getattr(due.timeouts, phase.value))
 
 
-def _lock(session: Session, cohort: int, seen: Phase) -> Cohort | None:
-    """Return the cohort, locked, if it is in phase `seen` still."""
-    query = select(Cohort).where(Cohort.id == cohort, Cohort.phase == seen)
+def _lock(session: Session, due: Due) -> Cohort | None:
+    """Return the cohort, locked, if it is as it was due still."""
+    seen = (Cohort.phase == due.waiting.phase, Cohort.deadline == due.waiting.deadline)
+    query = select(Cohort).where(Cohort.id == due.id, *seen)
+    return session.scalar(query.with_for_update())
+
+
+def _lock_unmasking(session: Session, cohort: int) -> Cohort | None:
+    query = select(Cohort).where(Cohort.id == cohort, Cohort.phase == Phase.UNMASKING)
     return session.scalar(query.with_for_update())
 
 

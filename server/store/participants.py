@@ -1,12 +1,12 @@
 """Participants: devices that join, and what each says in each phase."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
 
-from sqlalchemy import and_, exists, or_, select
+from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -65,8 +65,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A cohort's standing, whether a participant spoke in the phase before, and in this one."""
+    """A cohort's standing `now`; whether a participant spoke in the phase before, and in it."""
 
+    now: datetime
     standing: Standing
     was_heard: bool
     said: bytes | None  # the digest
@@ -77,7 +78,6 @@ class Participants:
     """The book of participants and their messages."""
 
     database: Database
-    now: Callable[[], datetime]
     rng: Random
 
     async def join(self, study: str, number: int, wish: Application) -> tuple[Seat, bool]:
@@ -119,7 +119,7 @@ class Participants:
             ticket=wish.ticket,
             mask_key=wish.entry.keys.mask,
             seal_key=wish.entry.keys.seal,
-            joined=self.now(),
+            joined=self.database.instant(),
         )
         session.add(row)
         cohort.enrolled += 1
@@ -137,7 +137,7 @@ class Participants:
             Cohort.study == study,
             Cohort.round == number,
             Cohort.phase == Phase.ENROLLING,
-            Cohort.deadline > self.now(),
+            Cohort.deadline > self.database.instant(),
             Cohort.enrolled < row.terms["cohort_size"],
         )
         query = select(Cohort).where(*room).order_by(Cohort.number).limit(1)
@@ -175,25 +175,26 @@ class Participants:
             Refusal: if it said something else before, the phase is another or its deadline
                 passed, or the cohort failed or went on without the participant.
         """
-        arrived = self.now()  # a queue of writers is no reason to be late
+        arrived = self.database.seconds()  # a queue of writers is no reason to be late
         try:
             await self._accept(place, said, arrived)
         except IntegrityError:  # the same message was kept this very moment
             await self._accept(place, said, arrived)
 
     @writing
-    def _accept(self, session: Session, place: Place, said: Said, arrived: datetime) -> None:
+    def _accept(self, session: Session, place: Place, said: Said, arrived: float) -> None:
         digest = sha256(b"".join(said.bodies.values())).digest()
-        record = _look(session, place, said)
+        waited = timedelta(seconds=self.database.seconds() - arrived)
+        record = _look(session, place, said, self.database.instant())
         if record.said == digest:
             return
-        _check(record, said.kind, arrived)
+        _check(record, said.kind, record.now - waited)
         session.add_all(
             Message(
                 cohort=place.cohort,
                 kind=kind,
                 slot=place.slot,
-                received=self.now(),
+                received=record.now,
                 digest=digest,
                 body=body,
             )
@@ -217,19 +218,19 @@ def _check(record: _Record, kind: str, arrived: datetime) -> None:
         raise Refusal(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
-def _look(session: Session, place: Place, what: Said) -> _Record:
+def _look(session: Session, place: Place, what: Said, now: ColumnElement[datetime]) -> _Record:
     """Return what the cohort and the participant have come to; no phase moves meanwhile."""
     mine = (Message.cohort == place.cohort, Message.slot == place.slot)
     said = select(Message.digest).where(*mine, Message.kind == what.kind).scalar_subquery()
     before = exists().where(*mine, Message.kind == (what.before or ""))
     query = (
-        select(Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
+        select(now, Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
         .where(Cohort.id == place.cohort)
         .with_for_update(read=True, of=Cohort)
     )
-    phase, deadline, failure, was_heard, digest = session.execute(query).one()
+    at, phase, deadline, failure, was_heard, digest = session.execute(query).one()
     standing = Standing(phase, deadline, failure)
-    return _Record(standing, was_heard or what.before is None, digest)
+    return _Record(at, standing, was_heard or what.before is None, digest)
 
 
 def _known(

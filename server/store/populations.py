@@ -6,9 +6,7 @@ that begins a study is there or not. A study that is over is charged for the rou
 opened, one that runs for all that it may.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeAlias
 
 from pydantic import TypeAdapter
@@ -33,7 +31,6 @@ class Populations:
     """The book of populations."""
 
     database: Database
-    now: Callable[[], datetime]
 
     @writing
     def create(
@@ -48,7 +45,7 @@ class Populations:
         is_new = row is None
         if row is None:
             budget = request.budget.model_dump(mode="json")
-            row = Population(name=name, budget=budget, created=self.now())
+            row = Population(name=name, budget=budget, created=self.database.now(session))
             session.add(row)
             session.flush()
         view = _view(row)

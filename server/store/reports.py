@@ -1,8 +1,8 @@
 """Locally private reports: taken once a device and study, added up by device, read in batches."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
@@ -50,7 +50,6 @@ class Reports:
     """The book of reports."""
 
     database: Database
-    now: Callable[[], datetime]
 
     async def accept(self, study: str, number: int, report: Signed, charge: Charge) -> None:
         """Keep a report to round `number` of `study`.
@@ -59,7 +58,7 @@ class Reports:
             Refusal: if the round takes no more reports, the device reported to this study
                 before, or it would have spent more than its budget.
         """
-        arrived = self.now()  # a queue of writers is no reason to be late
+        arrived = self.database.seconds()  # a queue of writers is no reason to be late
         for _ in range(_TRIES):
             try:
                 return await self._accept(study, number, report, charge, arrived)
@@ -75,12 +74,13 @@ class Reports:
         number: int,
         report: Signed,
         charge: Charge,
-        arrived: datetime,
+        arrived: float,
     ) -> None:
         identity = report.identity.hex()
         if _said_before(session, study, number, report):
             return
-        cohort = _cohort_with_room(session, study, number, arrived)
+        waited = timedelta(seconds=self.database.seconds() - arrived)
+        cohort = _cohort_with_room(session, study, number, self.database.now(session) - waited)
         if _said_before(session, study, number, report):  # heard while this waited for the lock
             return
         account = _account(session, identity)
@@ -93,7 +93,7 @@ class Reports:
             cohort=cohort,
             epsilon=charge.epsilon,
             delta=charge.delta,
-            received=self.now(),
+            received=self.database.instant(),
             digest=report.fingerprint,
             body=report.body,
         )

@@ -1,9 +1,8 @@
 """Rounds: shown, opened to devices, and closed with what their sums said."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -13,12 +12,15 @@ from protocol.mechanisms import AnyPlan, parse_plan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.round import Phase
 from server.database import Database, reading, writing
+from server.listener import announce
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Message, Participant, Round
 from server.store.answers import keep_tally
+from server.store.leases import Lease, check
 from server.store.opening import insert_round
 from server.store.studies import find_study
 from server.store.views import KIND, cohort_view, round_view, study_view
+from server.watch import study_bell
 
 _LEFT_OUT = "its sum cannot be read, where those of other cohorts can: left out of the answer"
 
@@ -45,7 +47,6 @@ class Rounds:
     """The book of rounds."""
 
     database: Database
-    now: Callable[[], datetime]
 
     @reading
     def show(self, session: Session, study: str, number: int) -> RoundView:
@@ -90,7 +91,7 @@ class Rounds:
             Cohort.study == study,
             Cohort.round == Round.number,
             or_(enrolling, reporting),
-            Cohort.deadline > self.now(),
+            Cohort.deadline > self.database.instant(),
         )
         mine = (Round.study == study, Round.number > after, Round.state == "running")
         found = session.scalar(select(Round).where(*mine, room))
@@ -109,13 +110,23 @@ class Rounds:
 
     @writing
     def close(
-        self, session: Session, study: str, number: int, outcome: Outcome, plan: Plan | None
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        outcome: Outcome,
+        plan: Plan | None,
+        lease: Lease,
     ) -> StudyView | None:
         """Keep what round `number` came to and open the round that `plan` asks for.
 
         The study is finished if this was its last round; else it stops without a plan. Returns
-        the study, or None if somebody else closed the round before.
+        the study, or None if the round is closed already, as by whoever stopped the study.
+
+        Raises:
+            StaleLeaseError: if closing it was claimed again since `lease` was.
         """
+        check(session, lease)
         row = find_study(session, study, lock=True)
         if not self._close(session, study, number, outcome):
             return None
@@ -125,7 +136,8 @@ class Rounds:
             row.state = "stopped"
         else:
             row.round = plan.round
-            insert_round(session, study_view(row), plan, self.now())
+            insert_round(session, study_view(row), plan, self.database.now(session))
+        announce(session, study_bell(study))
         return study_view(row)
 
     def _close(self, session: Session, study: str, number: int, outcome: Outcome) -> bool:
@@ -134,7 +146,7 @@ class Rounds:
             "state": outcome.state,
             "participants": outcome.participants,
             "distinct": None if answer is None else answer.distinct,
-            "closed": self.now(),
+            "closed": self.database.now(session),
         }
         running = (Round.study == study, Round.number == number, Round.state == "running")
         query = update(Round).where(*running).values(values).returning(Round.number)

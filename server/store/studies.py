@@ -1,9 +1,7 @@
 """Studies: created, listed, started and stopped."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from random import Random
 
 from sqlalchemy import select, tuple_, update
@@ -27,11 +25,13 @@ from secagg.deals import Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import MOST_HOLDERS
 from server.database import Database, reading, writing
+from server.listener import announce
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
-from server.store.opening import insert_round
+from server.store.opening import entry, insert_round
 from server.store.populations import afford, ledger_of
 from server.store.views import study_view
+from server.watch import cohort_bell, study_bell
 
 _STOPPED = "the study was stopped"
 
@@ -67,7 +67,6 @@ class Studies:
     """The book of studies."""
 
     database: Database
-    now: Callable[[], datetime]
     rng: Random
 
     async def create(
@@ -90,7 +89,7 @@ class Studies:
             timeouts=request.timeouts.model_dump(mode="json"),
             rounds=request.rounds,
             round=0,
-            created=self.now(),
+            created=await self.database.read(self.database.now),
             population=request.population,
         )
         plan = await self._first_plan(study_view(study))
@@ -159,7 +158,8 @@ class Studies:
 
     def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
-        insert_round(session, study_view(study), plan, self.now())
+        insert_round(session, study_view(study), plan, self.database.now(session))
+        announce(session, study_bell(study.id))
 
     @reading
     def show(self, session: Session, study: str) -> StudyView:
@@ -216,17 +216,19 @@ class Studies:
             if parse_question(row.question).withholds:  # there will be no answer to forget them
                 sums = update(Cohort).where(Cohort.study == study).values(sum=None)
                 session.execute(sums.execution_options(synchronize_session=False))
+            announce(session, study_bell(study))
         return study_view(row)
 
     def _fail_running(self, session: Session, study: str) -> None:
+        now = self.database.now(session)
         running = (Round.study == study, Round.state == "running")
-        session.execute(update(Round).where(*running).values(state="failed", closed=self.now()))
+        session.execute(update(Round).where(*running).values(state="failed", closed=now))
         waiting = Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED))
         cohorts = select(Cohort).where(Cohort.study == study, waiting).with_for_update()
         for cohort in session.scalars(cohorts):
             cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
-            entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
-            cohort.history = [*cohort.history, entered]
+            cohort.history = [*cohort.history, entry(Phase.FAILED, now)]
+            announce(session, cohort_bell(cohort.id))
 
 
 def _is_unchanged(session: Session, population: str | None, seen: Ledger | None) -> bool:

@@ -1,7 +1,6 @@
 """A real service in this process, reached through ASGI."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
 
@@ -36,7 +35,7 @@ async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
     settings = Settings(
         database_url=f"sqlite:///{tmp_path / 'service.db'}", pace_seconds=0.01, open=True
     )
-    made = create_app(settings, lambda: datetime.now(UTC), SystemRandom())
+    made = create_app(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         yield made
 

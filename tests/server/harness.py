@@ -88,8 +88,8 @@ class Served:
     async def pass_phase(self, study: str, number: int = 1) -> Phase:
         """Let time pass until the first cohort's phase is over; return the next one."""
         before = (await self.show_round(study, number)).cohorts[0].phase
-        for _ in range(1000):
-            await self.tick()
+        for _ in range(1000):  # looks are awaited: no time passes while one decides
+            await self.app.state.service.orchestrator.tick()
             after = (await self.show_round(study, number)).cohorts[0].phase
             if after is not before:
                 return after

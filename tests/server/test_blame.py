@@ -6,6 +6,7 @@ import numpy as np
 import structlog
 
 from secagg.deals import ENVELOPE_BYTES
+from server.store.leases import summing
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, sum_of, together
@@ -102,9 +103,14 @@ async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_coho
 async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Served) -> None:
     study = await served.create()
     devices = await served.join(study, 6)
-    await served.app.state.service.store.cohorts.blame(1, {4: FALSE_DEALER})
+    await together(devices, *STEPS[:-1])
+    await together(devices[:-1], STEPS[-1])
+    store = served.app.state.service.store
+    lease = await store.leases.claim(summing(1), "test", 60)
+    await store.cohorts.blame(1, {4: FALSE_DEALER}, lease)
     assert (await served.show_round(study)).cohorts[0].blamed == {}
-    await together(devices, *STEPS)
+    await store.leases.release(lease)
+    await together(devices[-1:], STEPS[-1])
     assert (await served.until_closed(study)).cohorts[0].blamed == {4: FALSE_DEALER}
 
 

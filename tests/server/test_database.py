@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+from threading import Barrier
 from time import sleep
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from server.database import BusyError, Database, parse_url
+from server.database import UNAVAILABLE, BusyError, Database, parse_url
+from tests.server.harness import NOON
 
 
 @pytest.mark.parametrize(
@@ -117,3 +120,97 @@ async def test_an_error_of_the_database_shows_no_value(database_url: str) -> Non
     assert "nowhere" in str(caught.value)
     assert share not in str(caught.value)
     await database.close()
+
+
+async def test_a_transaction_that_others_make_the_database_take_back_is_done_again(
+    postgres_url: str,
+) -> None:
+    """Two lock two rows in opposite order: PostgreSQL ends one of them, and both are done."""
+    database = Database(postgres_url)
+    await database.write(run("CREATE TABLE t (x INTEGER, n INTEGER)"))
+    await database.write(run("INSERT INTO t VALUES (1, 0), (2, 0)"))
+    update = text("UPDATE t SET n = n + 1 WHERE x = :x")
+    both, tries = Barrier(2, timeout=10), []
+
+    def crossing(first: int, second: int) -> Callable[[Session], None]:
+        def change(session: Session) -> None:
+            tries.append(first)
+            session.execute(text("SET LOCAL deadlock_timeout = '20ms'"))
+            session.execute(update, {"x": first})
+            if tries.count(first) == 1:
+                both.wait()
+            session.execute(update, {"x": second})
+
+        return change
+
+    await asyncio.gather(database.write(crossing(1, 2)), database.write(crossing(2, 1)))
+    assert len(tries) == 3
+    assert await database.read(run("SELECT sum(n) FROM t")) == 4
+    await database.close()
+
+
+async def test_a_conflict_that_does_not_end_is_an_unavailable_database(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    tries = []
+
+    def conflict(session: Session) -> None:
+        tries.append(1)
+        failure = "RAISE EXCEPTION USING ERRCODE = 'serialization_failure'"
+        session.execute(text(f"DO $$ BEGIN {failure}; END $$"))
+
+    with pytest.raises(UNAVAILABLE):
+        await database.write(conflict)
+    assert len(tries) == 5
+    await database.close()
+
+
+async def test_a_standby_that_is_not_the_primary_yet_is_an_unavailable_database(
+    postgres_url: str,
+) -> None:
+    database = Database(postgres_url)
+    await database.write(run("CREATE TABLE t (x INTEGER)"))
+
+    def write_to_a_standby(session: Session) -> None:
+        session.execute(text("SET TRANSACTION READ ONLY"))
+        session.execute(text("INSERT INTO t VALUES (1)"))
+
+    with pytest.raises(UNAVAILABLE):
+        await database.write(write_to_a_standby)
+    await database.close()
+
+
+async def test_a_full_disk_is_an_unavailable_database_and_passes(sqlite: Database) -> None:
+    await sqlite.write(run("CREATE TABLE t (x BLOB)"))
+    pages = await sqlite.read(run("PRAGMA page_count"))
+
+    def fill(session: Session) -> None:
+        session.execute(text(f"PRAGMA max_page_count = {pages}"))
+        session.execute(text("INSERT INTO t VALUES (zeroblob(1000000))"))
+
+    with pytest.raises(UNAVAILABLE, match="full"):
+        await sqlite.write(fill)
+    await sqlite.write(run("PRAGMA max_page_count = 1000000"))
+    await sqlite.write(run("INSERT INTO t VALUES (zeroblob(1000000))"))
+    assert await sqlite.read(run("SELECT count(*) FROM t")) == 1
+
+
+async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: str) -> None:
+    """PostgreSQL tells when a statement came, so that a wait for a lock makes nobody late."""
+    database = Database(postgres_url)
+
+    def wait(session: Session) -> tuple[datetime, datetime, datetime]:
+        before = database.now(session)
+        session.execute(text("SELECT pg_sleep(0.05)"))
+        row = session.execute(select(database.instant(), text("pg_sleep(0.05)"))).one()
+        return before, row[0], database.now(session)
+
+    before, at, after = await database.read(wait)
+    assert before + timedelta(seconds=0.05) <= at <= after - timedelta(seconds=0.05)
+    assert before.tzinfo is not None
+    await database.close()
+    for url in (postgres_url, sqlite_url):
+        faked = Database(url, clock=lambda: NOON)
+        assert await faked.read(faked.now) == NOON
+        column = await faked.read(lambda session, of=faked: session.scalar(select(of.instant())))
+        assert column == NOON
+        await faked.close()

@@ -21,6 +21,7 @@ from server.decoding import read_settled
 from server.orchestrator import Orchestrator
 from server.store import open_store
 from server.store.cohorts import Cohorts
+from server.store.leases import Lease
 from server.store.messages import Messages
 from server.store.rounds import Outcome
 from server.watch import Watch
@@ -72,7 +73,7 @@ async def test_a_fault_while_planning_leaves_the_plan_as_it_was(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create(rounds=2)
-    monkeypatch.setattr("server.orchestrator.plan_next", explode)
+    monkeypatch.setattr("server.worker.plan_next", explode)
     await play(served, study)
     assert (await served.until_closed(study)).state == "decoded"
     rounds = served.app.state.service.store.rounds
@@ -125,12 +126,12 @@ async def test_a_deadline_that_passed_without_a_server_is_set_anew(
     """Restarted with time left, a cohort has at least its patience; without, all of it."""
     async with serve(database_url) as served:
         await served.create(timeouts={"enrolling": 600, "patience": 5})
-    database = Database(database_url)
-    store = open_store(database, clock, Random(1))
+    database = Database(database_url, clock=clock)
+    store = open_store(database, Random(1))
 
     async def seconds_after(pause: float) -> float:
         clock.advance(pause)
-        await Orchestrator(store, Watch(), clock, Random(1)).resume()
+        await Orchestrator(store, Watch(), Random(1)).resume()
         (due,) = await store.cohorts.waiting()
         return (due.waiting.deadline - clock()).total_seconds()
 
@@ -190,11 +191,11 @@ async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
     cohorts = type(served.app.state.service.store.cohorts)
     finish, tries = cohorts.finish, []
 
-    async def fail_once(self: Cohorts, cohort: int, total: bytes) -> bool:
+    async def fail_once(self: Cohorts, cohort: int, total: bytes, lease: Lease) -> bool:
         tries.append(total)
         if len(tries) == 1:
             raise OperationalError("", None, Exception("away"))
-        return await finish(self, cohort, total)
+        return await finish(self, cohort, total, lease)
 
     monkeypatch.setattr(cohorts, "finish", fail_once)
     liar, *honest = devices = await served.join(study, 6)
@@ -218,7 +219,7 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
     await together((await served.join(other, 6))[:5], "share")
     store = served.app.state.service.store
     away = OperationalError("", None, Exception("away"))
-    monkeypatch.setattr(type(store.cohorts), "waiting", AsyncMock(side_effect=away))
+    monkeypatch.setattr(type(store.cohorts), "look", AsyncMock(side_effect=away))
     for _ in range(10):
         await served.tick()
     clock.advance(3600)
@@ -254,7 +255,7 @@ async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
     answer = Answer(decoded=True, distinct=1)
     outcome = Outcome("decoded", 6, answer, heavy=(Estimate(item, 6, 0),))
     decoded = AsyncMock(return_value=outcome)
-    monkeypatch.setattr("server.orchestrator.decode_round", decoded)
+    monkeypatch.setattr("server.worker.decode_round", decoded)
     async with serve(postgres_url) as served:
         study = await served.create()
         await play(served, study)
@@ -295,8 +296,6 @@ async def test_a_decision_that_waited_too_long_is_not_carried_out(
     cohorts = served.app.state.service.store.cohorts
     locked = asyncio.create_task(database.write(lambda _: clock.advance(10)))
     with pytest.raises(BusyError, match="stale"):
-        await asyncio.gather(
-            locked, cohorts.fail(due.id, due.waiting.phase, "late", due.waiting.heard)
-        )
+        await asyncio.gather(locked, cohorts.fail(due, "late", due.waiting.heard))
     (still,) = await served.app.state.service.store.cohorts.waiting()
     assert still.waiting.phase is due.waiting.phase

@@ -3,7 +3,8 @@
 import asyncio
 from time import monotonic
 
-from server.watch import Watch
+from server.listener import _notices
+from server.watch import Watch, cohort_bell
 
 
 async def test_a_change_between_the_look_and_the_wait_is_heard() -> None:
@@ -52,6 +53,15 @@ async def test_other_bells_wake_nobody_and_release_wakes_all() -> None:
     assert await asyncio.gather(*waiting) == [None, None, None]
     assert await watch.until("x", ask, 30) is None  # and nobody waits any more
     assert monotonic() - started < 5
+
+
+def test_notices_of_many_bells_are_as_large_as_postgresql_takes() -> None:
+    bells = tuple(cohort_bell(number) for number in range(2000))
+    notices = list(_notices(bells))
+    assert tuple("\n".join(notices).split("\n")) == bells
+    assert 1 < len(notices) < 10
+    assert max(len(notice.encode()) for notice in notices) < 8000
+    assert list(_notices(())) == []
 
 
 async def test_a_bell_that_nobody_waits_for_is_taken_down() -> None:

@@ -9,6 +9,7 @@ import pytest
 from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms import MECHANISMS
 from protocol.messages import HeavyHitterPage
+from server.store.leases import closing
 from server.store.rounds import Outcome
 from tests.server.conftest import Serve
 from tests.server.harness import Served
@@ -28,7 +29,8 @@ async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str
         heavy = MECHANISMS[plan.mechanism].conclude(plan.question, tally)
         following = plan.model_copy(update={"round": number + 1})
         outcome = Outcome("decoded", 6, said, tuple(heavy))
-        await store.rounds.close(study, number, outcome, following)
+        lease = await store.leases.claim(closing(study, number), "test", 60)
+        await store.rounds.close(study, number, outcome, following, lease)
     return study
 
 
@@ -104,7 +106,9 @@ async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:
     plan = (await served.show_round(study)).plan
     outcome = Outcome("undecoded", 6, Answer(False, 123.5))
     following = plan.model_copy(update={"round": 2})
-    await served.app.state.service.store.rounds.close(study, 1, outcome, following)
+    store = served.app.state.service.store
+    lease = await store.leases.claim(closing(study, 1), "test", 60)
+    await store.rounds.close(study, 1, outcome, following, lease)
     view = await served.show_round(study)
     assert (view.state, view.participants, view.distinct) == ("undecoded", 6, 123.5)
     assert (await ask(served, study)).heavy_hitters == ()

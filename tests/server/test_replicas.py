@@ -1,0 +1,295 @@
+"""Several servers on one PostgreSQL give the same answers as one, and lose nothing together."""
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
+from random import Random
+from typing import Any, Self
+from unittest.mock import AsyncMock
+
+import httpx
+import psycopg
+import pytest
+import structlog
+from fastapi import FastAPI
+
+from server.app import create_app
+from server.decoding import Summed, unmask_cohort
+from server.settings import Settings
+from server.store.messages import Messages
+from tests.server.conftest import Serve
+from tests.server.harness import NOON, STEPS, Clock, Served, sum_of, together
+from tests.server.test_process import running
+
+HEARS = "listener hears other processes"
+TERMS = {"cohort_size": 4, "minimum": 4, "cohorts": 3, "corrupt": 0, "dropout": 0}
+
+
+@pytest.fixture
+async def two(serve: Serve, postgres_url: str) -> AsyncIterator[tuple[Served, Served]]:
+    async with serve(postgres_url) as one, serve(postgres_url) as other:
+        yield one, other
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("what is waited for does not come")
+
+
+def events(logs: list[Any]) -> Counter[str]:
+    return Counter(entry["event"] for entry in logs)
+
+
+async def claims(served: Served, kind: str) -> dict[str, int]:
+    found = await served.app.state.service.store.leases.claims()
+    return {work: version for work, version in found.items() if work.startswith(kind)}
+
+
+async def test_devices_spread_over_two_servers_are_each_in_one_sum_that_is_made_once(
+    two: tuple[Served, Served],
+) -> None:
+    """The first listens to the devices of even number, the second to the others."""
+    study = await two[0].create(terms=TERMS, rounds=2)
+    for after in range(2):
+        devices = []
+        for number in range(12):
+            served = two[number % 2]
+            devices += await served.join(study, 1, after, first=number)
+        await together(devices, *STEPS)
+        view = await two[1].until_closed(study, after + 1)
+        assert (view.state, view.participants) == ("decoded", 12)
+        for cohort in view.cohorts:
+            mine = [d for d in devices if d.seat is not None and d.seat.cohort == cohort.number]
+            path = f"/v1/studies/{study}/rounds/{after + 1}/cohorts/{cohort.number}/sum"
+            assert (await two[0].client.get(path)).content == sum_of(mine)
+    assert await claims(two[0], "sum") == {f"sum {cohort}": 1 for cohort in range(1, 7)}
+    assert await claims(two[0], "close") == {f"close {study} {n}": 1 for n in (1, 2)}
+    page = (await two[1].client.get(f"/v1/studies/{study}/rounds")).json()
+    assert [one["state"] for one in page["rounds"]] == ["decoded", "decoded"]
+
+
+async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
+    two: tuple[Served, Served], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither renews its lease nor ends its sum until the other one has published it."""
+    thaw, frozen = asyncio.Event(), []
+
+    async def unmask(messages: Messages, cohort: int) -> Summed:
+        found = await unmask_cohort(messages, cohort)
+        if not frozen:
+            frozen.append(cohort)
+            await thaw.wait()
+            return Summed(b"of a stale holder", frozenset({0}))
+        return found
+
+    monkeypatch.setattr("server.leases._RENEWALS", 1e-6)
+    monkeypatch.setattr("server.worker.unmask_cohort", unmask)
+    study = await two[0].create()
+    devices = await two[0].join(study, 6)
+    with structlog.testing.capture_logs() as logs:
+        await together(devices, *STEPS)
+        await until(lambda: frozen)
+        assert (await two[0].show_round(study)).cohorts[0].phase == "unmasking"
+        clock.advance(16)
+        view = await two[0].until_closed(study)
+        thaw.set()
+        await until(lambda: "work of a stale lease dropped" in events(logs))
+    assert (view.state, view.participants) == ("decoded", 6)
+    assert await claims(two[0], "sum") == {"sum 1": 2}
+    assert await two[0].read_sum(study) == sum_of(devices)
+    assert (await two[0].show_round(study)).cohorts[0].blamed == {}
+
+
+async def test_a_long_poll_hears_at_once_what_another_server_did(
+    serve: Serve, postgres_url: str
+) -> None:
+    """Both look once a minute only, and the poll would end before with nothing to tell."""
+    pace = {"poll_seconds": 60, "pace_seconds": 0}
+    async with serve(postgres_url, **pace) as one, serve(postgres_url, **pace) as other:
+        study = await one.create(rounds=2)
+        (first,) = await other.join(study, 1)
+        waiting = asyncio.create_task(first.get("roster", wait=25))
+        await until(lambda: other.app.state.service.watch._bells)
+        rest = await one.join(study, 5, first=1)
+        assert (await waiting).status_code == 200
+        waiting = asyncio.create_task(other.open_round(study, after=1))
+        devices = [first, *rest]
+        await together(devices, *STEPS)
+        assert (await waiting).number == 2
+        assert await other.read_sum(study) == sum_of(devices)
+
+
+async def test_a_listener_that_lost_its_connection_hears_again(
+    serve: Serve, postgres_url: str
+) -> None:
+    pace = {"poll_seconds": 60, "pace_seconds": 0}
+    with structlog.testing.capture_logs() as logs:
+        async with serve(postgres_url, **pace) as one, serve(postgres_url, **pace) as other:
+            await until(lambda: events(logs)[HEARS] == 2)
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+                )
+            await until(lambda: events(logs)[HEARS] == 4)
+            assert events(logs)["listener lost its connection"] == 2
+            study = await one.create()
+            (device,) = await other.join(study, 1)
+            waiting = asyncio.create_task(device.get("roster", wait=25))
+            await until(lambda: other.app.state.service.watch._bells)
+            await one.join(study, 5, first=1)
+            assert (await waiting).status_code == 200
+
+
+async def test_the_clock_of_a_server_closes_nothing(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It jumps ten years ahead; the database's stays, and that decides."""
+
+    class Jumped(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(days=3650)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("server.") and getattr(module, "datetime", None) is datetime:
+            monkeypatch.setattr(module, "datetime", Jumped)
+    app = create_app(Settings(database_url=postgres_url), None, Random(os.getpid()))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            served = Served(app, client, Clock())
+            study = await served.create()
+            devices = await served.join(study, 6)
+            await together(devices, "share")
+            await together(devices[:5], "mask")
+            await served.app.state.service.orchestrator.tick()
+            await served.until_phase(study, "masking")
+            look = await app.state.service.store.cohorts.look()
+            assert look.due[0].waiting.deadline - look.now < timedelta(seconds=61)
+            await together(devices[5:], "mask")
+            await together(devices, *STEPS[2:])
+            assert (await served.until_closed(study)).participants == 6
+
+
+@contextmanager
+def publishing_stopped(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Hold every transaction that keeps a sum until the connection unlocks 42."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM pg_advisory_xact_lock_shared(42); RETURN NEW; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER wait_for_test BEFORE UPDATE ON cohorts FOR EACH ROW"
+            " WHEN (NEW.phase = 'summed') EXECUTE FUNCTION wait_for_test()"
+        )
+        connection.execute("SELECT pg_advisory_lock(42)")
+        yield connection
+
+
+async def until_row(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
+    for _ in range(3000):
+        row = connection.execute(query).fetchone()
+        if row is not None:
+            return tuple(row)
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"nothing found by {query}")
+
+
+async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_other(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two real processes; kill -9 for the one that holds the lease."""
+    monkeypatch.setenv("BLINDTALLY_LEASE_SECONDS", "1")
+    with running(postgres_url) as one, running(postgres_url) as other:
+        async with (
+            httpx.AsyncClient(base_url=one.url, timeout=20) as first,
+            httpx.AsyncClient(base_url=other.url, timeout=20) as second,
+        ):
+            both = {one.popen.pid: first, other.popen.pid: second}
+            study = await Served(FastAPI(), first, Clock()).create()
+            devices = []
+            for number in range(6):
+                served = Served(FastAPI(), (first, second)[number % 2], Clock())
+                devices += await served.join(study, 1, first=number)
+            with publishing_stopped(postgres_url) as connection:
+                await together(devices, *STEPS)
+                await until_row(connection, "SELECT 1 FROM pg_locks WHERE NOT granted")
+                query = "SELECT holder, version FROM leases WHERE work = 'sum 1'"
+                holder, version = await until_row(connection, query)
+                killed = next(p for p in (one, other) if f"-{p.popen.pid}-" in holder)
+                killed.popen.kill()
+                killed.popen.wait()
+                connection.execute("SELECT pg_advisory_unlock(42)")
+                assert version == 1
+                client = both[(other if killed is one else one).popen.pid]
+                query = "SELECT state FROM rounds WHERE state <> 'running'"
+                assert await until_row(connection, query) == ("decoded",)
+                rows = connection.execute("SELECT work, version FROM leases").fetchall()
+                assert {work: n for work, n in rows if not work.startswith("forget")} == {
+                    "sum 1": 2,
+                    f"close {study} 1": 1,
+                }
+                ((history,),) = connection.execute("SELECT history::text FROM cohorts").fetchall()
+                assert [entry["phase"] for entry in json.loads(history)][-2:] == [
+                    "unmasking",
+                    "summed",
+                ]
+            served = Served(FastAPI(), client, Clock())
+            assert (await served.show_round(study)).participants == 6
+            assert await served.read_sum(study) == sum_of(devices)
+
+
+async def test_a_server_that_starts_extends_no_phase_that_another_one_hears(
+    serve: Serve, postgres_url: str, clock: Clock
+) -> None:
+    async with serve(postgres_url) as one:
+        study = await one.create()
+        clock.advance(598)
+        store = one.app.state.service.store
+        beats = await store.processes.others("nobody")
+        while not beats:  # the next one tells that it is there still
+            await asyncio.sleep(0.01)
+            beats = await store.processes.others("nobody")
+        async with serve(postgres_url) as other:
+            look = await store.cohorts.look()
+            assert look.due[0].waiting.deadline == NOON + timedelta(seconds=600)
+            assert look.heard_since == NOON
+            assert other.app.state.service.orchestrator.presence.since == clock()
+            clock.advance(2)
+            assert (await other.until_closed(study)).state == "failed"
+    async with serve(postgres_url) as again:
+        assert set(await store_of(again).processes.others("nobody")) == {name_of(again)}
+
+
+async def test_a_server_that_was_killed_a_moment_ago_hears_nobody(
+    serve: Serve, postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is as fresh as that of a living one, but is not written again."""
+    async with serve(postgres_url) as served:
+        await served.create(timeouts={"enrolling": 6, "patience": 5})
+        monkeypatch.setattr(type(store_of(served).processes), "leave", AsyncMock())
+        name = name_of(served)
+    clock.advance(2)
+    monkeypatch.setattr("server.presence.FRESH", timedelta(seconds=0.3))
+    async with serve(postgres_url) as again:
+        assert name in await store_of(again).processes.others(name_of(again))
+        (due,) = await store_of(again).cohorts.waiting()
+        assert due.waiting.deadline == clock() + timedelta(seconds=5)
+
+
+def store_of(served: Served) -> Any:
+    return served.app.state.service.store
+
+
+def name_of(served: Served) -> str:
+    return str(served.app.state.service.orchestrator.presence.name)
