@@ -42,6 +42,7 @@ from secagg.roster import (
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyState = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
@@ -122,7 +123,7 @@ class StudyRequest(Public):
     name: Name
     question: AnyQuestion
     terms: Terms
-    rounds: int = Field(ge=1, le=MOST_ROUNDS)
+    rounds: Rounds
     timeouts: Timeouts = Timeouts()
     start: bool = False
     population: PopulationName | None = None

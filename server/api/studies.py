@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from server.api.creation import limits_of, whole
 from server.api.parts import StudyId, json_only, problems
-from server.refusals import Refusal, malformed
+from server.refusals import Refusal
 from server.service import Served
 from server.watch import study_bell
 
@@ -16,17 +17,12 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"])
 @router.post(
     "",
     status_code=201,
-    dependencies=[Depends(json_only)],
+    dependencies=[Depends(json_only), Depends(whole)],
     responses=problems(400, 404, 409, 413, 415, 422),
 )
 async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
     """Create a study, and start it at once if `start` says so."""
-    try:
-        settings = service.settings
-        most = settings.most_epsilon, settings.most_delta
-        study = await service.store.studies.create(request, settings.max_upload_bytes, most)
-    except ValueError as error:
-        raise malformed(str(error)) from None
+    study = await service.store.studies.create(request, limits_of(service.settings))
     response.headers["Location"] = f"/v1/studies/{study.id}"
     service.orchestrator.wake()
     return study
