@@ -5,7 +5,7 @@ exception class here, and callers catch what they can act on: a device that was 
 come again, one that came in the wrong phase may not. Whatever may pass by itself (no
 connection, a busy database, a proxy without its server) is worth repeating, after the time
 that the answer names in Retry-After or else after a growing one: saying a thing twice is the
-same as saying it once. Creating a study is not: it is repeated only if nothing was done.
+same as saying it once. Creating a study is as well, by the key that is sent along.
 """
 
 from typing import ClassVar, Final
@@ -67,6 +67,12 @@ class WrongPhaseError(ServiceError):
 
 class ConflictError(ServiceError):
     """The same thing was said before, with other content."""
+
+
+class KeyReusedError(ConflictError):
+    """The key of a creation came with another request before."""
+
+    advice = "take a new key for another request"
 
 
 class WrongStateError(ServiceError):
@@ -134,6 +140,7 @@ CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.TOO_LARGE: RejectedError,
     ProblemType.WRONG_PHASE: WrongPhaseError,
     ProblemType.CONFLICT: ConflictError,
+    ProblemType.KEY_REUSED: KeyReusedError,
     ProblemType.WRONG_STATE: WrongStateError,
     ProblemType.NO_ROUND: NoRoundError,
     ProblemType.ALREADY_COUNTED: AlreadyCountedError,
@@ -171,14 +178,6 @@ def worth_repeating(error: Exception) -> bool | float:
             return False
         return error.retry_after or True  # after 0 seconds, many would come back at once
     return isinstance(error, httpx.TransportError)
-
-
-def was_not_done(error: Exception) -> bool | float:
-    """Return whether a request was not even begun: True, or when it may be made again."""
-    if isinstance(error, ServiceError):
-        unavailable = PROBLEM + ProblemType.UNAVAILABLE  # our own word, and not a proxy's
-        return error.problem.type == unavailable and worth_repeating(error)
-    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
 def _problem(response: httpx.Response) -> Problem:

@@ -64,6 +64,7 @@ class ProblemType(StrEnum):
     TOO_LARGE = "too-large"  # 413
     WRONG_PHASE = "wrong-phase"  # 409: too early or too late; `phase` says where it stands
     CONFLICT = "conflict"  # 409: this was said before, with other content
+    KEY_REUSED = "key-reused"  # 409: this Idempotency-Key came with another request before
     WRONG_STATE = "wrong-state"  # 409: the study is not in a state that allows this
     NO_ROUND = "no-round"  # 409: no round takes devices now; come back after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round

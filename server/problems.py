@@ -33,6 +33,7 @@ STATUS = {
     ProblemType.TOO_LARGE: (413, "Too large"),
     ProblemType.WRONG_PHASE: (409, "Wrong phase"),
     ProblemType.CONFLICT: (409, "Conflict"),
+    ProblemType.KEY_REUSED: (409, "Idempotency key reused"),
     ProblemType.WRONG_STATE: (409, "Wrong state"),
     ProblemType.NO_ROUND: (409, "No round takes devices"),
     ProblemType.ALREADY_COUNTED: (409, "Already counted"),

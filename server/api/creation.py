@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
+from hashlib import sha256
 from random import Random
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Header, Request
 from pydantic import ValidationError
 
 from protocol.messages import StudyRequest
@@ -13,6 +15,29 @@ from server.refusals import Fault, Refusal, malformed_all
 from server.service import Served
 from server.settings import Settings
 from server.store.asking import Asked, Limits, first_plan
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,200}$",
+        description="Of your choice, and new for each study: repeat a request with its key.",
+    ),
+]
+CREATED: dict[str, Any] = {
+    "headers": {
+        "Location": {"schema": {"type": "string"}, "description": "Where the study is."},
+        "Idempotent-Replayed": {
+            "schema": {"const": "true"},
+            "description": "The study was created by an earlier request with this key.",
+        },
+    }
+}
+
+
+def digest_of(request: StudyRequest) -> bytes:
+    """Return the SHA-256 of what was asked: spaces and the order of names do not count."""
+    return sha256(request.model_dump_json(exclude_unset=True).encode()).digest()
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -5,12 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from server.api.creation import limits_of, whole
+from server.api.creation import CREATED, Key, digest_of, limits_of, whole
 from server.api.parts import StudyId, json_only, problems
 from server.refusals import Refusal
 from server.service import Served
+from server.store.creations import Intent
 from server.watch import study_bell
 
+_SCOPE = "studies"
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
 
@@ -18,11 +20,21 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"])
     "",
     status_code=201,
     dependencies=[Depends(json_only), Depends(whole)],
-    responses=problems(400, 404, 409, 413, 415, 422),
+    responses={201: CREATED, **problems(400, 404, 409, 413, 415, 422)},
 )
-async def create(request: StudyRequest, response: Response, service: Served) -> StudyView:
-    """Create a study, and start it at once if `start` says so."""
-    study = await service.store.studies.create(request, limits_of(service.settings))
+async def create(
+    request: StudyRequest, response: Response, service: Served, key: Key = None
+) -> StudyView:
+    """Create a study, and start it at once if `start` says so.
+
+    With an Idempotency-Key, the same request within a day is the same study, and gets the same
+    answer, with Idempotent-Replayed.
+    """
+    intent = None if key is None else Intent(_SCOPE, key, digest_of(request))
+    limits = limits_of(service.settings)
+    study, is_new = await service.store.studies.create(request, limits, intent)
+    if not is_new:
+        response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
     service.orchestrator.wake()
     return study

@@ -7,6 +7,7 @@ from datetime import datetime
 from random import Random
 
 from sqlalchemy import select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
@@ -18,6 +19,7 @@ from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
 from server.store.asking import Asked, Limits, first_plan, plan_of, salted
+from server.store.creations import Intent, answered, keep
 from server.store.opening import insert_round
 from server.store.populations import afford, ledger_of
 from server.store.views import study_view
@@ -48,13 +50,36 @@ class Studies:
     now: Callable[[], datetime]
     rng: Random
 
-    async def create(self, request: StudyRequest, limits: Limits) -> StudyView:
-        """Keep a new study, and start it if `request` says so.
+    async def create(
+        self, request: StudyRequest, limits: Limits, intent: Intent | None = None
+    ) -> tuple[StudyView, bool]:
+        """Keep a new study, and start it if `request` says so; False if `intent` is not new.
 
         Raises:
             Refusal: if its question cannot be answered under its terms and within `limits`, with
-                every fault; or if its population has not enough budget left.
+                every fault; if its population has not enough budget left; if the key of `intent`
+                was used for something else.
         """
+        if (known := await self._answered(intent)) is not None:
+            return known, False
+        try:
+            return await self._create(request, limits, intent), True
+        except (IntegrityError, Refusal):  # perhaps because it was created, and paid for, meanwhile
+            if (known := await self._answered(intent)) is None:
+                raise
+            return known, False
+
+    @reading
+    def _answered(self, session: Session, intent: Intent | None) -> StudyView | None:
+        """Return the study that `intent` created, None if it is new, or there is none."""
+        if intent is None:
+            return None
+        answer = answered(session, intent, self.now())
+        return None if answer is None else StudyView.model_validate(answer)
+
+    async def _create(
+        self, request: StudyRequest, limits: Limits, intent: Intent | None
+    ) -> StudyView:
         name = self.rng.randbytes(8).hex()
         asked = _asked(request).model_copy(update={"question": salted(request.question, name)})
         plan = await asyncio.to_thread(first_plan, asked, name, limits, self.rng)
@@ -74,7 +99,8 @@ class Studies:
         study.loss = loss.model_dump(mode="json")
         while True:
             ledger = await self._afforded(request.population, name, loss)
-            view = await self._insert(study, plan if request.start else None, ledger)
+            begun = plan if request.start else None
+            view = await self._insert(study, begun, ledger, intent)
             if view is not None:
                 return view
 
@@ -99,7 +125,12 @@ class Studies:
 
     @writing
     def _insert(
-        self, session: Session, study: Study, plan: AnyPlan | None, seen: Ledger | None
+        self,
+        session: Session,
+        study: Study,
+        plan: AnyPlan | None,
+        seen: Ledger | None,
+        intent: Intent | None,
     ) -> StudyView | None:
         """Keep a study; None if it begins and its population's ledger is not as was `seen`."""
         begins = plan is not None
@@ -109,7 +140,10 @@ class Studies:
         session.flush()
         if plan is not None:
             self._open_first(session, study, plan)
-        return study_view(study)
+        view = study_view(study)
+        if intent is not None:
+            keep(session, intent, view.model_dump(mode="json"), self.now())
+        return view
 
     def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
