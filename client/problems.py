@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from protocol.messages import PROBLEM, Problem, ProblemType
 from protocol.round import Phase
 
-PASSING: Final = frozenset({429, 502, 503, 504})  # statuses that may pass by themselves
+PASSING: Final = frozenset({408, 429, 502, 503, 504})  # statuses that may pass by themselves
 MOST_SECONDS: Final = 30.0  # a Retry-After beyond this is asked for again at this time
 
 
@@ -138,6 +138,8 @@ CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_MEDIA_TYPE: RejectedError,
     ProblemType.METHOD_NOT_ALLOWED: RejectedError,
     ProblemType.TOO_LARGE: RejectedError,
+    ProblemType.HEADERS_TOO_LARGE: RejectedError,
+    ProblemType.TOO_SLOW: UnavailableError,
     ProblemType.WRONG_PHASE: WrongPhaseError,
     ProblemType.CONFLICT: ConflictError,
     ProblemType.KEY_REUSED: KeyReusedError,

@@ -62,6 +62,8 @@ class ProblemType(StrEnum):
     WRONG_MEDIA_TYPE = "wrong-media-type"  # 415
     METHOD_NOT_ALLOWED = "method-not-allowed"  # 405
     TOO_LARGE = "too-large"  # 413
+    HEADERS_TOO_LARGE = "headers-too-large"  # 431
+    TOO_SLOW = "too-slow"  # 408: the request did not come to its end in time
     WRONG_PHASE = "wrong-phase"  # 409: too early or too late; `phase` says where it stands
     CONFLICT = "conflict"  # 409: this was said before, with other content
     KEY_REUSED = "key-reused"  # 409: this Idempotency-Key came with another request before

@@ -31,6 +31,8 @@ STATUS = {
     ProblemType.WRONG_MEDIA_TYPE: (415, "Wrong media type"),
     ProblemType.METHOD_NOT_ALLOWED: (405, "Method not allowed"),
     ProblemType.TOO_LARGE: (413, "Too large"),
+    ProblemType.HEADERS_TOO_LARGE: (431, "Headers too large"),
+    ProblemType.TOO_SLOW: (408, "Too slow"),
     ProblemType.WRONG_PHASE: (409, "Wrong phase"),
     ProblemType.CONFLICT: (409, "Conflict"),
     ProblemType.KEY_REUSED: (409, "Idempotency key reused"),
@@ -50,6 +52,7 @@ _OF_STATUS = {
     400: ProblemType.MALFORMED,
     404: ProblemType.NOT_FOUND,
     405: ProblemType.METHOD_NOT_ALLOWED,
+    408: ProblemType.TOO_SLOW,
     413: ProblemType.TOO_LARGE,
     415: ProblemType.WRONG_MEDIA_TYPE,
 }
