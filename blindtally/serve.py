@@ -6,9 +6,11 @@ Chance is chosen here, the system's randomness; the clock is the database's.
 import asyncio
 import socket
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from random import SystemRandom
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import typer
 import uvicorn
@@ -18,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server import logs, migrations
 from server.app import create_app
+from server.connection import BoundedProtocol, Bounds
 from server.database import Database
 from server.settings import Settings
 from server.sole import DatabaseInUseError, sole_process
@@ -52,6 +55,24 @@ def serve(
             help="Ask nobody for credentials. For trials: only on an address of this machine.",
         ),
     ] = False,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="BLINDTALLY_TLS_CERTIFICATE", help="A certificate chain (PEM): serve HTTPS."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(envvar="BLINDTALLY_TLS_KEY", help="The private key of the certificate (PEM)."),
+    ] = None,
+    forwarded_allow_ips: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
+            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed "
+            "[127.0.0.1].",
+        ),
+    ] = None,
     log: Annotated[
         Literal["text", "json"], typer.Option(help="How to log, to standard error.")
     ] = "text",
@@ -66,22 +87,25 @@ def serve(
 
     Every flag has an environment variable, and so have the finer settings:
     BLINDTALLY_BUSY_TIMEOUT, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
+    BLINDTALLY_MAX_HEAD_BYTES, BLINDTALLY_MAX_HEAD_FIELDS, BLINDTALLY_HEAD_SECONDS,
+    BLINDTALLY_SILENCE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_LEASE_SECONDS,
     BLINDTALLY_SHUTDOWN_SECONDS.
     """
-    settings = _settings(host=host, port=port, database_url=database_url, open=is_open)
+    settings = _settings(
+        host=host,
+        port=port,
+        database_url=database_url,
+        open=is_open,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        forwarded_allow_ips=forwarded_allow_ips,
+    )
     logs.configure(as_json=log == "json", level=log_level)
     _check_access(settings, has_keys=_prepare(settings))
     app = create_app(settings, None, SystemRandom())
+    config = _config(app, settings)
     listener = _listen(settings)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=settings.shutdown_seconds,
-    )
     server = _Server(config, app)
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
         server.run(sockets=[listener])
@@ -89,14 +113,42 @@ def serve(
         raise typer.Exit(1)
 
 
-def _settings(**flags: str | int | None) -> Settings:
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    bounds = Bounds(
+        head_seconds=settings.head_seconds,
+        body_seconds=settings.body_seconds,
+        head_bytes=settings.max_head_bytes,
+        fields=settings.max_head_fields,
+    )
+    config = uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds)),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl's own errors among them
+        typer.echo(f"the certificate or its key cannot be used: {error}", err=True)
+        raise typer.Exit(1) from None
+    return config
+
+
+def _settings(**flags: str | int | Path | None) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         for fault in error.errors(include_input=False):
-            name = "_".join(str(part) for part in fault["loc"]).upper()
-            typer.echo(f"BLINDTALLY_{name}: {fault['msg']}", err=True)
+            name = "_".join(("blindtally", *map(str, fault["loc"]))).upper()
+            typer.echo(f"{name}: {fault['msg']}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -170,7 +222,8 @@ class _Server(uvicorn.Server):
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            typer.echo(f"blindtally serves http://{shown}:{port}")
+            scheme = "https" if self.config.is_ssl else "http"
+            typer.echo(f"blindtally serves {scheme}://{shown}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.watch.release()

@@ -13,6 +13,7 @@ if the service is out of reach for a moment. `watch` yields a round whenever it 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from secrets import token_urlsafe
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from urllib.parse import quote
 import httpx
 import stamina
 
-from client.problems import accept, was_not_done, worth_repeating
+from client.problems import accept, worth_repeating
 from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING, AnyQuestion
 from protocol.messages import (
@@ -93,14 +94,19 @@ class Analyst:
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
+        key: str | None = None,
     ) -> StudyView:
         """Create a study of `rounds` rounds, and start it unless told not to.
+
+        The same `key` within a day is the same study, however often it is asked for, also from
+        another process; without one, the repetitions of this call are.
 
         Raises:
             RejectedError: if it cannot be answered under these terms; says what can.
             BudgetSpentError: if its `population` has not enough privacy budget left for it.
-            httpx.TransportError: if there was no answer. The study may have been created, so
-                this is not repeated: look for it in `studies`.
+            KeyReusedError: if another study was asked for by this `key`.
+            httpx.TransportError: if there was no answer. The study may have been created: ask
+                again by the same `key`, or look for it in `studies`.
         """
         asked = StudyRequest(
             name=name,
@@ -112,7 +118,7 @@ class Analyst:
             population=population,
         )
         content = asked.model_dump_json()
-        answer = self._send("POST", "/studies", content=content, repeat=was_not_done)
+        answer = self._send("POST", "/studies", content=content, key=key or token_urlsafe(24))
         return StudyView.model_validate_json(answer.content)
 
     def start(self, study: str) -> StudyView:
@@ -273,11 +279,13 @@ class Analyst:
         *,
         content: str | None = None,
         params: Mapping[str, Any] | None = None,
-        repeat: Callable[[Exception], bool | float] = worth_repeating,
+        key: str | None = None,
     ) -> httpx.Response:
         headers = _JSON if content is not None else {}
+        if key is not None:
+            headers = headers | {"idempotency-key": key}
         for attempt in stamina.retry_context(
-            repeat, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
+            worth_repeating, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
         ):
             with attempt:
                 answer = self._http.request(

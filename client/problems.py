@@ -5,7 +5,7 @@ exception class here, and callers catch what they can act on: a device that was 
 come again, one that came in the wrong phase may not. Whatever may pass by itself (no
 connection, a busy database, a proxy without its server) is worth repeating, after the time
 that the answer names in Retry-After or else after a growing one: saying a thing twice is the
-same as saying it once. Creating a study is not: it is repeated only if nothing was done.
+same as saying it once. Creating a study is as well, by the key that is sent along.
 """
 
 from typing import ClassVar, Final
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from protocol.messages import PROBLEM, Problem, ProblemType
 from protocol.round import Phase
 
-PASSING: Final = frozenset({429, 502, 503, 504})  # statuses that may pass by themselves
+PASSING: Final = frozenset({408, 429, 502, 503, 504})  # statuses that may pass by themselves
 MOST_SECONDS: Final = 30.0  # a Retry-After beyond this is asked for again at this time
 
 
@@ -77,6 +77,12 @@ class WrongPhaseError(ServiceError):
 
 class ConflictError(ServiceError):
     """The same thing was said before, with other content."""
+
+
+class KeyReusedError(ConflictError):
+    """The key of a creation came with another request before."""
+
+    advice = "take a new key for another request"
 
 
 class WrongStateError(ServiceError):
@@ -144,8 +150,11 @@ CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_MEDIA_TYPE: RejectedError,
     ProblemType.METHOD_NOT_ALLOWED: RejectedError,
     ProblemType.TOO_LARGE: RejectedError,
+    ProblemType.HEADERS_TOO_LARGE: RejectedError,
+    ProblemType.TOO_SLOW: UnavailableError,
     ProblemType.WRONG_PHASE: WrongPhaseError,
     ProblemType.CONFLICT: ConflictError,
+    ProblemType.KEY_REUSED: KeyReusedError,
     ProblemType.WRONG_STATE: WrongStateError,
     ProblemType.NO_ROUND: NoRoundError,
     ProblemType.ALREADY_COUNTED: AlreadyCountedError,
@@ -183,14 +192,6 @@ def worth_repeating(error: Exception) -> bool | float:
             return False
         return error.retry_after or True  # after 0 seconds, many would come back at once
     return isinstance(error, httpx.TransportError)
-
-
-def was_not_done(error: Exception) -> bool | float:
-    """Return whether a request was not even begun: True, or when it may be made again."""
-    if isinstance(error, ServiceError):
-        unavailable = PROBLEM + ProblemType.UNAVAILABLE  # our own word, and not a proxy's
-        return error.problem.type == unavailable and worth_repeating(error)
-    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
 def _problem(response: httpx.Response) -> Problem:

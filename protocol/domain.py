@@ -33,6 +33,7 @@ from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
 from protocol.interval import Interval
 from protocol.item_space import ItemSpace, Keys
+from protocol.public import refuse
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
 
@@ -51,10 +52,12 @@ class Alphabet(Digits):
 
     @model_validator(mode="after")
     def _is_a_set(self) -> Self:
+        faults = []
         if len(set(self.characters)) != len(self.characters):
-            raise ValueError("a character stands twice in the alphabet")
+            faults.append("a character stands twice in the alphabet")
         if self.pad not in self.characters:
-            raise ValueError(f"the pad {self.pad!r} is not one of the characters")
+            faults.append(f"the pad {self.pad!r} is not one of the characters")
+        refuse(faults)
         return self
 
     @property

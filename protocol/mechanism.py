@@ -25,7 +25,13 @@ from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from protocol.chance import Chance
 from protocol.confidence import reaches
@@ -33,9 +39,10 @@ from protocol.domain import Domain
 from protocol.privacy.entries import ExactSum
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.noise import NoiseShares
-from protocol.public import Public
+from protocol.public import Public, refuse
 from protocol.tally import NOTHING, Tally
 from secagg.cohort import Registry
+from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
 from secagg.parameters import Assumptions, Mode, parameters
 from secagg.ring import Ring, Vector
@@ -67,14 +74,26 @@ class Terms(Public):
     mode: Mode = "active"
     registrar: Hex32 | None = None
 
+    @field_validator("minimum")
+    @classmethod
+    def _is_within_reach(cls, minimum: int, info: ValidationInfo) -> int:
+        size = info.data.get("cohort_size", minimum)  # missing if that was at fault itself
+        if minimum > size:
+            raise ValueError(f"minimum {minimum} is above cohort_size {size}")
+        return minimum
+
+    @field_validator("registrar")
+    @classmethod
+    def _is_a_key(cls, registrar: str | None) -> str | None:
+        if registrar is not None:
+            check_identity(bytes.fromhex(registrar))
+        return registrar
+
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:
-        if self.minimum > self.cohort_size:
-            raise ValueError(f"minimum {self.minimum} is above cohort_size {self.cohort_size}")
-        for n in (self.minimum, self.cohort_size):
-            parameters(n, self.assumptions)  # InfeasibleError is a ValueError that says why
-        if self.registrar is not None:
-            check_identity(bytes.fromhex(self.registrar))
+        sizes = dict.fromkeys((self.minimum, self.cohort_size))
+        why = (_infeasible(n, self.assumptions) for n in sizes)
+        refuse(dict.fromkeys(fault for fault in why if fault))
         return self
 
     @property
@@ -86,6 +105,14 @@ class Terms(Public):
     def devices(self) -> int:
         """Return the most devices that one round can count."""
         return self.cohorts * self.cohort_size
+
+
+def _infeasible(n: int, assumptions: Assumptions) -> str | None:
+    try:
+        parameters(n, assumptions)
+    except InfeasibleError as error:
+        return str(error)
+    return None
 
 
 class Question(Public):

@@ -42,6 +42,7 @@ from secagg.roster import (
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyState = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
@@ -63,8 +64,11 @@ class ProblemType(StrEnum):
     WRONG_MEDIA_TYPE = "wrong-media-type"  # 415
     METHOD_NOT_ALLOWED = "method-not-allowed"  # 405
     TOO_LARGE = "too-large"  # 413
+    HEADERS_TOO_LARGE = "headers-too-large"  # 431
+    TOO_SLOW = "too-slow"  # 408: the request did not come to its end in time
     WRONG_PHASE = "wrong-phase"  # 409: too early or too late; `phase` says where it stands
     CONFLICT = "conflict"  # 409: this was said before, with other content
+    KEY_REUSED = "key-reused"  # 409: this Idempotency-Key came with another request before
     WRONG_STATE = "wrong-state"  # 409: the study is not in a state that allows this
     NO_ROUND = "no-round"  # 409: no round takes devices now; come back after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round
@@ -124,7 +128,7 @@ class StudyRequest(Public):
     name: Name
     question: AnyQuestion
     terms: Terms
-    rounds: int = Field(ge=1, le=MOST_ROUNDS)
+    rounds: Rounds
     timeouts: Timeouts = Timeouts()
     start: bool = False
     population: PopulationName | None = None

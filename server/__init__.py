@@ -11,7 +11,8 @@ Reading order:
     frozen.py         what closed phases froze, read once and kept
     watch.py          long polls: wakes whoever waits for a cohort or a study
     problems.py       every refusal as problem+json
-    limits.py         what is refused before it is read: bodies too large
+    limits.py         what is refused before it is read: bodies too large, or too slow
+    connection.py     the same of heads, and of what is no HTTP
     api/              the paths under /v1, thin: read, ask the store, answer
     app.py            joins the parts; settings.py what an operator may choose
 

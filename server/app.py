@@ -49,11 +49,15 @@ def create_app(settings: Settings, clock: Callable[[], datetime] | None, rng: Ra
     app = FastAPI(title="blindtally", version="1", description=_DESCRIPTION, lifespan=lifespan)
     problems.install(app)
     app.add_middleware(
-        BodyLimit, most_octets=settings.max_upload_bytes, most_json=settings.max_json_bytes
+        BodyLimit,
+        most_octets=settings.max_upload_bytes,
+        most_json=settings.max_json_bytes,
+        silence=settings.silence_seconds,
+        seconds=settings.body_seconds,
     )
     app.add_middleware(Doorkeeper)
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
-    app.add_middleware(SafeHeaders)
+    app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
     for part in (
         studies,
         rounds,

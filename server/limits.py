@@ -2,7 +2,8 @@
 
 A body larger than its kind may be is refused by its Content-Length, or, without one, at the
 first chunk that goes too far; nothing is buffered here. Routes that know the exact size of
-what they expect read with `read_body`, which stops as early.
+what they expect read with `read_body`, which stops as early. One that falls silent, or takes too
+long in all, is refused as well, and its connection closed. Heads are bounded in `connection.py`.
 """
 
 import asyncio
@@ -18,12 +19,15 @@ from server.problems import respond
 from server.refusals import Refusal, malformed
 
 OCTETS = "application/octet-stream"
-_SAFE = {
+SAFE = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_NO_PAGE = "default-src 'none'; frame-ancestors 'none'"  # what is no page loads nothing
+_SLOW = "the body of the request took too long"
 
 
 def _too_large(most: int) -> str:
@@ -33,10 +37,19 @@ def _too_large(most: int) -> str:
 class BodyLimit:
     """Refuses bodies above `most_octets` (binary, of a PUT) or `most_json` (all others) bytes."""
 
-    def __init__(self, app: ASGIApp, most_octets: int, most_json: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        most_octets: int,
+        most_json: int,
+        silence: float = 20.0,
+        seconds: float = 300.0,
+    ) -> None:
         self._app = app
         self._most_octets = most_octets
         self._most_json = most_json
+        self._silence = silence  # seconds between two pieces of a body, at most
+        self._seconds = seconds  # for all of it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, counting what it sends."""
@@ -52,13 +65,21 @@ class BodyLimit:
             answer = respond(Refusal(ProblemType.TOO_LARGE, _too_large(most)))
             await answer(scope, receive, send)
             return
-        seen = 0
+        seen, is_whole, loop = 0, False, asyncio.get_running_loop()
+        last = loop.time() + self._seconds
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, is_whole
+            if is_whole:  # what is awaited now is the client's leaving, which has no end
+                return await receive()
+            try:
+                async with asyncio.timeout_at(min(last, loop.time() + self._silence)):
+                    message = await receive()
+            except TimeoutError:  # an HTTPException passes through whoever reads the body
+                raise HTTPException(408, _SLOW, headers={"Connection": "close"}) from None
             seen += len(message.get("body", b""))
-            if seen > most:  # an HTTPException passes through whoever reads the body
+            is_whole = not message.get("more_body", False)
+            if seen > most:
                 raise HTTPException(413, _too_large(most))
             return message
 
@@ -68,8 +89,9 @@ class BodyLimit:
 class SafeHeaders:
     """Adds to every answer the headers that keep browsers from guessing and keeping."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, hsts_seconds: int = 0) -> None:
         self._app = app
+        self._hsts = f"max-age={hsts_seconds}" if hsts_seconds else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and the answer back with its headers."""
@@ -77,8 +99,12 @@ class SafeHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _SAFE.items():
+                for name, value in SAFE.items():
                     headers.setdefault(name, value)
+                if not headers.get("content-type", "").startswith("text/html"):
+                    headers.setdefault("Content-Security-Policy", _NO_PAGE)
+                if self._hsts and scope["scheme"] == "https":
+                    headers.setdefault("Strict-Transport-Security", self._hsts)
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from protocol.messages import PROBLEM, Problem, ProblemType
 from server.database import UNAVAILABLE
-from server.refusals import Refusal
+from server.refusals import Fault, Refusal, malformed_all
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 1
@@ -33,8 +33,11 @@ STATUS = {
     ProblemType.WRONG_MEDIA_TYPE: (415, "Wrong media type"),
     ProblemType.METHOD_NOT_ALLOWED: (405, "Method not allowed"),
     ProblemType.TOO_LARGE: (413, "Too large"),
+    ProblemType.HEADERS_TOO_LARGE: (431, "Headers too large"),
+    ProblemType.TOO_SLOW: (408, "Too slow"),
     ProblemType.WRONG_PHASE: (409, "Wrong phase"),
     ProblemType.CONFLICT: (409, "Conflict"),
+    ProblemType.KEY_REUSED: (409, "Idempotency key reused"),
     ProblemType.WRONG_STATE: (409, "Wrong state"),
     ProblemType.NO_ROUND: (409, "No round takes devices"),
     ProblemType.ALREADY_COUNTED: (409, "Already counted"),
@@ -51,6 +54,7 @@ _OF_STATUS = {
     400: ProblemType.MALFORMED,
     404: ProblemType.NOT_FOUND,
     405: ProblemType.METHOD_NOT_ALLOWED,
+    408: ProblemType.TOO_SLOW,
     413: ProblemType.TOO_LARGE,
     415: ProblemType.WRONG_MEDIA_TYPE,
 }
@@ -69,7 +73,7 @@ def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Respo
         status=status,
         detail=refusal.detail,
         phase=refusal.phase,
-        errors=None if refusal.errors is None else tuple(dict(e) for e in refusal.errors),
+        errors=None if refusal.errors is None else tuple(dict(**e) for e in refusal.errors),
     )
     all_headers = dict(headers or {})
     if refusal.kind is ProblemType.NOT_AUTHORISED:
@@ -87,21 +91,16 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _invalid(_request: Request, error: Exception) -> Response:
     """Answer a document or parameter of the wrong form: every fault with its place."""
     faults = cast("RequestValidationError", error).errors()
-    errors = [_fault(fault) for fault in faults]
     is_json = all(fault["type"] != "json_invalid" for fault in faults)
-    detail = "; ".join(f"{e['at']}: {e['fault']}" for e in errors[:3])
-    if len(errors) > 3:
-        detail += f"; and {len(errors) - 3} more"
-    refusal = Refusal(ProblemType.MALFORMED, detail, errors=errors, status=422 if is_json else 400)
-    return respond(refusal)
+    return respond(malformed_all([fault_of(each) for each in faults], 422 if is_json else 400))
 
 
-def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
-    place = ".".join(str(part) for part in fault["loc"])
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    if fault["type"] == "json_invalid":
-        message = f"not JSON: {fault['ctx']['error']}"
-    return {"at": place, "fault": message}
+def fault_of(error: Mapping[str, Any]) -> Fault:
+    """Return what pydantic says is wrong with a document, and where."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "json_invalid":
+        message = f"not JSON: {error['ctx']['error']}"
+    return {"at": ".".join(str(part) for part in error["loc"]), "fault": message}
 
 
 async def _http(_request: Request, error: Exception) -> Response:

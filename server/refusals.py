@@ -1,9 +1,17 @@
 """What the service will not do, said without HTTP: `problems.py` gives it a status."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypedDict
 
 from protocol.messages import ProblemType
 from protocol.round import Phase
+
+
+class Fault(TypedDict):
+    """One thing that is wrong with a request, and where."""
+
+    at: str
+    fault: str
 
 
 class Refusal(Exception):  # noqa: N818  (not every refusal is somebody's error)
@@ -19,7 +27,7 @@ class Refusal(Exception):  # noqa: N818  (not every refusal is somebody's error)
         detail: str,
         *,
         phase: Phase | None = None,
-        errors: Sequence[Mapping[str, str]] | None = None,
+        errors: Sequence[Fault] | None = None,
         status: int | None = None,
     ) -> None:
         super().__init__(detail)
@@ -56,3 +64,13 @@ def out_of_phase(what: str, its: Phase, phase: Phase) -> Refusal:
 def malformed(fault: str, at: str = "body") -> Refusal:
     """Return the refusal of a request with one fault, found at one place."""
     return Refusal(ProblemType.MALFORMED, fault, errors=[{"at": at, "fault": fault}])
+
+
+def malformed_all(faults: Sequence[Fault], status: int | None = None) -> Refusal:
+    """Return the refusal of a request with `faults`; its detail tells the first of them."""
+    if len(faults) == 1 and status is None:
+        return malformed(faults[0]["fault"], faults[0]["at"])
+    detail = "; ".join(f"{each['at']}: {each['fault']}" for each in faults[:3])
+    if len(faults) > 3:
+        detail += f"; and {len(faults) - 3} more"
+    return Refusal(ProblemType.MALFORMED, detail, errors=faults, status=status)

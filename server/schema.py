@@ -305,6 +305,19 @@ class StudyTally(Table):
     body: Mapped[bytes]
 
 
+class IdempotencyKey(Table):
+    """A key that somebody created something by: what it asked, as a SHA-256, and the answer."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index("idempotency_keys_by_age", "created"),)
+
+    scope: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    digest: Mapped[bytes]
+    answer: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
 class HeavyHitter(Table):
     """An item that is heavy by its study's tally."""
 

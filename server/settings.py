@@ -1,6 +1,9 @@
 """What an operator may choose: by flag, or by environment variable BLINDTALLY_<NAME>."""
 
-from pydantic import Field, field_validator
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.database import parse_url
@@ -46,6 +49,35 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(
         default=256 * 2**10, ge=1024, description="The largest JSON body accepted."
     )
+    max_head_bytes: int = Field(
+        default=64 * 2**10, ge=1024, le=2**20, description="The longest head of a request."
+    )
+    max_head_fields: int = Field(
+        default=100, ge=10, le=10_000, description="The most fields of a head."
+    )
+    head_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="How long the head of a request may take."
+    )
+    silence_seconds: float = Field(
+        default=20.0, gt=0, le=600, description="The longest time between two pieces of a body."
+    )
+    body_seconds: float = Field(
+        default=300.0, gt=0, le=3600, description="How long a whole body may take."
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="A certificate chain (PEM): serve HTTPS."
+    )
+    tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM).")
+    hsts_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=2 * 365 * 24 * 3600,
+        description="How long browsers that came by HTTPS come by it alone; 0: not said.",
+    )
+    forwarded_allow_ips: str = Field(
+        default="127.0.0.1",
+        description="Proxies (addresses, networks) whose X-Forwarded-* are believed.",
+    )
     poll_seconds: float = Field(
         default=1.0, gt=0, le=60, description="The longest time between two looks at the cohorts."
     )
@@ -61,6 +93,12 @@ class Settings(BaseSettings):
     shutdown_seconds: int = Field(
         default=5, ge=1, le=300, description="How long requests may finish after Ctrl-C."
     )
+
+    @model_validator(mode="after")
+    def _has_certificate_and_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("a certificate and its key: name both, or neither")
+        return self
 
     @field_validator("database_url")
     @classmethod

@@ -26,6 +26,7 @@ from protocol.privacy.noise import MOST_EVENTS, NoiseShares, centred, skellam_su
 from protocol.privacy.planning import best_design, least_variance
 from protocol.privacy.release import Mode, Release
 from protocol.privacy.skellam import least_above
+from protocol.public import refuse
 from protocol.tally import Tally
 from secagg.ring import Lane, Vector
 
@@ -57,12 +58,14 @@ class ReleaseQuestion(SumQuestion):
 
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:
+        faults = []
         if (self.theta is None) != (self.probability is None) and self.mode == "sample-threshold":
-            raise ValueError("name theta and probability both, or neither")
+            faults.append("name theta and probability both, or neither")
         if self.mode != "sample-threshold" and self.theta is not None:
-            raise ValueError("theta is that of sample-threshold: noise has a threshold of its own")
+            faults.append("theta is that of sample-threshold: noise has a threshold of its own")
         if self.mode == "noise" and self.probability is not None:
-            raise ValueError("with mode noise every device votes: name no probability")
+            faults.append("with mode noise every device votes: name no probability")
+        refuse(faults)
         return self
 
     @property

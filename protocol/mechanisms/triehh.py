@@ -54,6 +54,7 @@ from protocol.mechanisms.releasing import (
 )
 from protocol.mechanisms.trie_votes import UNREAD, held_by, shape_of, vector_of
 from protocol.privacy.entries import Mechanism as Loss
+from protocol.public import refuse
 from protocol.sketches.vote_table import Shape, VoteTable
 from protocol.tally import Tally
 from protocol.tree import NOWHERE, Places, Tree, digits_of, numbers, places
@@ -77,10 +78,12 @@ class TrieHhQuestion(ReleaseQuestion):
 
     @model_validator(mode="after")
     def _has_digits(self) -> Self:
+        faults = []
         if not isinstance(self.domain, Digits) or self.domain.base > 256:
-            raise ValueError("a trie takes a domain of strings: an alphabet of 256, or utf8")
+            faults.append("a trie takes a domain of strings: an alphabet of 256, or utf8")
         if self.tables and self.mode != "sample-threshold":
-            raise ValueError("tables are for mode sample-threshold: none is read under noise")
+            faults.append("tables are for mode sample-threshold: none is read under noise")
+        refuse(faults)
         return self
 
     @property

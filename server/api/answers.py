@@ -34,7 +34,7 @@ async def heavy_hitters(
     request: Request,
     service: Served,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: Annotated[str | None, Query(max_length=100_000)] = None,
+    after: Annotated[str | None, Query(max_length=40_000)] = None,
     form: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
 ) -> HeavyHitterPage | Response:
     """Return the items whose estimates, summed over rounds, reach the study's threshold.

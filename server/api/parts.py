@@ -45,7 +45,9 @@ async def json_only(request: Request) -> None:
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the documentation of a path that may refuse with `statuses`."""
-    return {status: {"description": _MEANING[status]} for status in (*statuses, 500, 503)}
+    slow = (408,) if 413 in statuses else ()  # whatever reads a body
+    every = (*statuses, *slow, 500, 503)
+    return {status: {"description": _MEANING[status]} for status in every}
 
 
 _MEANING = {
@@ -54,6 +56,7 @@ _MEANING = {
     401: "The ticket is missing or not this participant's.",
     403: "The registrar did not sign this identity, or it is barred from the study.",
     404: "No such study, round, cohort or participant.",
+    408: "The body did not come to its end in time.",
     409: "Not now: another phase or state, or other content than before. See `type`.",
     410: "The cohort failed or went on without this participant.",
     413: "The body is too large.",

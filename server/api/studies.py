@@ -5,33 +5,44 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from server.api.creation import CREATED, Key, digest_of, limits_of, whole
 from server.api.parts import StudyId, json_only, problems
 from server.api.rights import Caller, needs
 from server.credentials import Right
-from server.refusals import Refusal, malformed
+from server.refusals import Refusal
 from server.service import Served
+from server.store.creations import Intent
 from server.watch import study_bell
 
+_SCOPE = "studies"
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
 
 @router.post(
     "",
     status_code=201,
-    dependencies=[needs(Right.WRITE), Depends(json_only)],
-    responses=problems(400, 401, 403, 404, 409, 413, 415, 422),
+    dependencies=[needs(Right.WRITE), Depends(json_only), Depends(whole)],
+    responses={201: CREATED, **problems(400, 401, 403, 404, 409, 413, 415, 422)},
 )
 async def create(
-    request: StudyRequest, response: Response, service: Served, caller: Caller
+    request: StudyRequest,
+    response: Response,
+    service: Served,
+    caller: Caller,
+    key: Key = None,
 ) -> StudyView:
-    """Create a study, and start it at once if `start` says so."""
-    try:
-        settings = service.settings
-        most = settings.most_epsilon, settings.most_delta
-        study = await service.store.studies.create(request, settings.max_upload_bytes, most)
-    except ValueError as error:
-        raise malformed(str(error)) from None
-    await service.store.access.note(str(caller), "create study", study.id)
+    """Create a study, and start it at once if `start` says so.
+
+    With an Idempotency-Key, the same request within a day is the same study, and gets the same
+    answer, with Idempotent-Replayed.
+    """
+    intent = None if key is None else Intent(f"{_SCOPE} {caller.name}", key, digest_of(request))
+    limits = limits_of(service.settings)
+    study, is_new = await service.store.studies.create(request, limits, intent)
+    if is_new:
+        await service.store.access.note(str(caller), "create study", study.id)
+    else:
+        response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
     service.orchestrator.wake()
     return study

@@ -5,29 +5,20 @@ from dataclasses import dataclass
 from random import Random
 
 from sqlalchemy import select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from protocol.hashed import Hashed
-from protocol.mechanisms import (
-    MECHANISMS,
-    REPORTING,
-    SUMMING,
-    AnyPlan,
-    AnyQuestion,
-    parse_question,
-)
+from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.ledger import Ledger
-from protocol.report import packed_bytes
 from protocol.round import Phase
-from secagg.deals import Reveal, SeedDeal
-from secagg.keys import SIGNATURE_BYTES
-from secagg.parameters import MOST_HOLDERS
 from server.database import Database, reading, writing
 from server.listener import announce
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
+from server.store.asking import Asked, Limits, first_plan, plan_of, salted
+from server.store.creations import Intent, answered, keep
 from server.store.opening import entry, insert_round
 from server.store.populations import afford, ledger_of
 from server.store.views import study_view
@@ -51,17 +42,6 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> Study:
     return row
 
 
-def _largest_upload(plan: AnyPlan) -> int:
-    """Return how many bytes a device may say at once: a vector and a deal, a reveal, a report."""
-    if plan.mechanism in REPORTING:
-        nbytes: int = REPORTING[plan.mechanism].nbytes(plan)
-        return packed_bytes(nbytes, plan.registry is not None)
-    size = plan.terms.cohort_size
-    deal = SeedDeal.nbytes(min(size - 1, MOST_HOLDERS)) + SIGNATURE_BYTES
-    vector: int = SUMMING[plan.mechanism].ring(plan).nbytes
-    return max(vector + deal, Reveal.nbytes(size))
-
-
 @dataclass(frozen=True, slots=True)
 class Studies:
     """The book of studies."""
@@ -70,21 +50,43 @@ class Studies:
     rng: Random
 
     async def create(
-        self, request: StudyRequest, most_bytes: int, most: tuple[float, float]
-    ) -> StudyView:
-        """Keep a new study, and start it if `request` says so.
+        self, request: StudyRequest, limits: Limits, intent: Intent | None = None
+    ) -> tuple[StudyView, bool]:
+        """Keep a new study, and start it if `request` says so; False if `intent` is not new.
 
         Raises:
-            ValueError: if its question cannot be answered under its terms, its devices
-                would upload more than `most_bytes` at once, or a report cost them more than
-                `most`, an epsilon and a delta.
+            Refusal: if its question cannot be answered under its terms and within `limits`, with
+                every fault; if its population has not enough budget left; if the key of `intent`
+                was used for something else.
         """
+        if (known := await self._answered(intent)) is not None:
+            return known, False
+        try:
+            return await self._create(request, limits, intent), True
+        except (IntegrityError, Refusal):  # perhaps because it was created, and paid for, meanwhile
+            if (known := await self._answered(intent)) is None:
+                raise
+            return known, False
+
+    @reading
+    def _answered(self, session: Session, intent: Intent | None) -> StudyView | None:
+        """Return the study that `intent` created, None if it is new, or there is none."""
+        if intent is None:
+            return None
+        answer = answered(session, intent, self.database.now(session))
+        return None if answer is None else StudyView.model_validate(answer)
+
+    async def _create(
+        self, request: StudyRequest, limits: Limits, intent: Intent | None
+    ) -> StudyView:
         name = self.rng.randbytes(8).hex()
+        asked = _asked(request).model_copy(update={"question": salted(request.question, name)})
+        plan = await asyncio.to_thread(first_plan, asked, name, limits, self.rng)
         study = Study(
             id=name,
             name=request.name,
             state="created",
-            question=_salted(request.question, name).model_dump(mode="json"),
+            question=asked.question.model_dump(mode="json"),
             terms=request.terms.model_dump(mode="json"),
             timeouts=request.timeouts.model_dump(mode="json"),
             rounds=request.rounds,
@@ -92,21 +94,12 @@ class Studies:
             created=await self.database.read(self.database.now),
             population=request.population,
         )
-        plan = await self._first_plan(study_view(study))
         loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
         study.loss = loss.model_dump(mode="json")
-        if request.population is not None and getattr(plan.question, "tables", False):
-            raise ValueError(
-                "tables pay for what they may fail to read by their own epsilon, and that of a "
-                "population is more: ask without tables"
-            )
-        nbytes = _largest_upload(plan)
-        if nbytes > most_bytes:
-            raise ValueError(f"uploads of {nbytes} bytes: this service accepts {most_bytes}")
-        _check_cost(plan, *most)
         while True:
             ledger = await self._afforded(request.population, name, loss)
-            view = await self._insert(study, plan if request.start else None, ledger)
+            begun = plan if request.start else None
+            view = await self._insert(study, begun, ledger, intent)
             if view is not None:
                 return view
 
@@ -131,7 +124,12 @@ class Studies:
 
     @writing
     def _insert(
-        self, session: Session, study: Study, plan: AnyPlan | None, seen: Ledger | None
+        self,
+        session: Session,
+        study: Study,
+        plan: AnyPlan | None,
+        seen: Ledger | None,
+        intent: Intent | None,
     ) -> StudyView | None:
         """Keep a study; None if it begins and its population's ledger is not as was `seen`."""
         begins = plan is not None
@@ -141,20 +139,10 @@ class Studies:
         session.flush()
         if plan is not None:
             self._open_first(session, study, plan)
-        return study_view(study)
-
-    async def _first_plan(self, study: StudyView) -> AnyPlan:
-        """Return the first plan, made in a thread but in no transaction: it may take a while."""
-        mechanism = MECHANISMS[study.question.mechanism]
-        plan: AnyPlan = await asyncio.to_thread(
-            mechanism.first_plan,
-            study.question,
-            study.terms,
-            study.id,
-            study.rounds,
-            self.rng,
-        )
-        return plan
+        view = study_view(study)
+        if intent is not None:
+            keep(session, intent, view.model_dump(mode="json"), self.database.now(session))
+        return view
 
     def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
@@ -177,9 +165,14 @@ class Studies:
         return tuple(study_view(row) for row in session.scalars(query))
 
     async def start(self, study: str) -> StudyView:
-        """Start a created study: its first round opens. A running one is left as it is."""
+        """Start a created study: its first round opens. A running one is left as it is.
+
+        Raises:
+            Refusal: if it is over, or its population has not enough budget left.
+            ValueError: if there is no plan for it: an older program accepted it.
+        """
         view = await self.show(study)
-        plan = await self._first_plan(view)
+        plan = await asyncio.to_thread(plan_of, _asked(view), study, self.rng)
         loss: Loss = MECHANISMS[plan.mechanism].loss(plan, plan.rounds)
         while True:
             is_new = view.state == "created"
@@ -231,28 +224,15 @@ class Studies:
             announce(session, cohort_bell(cohort.id))
 
 
+def _asked(study: StudyRequest | StudyView) -> Asked:
+    return Asked.model_construct(
+        question=study.question,
+        terms=study.terms,
+        rounds=study.rounds,
+        population=study.population,
+    )
+
+
 def _is_unchanged(session: Session, population: str | None, seen: Ledger | None) -> bool:
     """Return whether a ledger still is as it was `seen`, locking it until the study has begun."""
     return population is None or ledger_of(session, population, lock=True) == seen
-
-
-def _check_cost(plan: AnyPlan, most_epsilon: float, most_delta: float) -> None:
-    if plan.mechanism in REPORTING:
-        mechanism = REPORTING[plan.mechanism]
-        epsilon, delta = mechanism.epsilon(plan), mechanism.delta(plan)
-        if not (epsilon <= most_epsilon and delta <= most_delta):
-            raise ValueError(
-                f"a report would cost epsilon {epsilon:g} and delta {delta:g}: this service lets "
-                f"a device spend {most_epsilon:g} and {most_delta:g}"
-            )
-
-
-def _salted(question: AnyQuestion, study: str) -> AnyQuestion:
-    """Return `question` with the study's name for a salt if its keys are hashed without one.
-
-    Tables of keys made for one study are then of no use for another.
-    """
-    if isinstance(question.domain, Hashed) and not question.domain.salt:
-        domain = question.domain.model_copy(update={"salt": study})
-        return question.model_copy(update={"domain": domain})
-    return question

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from client.analyst import Analyst
-from client.problems import NotFoundError, RejectedError, UnavailableError
+from client.problems import NotFoundError, RejectedError
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
@@ -137,20 +137,26 @@ def test_an_error_says_what_to_do_next(
 
 
 @pytest.mark.parametrize("hitch", [httpx.ReadError("cut"), httpx.Response(502)])
-def test_a_study_is_not_created_twice(hitch: httpx.Response | Exception) -> None:
+def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
+    hitch: httpx.Response | Exception,
+) -> None:
     """An answer that was lost, by the service or a proxy, does not tell what was done."""
-    calls = 0
+    keys: list[str] = []
 
-    def answer(_request: httpx.Request) -> httpx.Response:
-        nonlocal calls
-        calls += 1
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        if len(keys) % 2 == 0:
+            return httpx.Response(201, json=study())
         if isinstance(hitch, Exception):
             raise hitch
         return hitch
 
-    with pytest.raises((httpx.ReadError, UnavailableError)):
-        analyst(answer).create("words", QUESTION, TERMS, rounds=2)
-    assert calls == 1
+    with analyst(answer, patience=10) as asking:
+        for key in (None, None, "mine"):
+            assert asking.create("words", QUESTION, TERMS, rounds=2, key=key).id == "s1"
+    assert keys[0::2] == keys[1::2]
+    assert len(set(keys)) == 3
+    assert keys[-1] == "mine"
 
 
 def test_a_study_is_created_once_the_service_is_there() -> None:

@@ -1,6 +1,7 @@
 """The service as a process: killed with kill -9 in each phase, and stopped with Ctrl-C."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class Process:
 
 
 @contextmanager
-def running(database_url: str) -> Iterator[Process]:
+def running(database_url: str, *flags: str) -> Iterator[Process]:
     command = [
         sys.executable,
         "-m",
@@ -44,12 +45,12 @@ def running(database_url: str) -> Iterator[Process]:
         "warning",
     ]
     popen = subprocess.Popen(
-        [*command, "--database", database_url], stdout=subprocess.PIPE, text=True
+        [*command, "--database", database_url, *flags], stdout=subprocess.PIPE, text=True
     )
     assert popen.stdout is not None
     try:
         line = popen.stdout.readline()
-        assert line.startswith("blindtally serves http://127.0.0.1:"), line
+        assert re.match("blindtally serves https?://127.0.0.1:", line), line
         yield Process(popen, line.split()[-1])
     finally:
         popen.kill()

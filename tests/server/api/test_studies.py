@@ -77,6 +77,56 @@ async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
     }  # fmt: skip
 
 
+async def test_faults_of_parts_and_of_how_parts_fit_are_listed_together(served: Served) -> None:
+    """A sum that would wrap, a minimum above the cohort, a stranger, a deadline in the past."""
+    nonsense = study_request(surprise=1, timeouts={"masking": -60})
+    nonsense["question"] |= {"threshold": 1e9, "contribution": 10_000}
+    nonsense["terms"] |= {"cohort_size": 1000, "cohorts": 1000, "corrupt": 0, "dropout": 0}
+    response = await served.client.post("/v1/studies", json=nonsense)
+    faults = {error["at"]: error["fault"] for error in response.json()["errors"]}
+    assert response.status_code == 422
+    assert faults.keys() == {"body.surprise", "body.timeouts.masking", "body.question"}
+    assert "a cell counts to less than 2,147,483,648" in faults["body.question"]
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
+@pytest.mark.parametrize(
+    ("terms", "places"),
+    [
+        ({"cohort_size": 1}, ["terms.cohort_size"]),
+        ({"minimum": 7, "dropout": 2}, ["terms.minimum", "terms.dropout"]),
+        ({"minimum": 7, "registrar": "00" * 32}, ["terms.minimum", "terms.registrar"]),
+        ({"corrupt": 0.34, "dropout": 0.34}, ["terms"]),  # one fault of both sizes
+    ],
+)
+async def test_terms_that_cannot_be_kept_are_refused_for_each_reason(
+    served: Served, terms: dict[str, Any], places: list[str]
+) -> None:
+    faulty = study_request()
+    faulty["terms"] |= terms
+    response = await served.client.post("/v1/studies", json=faulty)
+    assert response.status_code == 422
+    found = [error["at"].removeprefix("body.") for error in response.json()["errors"]]
+    assert sorted(found) == sorted(places), response.text
+
+
+async def test_a_question_is_refused_for_each_reason(served: Served) -> None:
+    faulty = study_request()
+    faulty["question"]["domain"] = {
+        "kind": "alphabet", "characters": "aab", "length": 3, "pad": "_",
+    }  # fmt: skip
+    response = await served.client.post("/v1/studies", json=faulty)
+    said = [error["fault"] for error in response.json()["errors"]]
+    assert [fault.partition(" ")[0] for fault in said] == ["a", "the"]
+    report = study_request(question={
+        "mechanism": "jl-hh", "threshold": 4, "contribution": 1, "epsilon": 30, "delta": 0.4,
+        "domain": {"kind": "utf8", "max_bytes": 3}, "noise": "gaussian",
+    })  # fmt: skip
+    response = await served.client.post("/v1/studies", json=report)
+    places = [error["at"] for error in response.json()["errors"]]
+    assert places == ["body.question.epsilon", "body.question.delta"], response.text
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

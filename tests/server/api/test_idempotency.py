@@ -1,0 +1,116 @@
+"""Idempotency-Key: a creation that is repeated creates nothing, and gets its first answer."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from server.schema import IdempotencyKey
+from server.store.creations import KEPT
+from tests.server.conftest import Serve
+from tests.server.harness import Served, study_request
+from tests.server.party import refused
+from tests.server.test_populations import make
+
+KEY = "5f1c-" + "k" * 195
+
+
+async def create(served: Served, key: str | None = KEY, **changes: Any) -> httpx.Response:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return await served.client.post("/v1/studies", json=study_request(**changes), headers=headers)
+
+
+async def studies(served: Served) -> list[str]:
+    listed = (await served.client.get("/v1/studies")).json()["studies"]
+    return [study["id"] for study in listed]
+
+
+async def test_the_same_request_by_the_same_key_is_one_study_and_one_answer(
+    serve: Serve, database_url: str
+) -> None:
+    """Also after a restart, and after the study went on."""
+    async with serve(database_url) as served:
+        first = await create(served)
+        assert first.status_code == 201
+        assert "idempotent-replayed" not in first.headers
+    async with serve(database_url) as served:
+        path = first.headers["location"]
+        await served.client.post(f"{path}/stop")
+        again = await create(served)
+        assert (again.status_code, again.content) == (201, first.content)
+        assert (again.headers["idempotent-replayed"], again.headers["location"]) == ("true", path)
+        assert len(await studies(served)) == 1
+
+
+async def test_a_key_of_another_request_is_refused(served: Served) -> None:
+    first = await create(served)
+    refused(await create(served, name="others"), 409, "key-reused")
+    assert await studies(served) == [first.json()["id"]]
+
+
+async def test_without_a_key_or_by_another_each_request_is_a_study_of_its_own(
+    served: Served,
+) -> None:
+    made = [await create(served, key) for key in (None, None, "a", "b")]
+    assert len({one.json()["id"] for one in made}) == 4
+
+
+async def test_first_uses_at_the_same_time_create_one_study(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as one, serve(database_url) as other:
+        answers = await asyncio.gather(*(create(served) for served in (one, other) * 4))
+        assert {answer.status_code for answer in answers} == {201}
+        assert {answer.content for answer in answers} == {answers[0].content}
+        replayed = [answer for answer in answers if "idempotent-replayed" in answer.headers]
+        assert (len(replayed), len(await studies(one))) == (7, 1)
+
+
+async def test_a_budget_that_holds_one_study_is_spent_once_by_one_key(
+    serve: Serve, database_url: str
+) -> None:
+    question = {
+        "mechanism": "triehh", "threshold": 4, "contribution": 1, "words": 2000,
+        "epsilon": 1, "delta": 1e-6, "mode": "noise", "domain": {"kind": "utf8", "max_bytes": 2},
+    }  # fmt: skip
+    terms = {"cohort_size": 100, "minimum": 90, "corrupt": 0.1, "dropout": 0.1}
+    asked = {"question": question, "terms": terms, "rounds": 2, "population": "one"}
+    async with serve(database_url) as served:
+        assert (await make(served, "one", epsilon=1.1, delta=1e-6)).status_code == 201
+        answers = await asyncio.gather(*(create(served, **asked) for _ in range(3)))
+        assert [answer.status_code for answer in answers] == [201] * 3, answers[0].text
+        assert len(await studies(served)) == 1
+        refused(await create(served, "other", **asked), 409, "budget-spent")
+
+
+async def test_a_request_that_was_refused_may_be_mended_under_its_key(served: Served) -> None:
+    refused(await create(served, rounds=0), 422, "malformed")
+    assert (await create(served)).status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201, "a b", "tab\t", "umläut"])
+async def test_a_key_that_is_none_is_malformed(served: Served, key: str) -> None:
+    response = await served.client.post(
+        "/v1/studies", json=study_request(), headers={"Idempotency-Key": key.encode()}
+    )
+    refused(response, 422, "malformed")
+    assert response.json()["errors"][0]["at"] == "header.Idempotency-Key"
+    assert await studies(served) == []
+
+
+async def test_keys_are_good_for_a_day_and_swept_by_later_ones(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        for key in ("a", "b"):
+            await create(served, key)
+        served.clock.advance(KEPT.total_seconds())
+        assert "idempotent-replayed" in (await create(served, "a")).headers
+        served.clock.advance(timedelta(seconds=1).total_seconds())
+        assert "idempotent-replayed" not in (await create(served, "a", name="new")).headers
+        count = select(func.count()).select_from(IdempotencyKey)
+        database = served.app.state.service.store.database
+        assert await database.read(lambda session: session.scalar(count)) == 1

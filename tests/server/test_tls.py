@@ -1,0 +1,98 @@
+"""The service over HTTPS, by a certificate made here, and what it says when it has none."""
+
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from tests.server.conftest import Serve
+from tests.server.test_process import running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate for 127.0.0.1 that signs itself, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "blindtally test")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    chain, secret = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return chain, secret
+
+
+def test_the_service_speaks_https_to_who_trusts_its_certificate(
+    sqlite_url: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain, key = pair
+    monkeypatch.setenv("BLINDTALLY_HSTS_SECONDS", "3600")
+    flags = ("--tls-certificate", str(chain), "--tls-key", str(key))
+    with running(sqlite_url, *flags) as process:
+        assert process.url.startswith("https://")
+        trust = ssl.create_default_context(cafile=str(chain))
+        answer = httpx.get(f"{process.url}/readyz", verify=trust, timeout=20)
+        assert answer.json() == {"status": "ok"}
+        assert answer.headers["strict-transport-security"] == "max-age=3600"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{process.url}/readyz", timeout=20)  # nobody vouches for it
+
+
+async def test_hsts_is_said_to_nobody_who_did_not_come_by_https(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, hsts_seconds=60) as served:
+        answer = await served.client.get("/healthz")
+        assert "strict-transport-security" not in answer.headers
+        answer = await served.client.get("https://test/healthz")
+        assert answer.headers["strict-transport-security"] == "max-age=60"
+
+
+async def test_what_is_no_page_loads_nothing(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url) as served:
+        for path in ("/v1/studies", "/v1/nothing"):
+            policy = (await served.client.get(path)).headers["content-security-policy"]
+            assert policy == "default-src 'none'; frame-ancestors 'none'"
+        assert "content-security-policy" not in (await served.client.get("/docs")).headers
+
+
+def test_a_certificate_that_cannot_be_used_is_refused_in_words(
+    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.logs.configure", lambda **_: None)  # it would outlive this test
+    chain, key = map(str, pair)
+    database = ["--database", f"sqlite:///{tmp_path}/x.db", "--port", "0"]
+    for flags, said in (
+        (["--tls-certificate", chain], "name both, or neither"),
+        (["--tls-certificate", key, "--tls-key", key], "cannot be used"),
+        (["--tls-certificate", f"{chain}x", "--tls-key", key], "cannot be used"),
+    ):
+        result = CliRunner().invoke(app, ["serve", *database, *flags])
+        assert result.exit_code in (1, 2)
+        assert said in result.output
