@@ -1,8 +1,8 @@
 """A Docker engine for the proof: the one that runs here, or one of our own that leaves no trace.
 
 Our own one is dockerd, started as root, with its images in a folder of ours and its sockets in
-a temporary one. What it changes of the machine's network (a bridge, rules of its chains, the
-forwarding of packets) is taken back when it has stopped.
+a temporary one. What it changes elsewhere (a bridge, rules of its chains, the forwarding of
+packets, a key and an empty folder) is taken back when it has stopped.
 """
 
 import os
@@ -27,6 +27,7 @@ PACKAGES = {
 _START_SECONDS = 60
 _STOP_SECONDS = 60
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+_ELSEWHERE = (Path("/etc/docker/key.json"), Path("/run/docker"))  # made whatever it is told
 _BRIDGE = "docker0"
 _ITS = re.compile(rf"DOCKER|{_BRIDGE}|\bbr-[0-9a-f]{{12}}\b")  # its chains and bridges
 
@@ -85,7 +86,11 @@ def engine(cache: Path, say: Callable[[str], None]) -> Iterator[Engine]:
         return
     if (why := why_none()) is not None:
         raise EngineError(why)
-    with _network_as_it_was(), tempfile.TemporaryDirectory(prefix="blindtally-engine-") as folder:
+    with (
+        _files_as_they_were(),
+        _network_as_it_was(),
+        tempfile.TemporaryDirectory(prefix="blindtally-engine-") as folder,
+    ):
         with _dockerd(cache / "engine", Path(folder)) as socket:
             say(f"started dockerd, with its images in {cache / 'engine'}")
             yield Engine(f"unix://{socket}", is_ours=True)
@@ -142,6 +147,20 @@ def _mtu() -> int:
         return 1500
     device = route[route.index("dev") + 1]
     return int(Path(f"/sys/class/net/{device}/mtu").read_text())
+
+
+@contextmanager
+def _files_as_they_were() -> Iterator[None]:
+    """Remove what dockerd makes outside of the folders that it is given."""
+    made = [path for path in _ELSEWHERE if not path.exists()]
+    try:
+        yield
+    finally:
+        for path in made:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
