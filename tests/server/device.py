@@ -148,12 +148,17 @@ class Device:
         """Return the ring of the round."""
         return MECHANISMS[self.view.plan.mechanism].ring(self.view.plan)
 
+    def encode(self) -> Vector:
+        """Return the vector of my items."""
+        plan, chance = self.view.plan, seeded(np.random.default_rng(self.rng.getrandbits(64)))
+        vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
+        return vector
+
     async def compute_vector(self) -> bytes:
         """Take the step after the sharers; return what to say."""
         response = await self.get("sharers")
         assert response.status_code == 200, response.text
-        plan, chance = self.view.plan, seeded(np.random.default_rng(self.rng.getrandbits(64)))
-        self.vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
+        self.vector: Vector = self.encode()
         self.masked: Masked
         graph = View(self.cohort, unpack_sharers(response.content))
         self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)

@@ -1,0 +1,218 @@
+"""An event loop whose time and whose threads a seed decides.
+
+Nothing in it waits and nothing in it runs at the same time. Time stands still until it is
+moved. What a program gives to a thread, a transaction or a computation, is a *job*: it lies in
+a heap until nothing else can go on, and then one job is drawn from the heap and run whole. So a
+seed chooses in which order transactions of several requests, tickers and servers come, and
+gives the same order again.
+
+A job is also where a program may die: before it ran, before its transaction is committed, or
+after that and before anybody hears of it. Every task and every job belongs to the worker in
+whose context it was made, and a worker that is killed takes them all with it.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Literal
+from weakref import WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import Pool
+
+Moment = Literal["before the commit", "after the commit"]
+_OWNER: ContextVar["Process | None"] = ContextVar("owner", default=None)
+_MOST_JUMPS = 10_000  # of time on its own, while somebody is waited for
+
+
+class Crash(BaseException):
+    """A program dies here: nothing of it goes on, not even what it does about exceptions."""
+
+
+@dataclass(eq=False)
+class Process:
+    """What one server process would own; `doom` counts down the jobs that it has left."""
+
+    context: Context = field(init=False)
+    tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
+    connections: list[Any] = field(default_factory=list)  # to databases
+    is_dead: bool = False
+    doom: tuple[int, Moment] | None = None
+    is_committing_last: bool = False
+
+    def __post_init__(self) -> None:
+        self.context = copy_context()
+        self.context.run(_OWNER.set, self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    future: asyncio.Future[Any]
+    run: Callable[[], Any]
+    owner: Process | None
+    is_transaction: bool
+
+
+class _Selector(selectors.DefaultSelector):
+    """Does not sleep: says that nothing is left to do instead."""
+
+    on_idle: Callable[[float | None], None]
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """Return what is ready now; let something happen if nothing is."""
+        events = super().select(0)
+        if not events and timeout != 0:
+            self.on_idle(timeout)
+        return events
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """See the module's docstring. `outage` counts the transactions that fail from now on."""
+
+    def __init__(self, rng: Random) -> None:
+        selector = _Selector()
+        selector.on_idle = self._idle
+        super().__init__(selector)
+        self.outage: tuple[int, Moment] = (0, "before the commit")
+        self._rng = rng
+        self._seconds = 0.0
+        self._jumps = 0
+        self._jobs: list[_Job] = []
+        self._resting: list[asyncio.Future[None]] = []
+        self.set_task_factory(self._make_task)
+
+    def time(self) -> float:
+        """Return the seconds that have passed."""
+        return self._seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, all at once."""
+        self._seconds += seconds
+
+    async def rest(self) -> None:
+        """Wait until nothing goes on any more, but for those who wait for time to pass."""
+        future = self.create_future()
+        self._resting.append(future)
+        await future
+
+    def start(self, owner: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Let a process do some work beside its others."""
+        return self.create_task(work, context=owner.context)
+
+    def kill(self, owner: Process) -> None:
+        """End a process as SIGKILL does: what it has not done yet is never done."""
+        owner.is_dead = True
+        for job in [job for job in self._jobs if job.owner is owner]:
+            self._jobs.remove(job)
+            job.future.cancel()
+        for task in list(owner.tasks):
+            task.cancel()
+        for connection in owner.connections:
+            connection.close()
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Put a job into the heap; transactions are those that have threads of their own."""
+        owner = _OWNER.get()
+        future = self.create_future()
+        if owner is not None and owner.is_dead:
+            future.cancel()
+        else:
+            self._jobs.append(_Job(future, partial(func, *args), owner, executor is not None))
+        return future
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+        owner = (options.get("context") or copy_context()).get(_OWNER)
+        if owner is not None:
+            owner.tasks.add(task)
+        return task
+
+    def _idle(self, left: float | None) -> None:
+        self._jumps = 0 if self._jobs or self._resting else self._jumps + 1
+        if self._jobs:
+            self._run(self._jobs.pop(self._rng.randrange(len(self._jobs))))
+        elif self._resting:
+            for future in self._resting:
+                if not future.done():
+                    future.set_result(None)
+            self._resting.clear()
+        elif left is None or self._jumps > _MOST_JUMPS:
+            raise RuntimeError("somebody waits for what never happens")
+        else:
+            self._seconds += left
+
+    def _run(self, job: _Job) -> None:
+        # A thread goes on when whoever awaits it was cancelled, if it has begun.
+        if job.future.cancelled() and self._rng.random() < 0.5:
+            return
+        owner, moment = job.owner, _count_down(job.owner)
+        try:
+            result = self._run_in_weather(job, moment == "before the commit")
+        except Crash:
+            pass
+        except Exception as error:
+            if not job.future.done():
+                job.future.set_exception(error)
+        else:
+            if moment is None and not job.future.done():
+                job.future.set_result(result)
+        if owner is not None and moment is not None:
+            self.kill(owner)
+            job.future.cancel()
+
+    def _run_in_weather(self, job: _Job, is_last: bool) -> Any:
+        """Run a job, up to its commit if it is the last, with an outage if there is one."""
+        left, moment = self.outage
+        fails = left > 0 and job.is_transaction
+        if fails:
+            self.outage = (left - 1, moment)
+        away = OperationalError("", None, Exception("the database is away"))
+        if fails and moment == "before the commit":
+            raise away
+        if is_last and job.owner is not None:
+            job.owner.is_committing_last = True
+        token = _RUNNING.set(job.owner)
+        try:
+            result = job.run()
+        finally:
+            _RUNNING.reset(token)
+        if fails:
+            raise away
+        return result
+
+
+_RUNNING: ContextVar[Process | None] = ContextVar("running", default=None)
+
+
+def _count_down(owner: Process | None) -> Moment | None:
+    """Return in which moment of this job its owner dies, None if it lives on."""
+    if owner is None or owner.doom is None:
+        return None
+    left, moment = owner.doom
+    owner.doom = (left - 1, moment)
+    return None if left else moment
+
+
+@event.listens_for(Pool, "connect")
+def _own(connection: Any, _record: object) -> None:
+    running = _RUNNING.get()
+    if running is not None:
+        running.connections.append(connection)
+
+
+@event.listens_for(Engine, "commit")
+def _die_before(_connection: Connection) -> None:
+    running = _RUNNING.get()
+    if running is not None and running.is_committing_last:
+        raise Crash

@@ -1,0 +1,201 @@
+"""A device over the rounds of a simulated study, and what it knows to be true of each.
+
+Member i adds 1 to the cell i of its vector, so a sum shows who is in it, and how often. The
+requests that it makes go to any server that is up, and get lost where they are told to. What
+it was really answered is kept, also where it never hears it: what was accepted once must be
+accepted for ever.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+import httpx
+
+from protocol.messages import PROBLEM, RoundView, Seat
+from secagg.ring import Vector
+from tests.server.device import KINDS, Device
+from tests.server.simulation.worker import Unanswered
+
+Lost = Literal["request", "answer"]
+Ask = Callable[..., Awaitable[httpx.Response]]
+# What an honest device may be told, by what it asks; 503 is an outage.
+_LATE = {(409, "wrong-phase"), (410, "cohort-failed"), (410, "left-out")}
+_AWAY = {(503, "unavailable")}
+_NO_SEAT = {(409, "no-round"), (409, "wrong-state"), (409, "already-counted")}
+
+
+class Over(Exception):  # noqa: N818
+    """The round is over for this device."""
+
+
+class NotYet(Exception):  # noqa: N818
+    """Nothing to say yet, or nobody to say it to."""
+
+
+def verdict(response: httpx.Response) -> tuple[int, str]:
+    """Return status and type of an answer."""
+    if response.status_code < 400:
+        return response.status_code, ""
+    return response.status_code, str(response.json()["type"]).removeprefix(PROBLEM)
+
+
+class Seated(Device):
+    """A device in one round: says each thing until it is accepted, and nothing else."""
+
+    def __init__(
+        self, index: int, ask: Ask, study: str, view: RoundView, rng: Random, was_counted: bool
+    ) -> None:
+        super().__init__(None, f"member {index} of {study}", {}, rng)
+        self.index, self.ask, self.study, self.view = index, ask, study, view
+        self.was_counted = was_counted  # perhaps, in an earlier round
+        self.accepted: set[str] = set()  # kinds that the service acknowledged, heard or not
+        self.sent: set[str] = set()  # kinds that may have reached it
+        self.is_over = False
+
+    def encode(self) -> Vector:
+        """Return 1 in my own cell."""
+        vector = self.ring.zero()
+        vector[0][self.index] = 1
+        return vector
+
+    async def get(self, what: str, wait: float = 0) -> httpx.Response:
+        """Ask for something that must be there, without waiting."""
+        path = f"{self.path}/{what}"
+        response = await self.ask("GET", path, params={"wait": wait}, headers=self.headers)
+        found = verdict(response)
+        if response.status_code == 202 or found in _AWAY:
+            raise NotYet
+        if found in _LATE:
+            raise Over
+        assert response.status_code == 200, f"{what}: {response.text}"
+        return response
+
+    async def apply_for(self, lost: Lost | None) -> None:
+        """Ask for my seat."""
+        path = f"/v1/studies/{self.study}/rounds/{self.view.number}/participants"
+        wish = self.wish().model_dump()
+        if lost == "request":
+            raise Unanswered
+        response = await self.ask("POST", path, json=wish, headers=self.headers)
+        found = verdict(response)
+        if found in _AWAY:
+            raise NotYet
+        if found in _NO_SEAT:
+            assert self.seat is None, "a seat that was given is gone"
+            assert found != (409, "already-counted") or self.was_counted
+            raise Over
+        assert response.status_code in (200, 201), response.text
+        seat = Seat.model_validate_json(response.content)
+        if self.seat is not None:
+            was = (self.seat.participant, self.seat.cohort, self.seat.slot)
+            assert (seat.participant, seat.cohort, seat.slot) == was, "another seat was given"
+        self.seat = seat
+
+    async def say_next(self, lost: Lost | None) -> None:
+        """Compute what is next, once, and send it until it is accepted."""
+        kind = next(kind for kind in KINDS if kind not in self.accepted)
+        if kind not in self.said:
+            body = await getattr(self, f"compute_{kind}")()
+            setattr(self, f"{kind}_body", body)
+        if lost == "request":
+            raise Unanswered
+        found = await self.send(kind, self.said[kind])
+        if found in _AWAY:
+            raise NotYet
+        if found in _LATE:
+            raise Over
+        assert found == (204, ""), f"{kind} of an honest device: {found}"
+        self.is_over = kind == KINDS[-1]
+        if lost == "answer":
+            raise Unanswered
+
+    async def send(self, kind: str, body: bytes) -> tuple[int, str]:
+        """Send what I said as `kind`, or other bytes; return what came of it."""
+        is_mine, was_accepted = self.said.get(kind) == body, kind in self.accepted
+        if is_mine:
+            self.sent.add(kind)
+        octets = {"Content-Type": "application/octet-stream"}
+        path = f"{self.path}/{kind}"
+        headers = octets | self.headers
+        found = verdict(await self.ask("PUT", path, content=body, headers=headers))
+        if not is_mine:
+            assert found in _LATE | _AWAY | {(409, "conflict"), (422, "malformed")}, found
+        elif found == (204, ""):
+            self.accepted.add(kind)
+        elif was_accepted:
+            assert found in _AWAY, f"{kind} was acknowledged and is refused: {found}"
+        return found
+
+
+@dataclass
+class Member:
+    """Device number `index` of a study, over all of its rounds; `is_away` if it does nothing."""
+
+    index: int
+    study: str
+    ask: Ask
+    time: Callable[[], float]
+    rng: Random
+    seats: list[Seated] = field(default_factory=list)
+    is_away: bool = False
+    is_busy: bool = False  # with a step: a device is one program
+    _later: float = 0.0  # when to look for a round again
+
+    @property
+    def seat(self) -> Seated | None:
+        """Return where I sit now, if anywhere."""
+        return self.seats[-1] if self.seats and not self.seats[-1].is_over else None
+
+    async def step(self, lost: Lost | None = None) -> None:
+        """Do what is next: look for a round, take a seat in it, say one thing there."""
+        if self.is_busy:
+            return
+        self.is_busy = True
+        try:
+            now = self.seat or await self._find()
+            if now.seat is None:
+                await self._sit(now, lost)
+            else:
+                await now.say_next(lost)
+        except Over:
+            self.seats[-1].is_over = True
+        except (NotYet, Unanswered):
+            pass
+        finally:
+            self.is_busy = False
+
+    async def _sit(self, now: Seated, lost: Lost | None) -> None:
+        await now.apply_for(lost)
+        if lost == "answer":  # ask again with the same words, and hear the same
+            await now.apply_for(None)
+
+    async def _find(self) -> Seated:
+        if self.time() < self._later:
+            raise NotYet
+        after = self.seats[-1].view.number if self.seats else 0
+        path = f"/v1/studies/{self.study}/rounds/open"
+        response = await self.ask("GET", path, params={"after": after})
+        if response.status_code != 200:
+            assert verdict(response) in _NO_SEAT | _AWAY, response.text
+            self._later = self.time() + 2.0
+            raise NotYet
+        view = RoundView.model_validate_json(response.content)
+        chance = Random(self.rng.getrandbits(64))
+        counted = any("vector" in seat.sent for seat in self.seats)
+        self.seats.append(Seated(self.index, self.ask, self.study, view, chance, counted))
+        return self.seats[-1]
+
+    def spoken(self) -> list[tuple[Seated, str, bytes]]:
+        """Return all that was sent so far, in all rounds."""
+        return [
+            (seat, kind, body)
+            for seat in self.seats
+            for kind, body in seat.said.items()
+            if kind in seat.sent
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """Return where I am, for people who read a failure."""
+        return {"index": self.index, "rounds": [sorted(seat.accepted) for seat in self.seats]}

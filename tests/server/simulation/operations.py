@@ -1,0 +1,267 @@
+"""What may happen in a simulated world. A list of these, and a seed, is a test."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import strategies as st
+
+from tests.server.simulation.loop import Loop, Moment
+from tests.server.simulation.member import Lost
+from tests.server.simulation.worker import Unanswered
+from tests.server.simulation.world import Score, Shape, World
+
+
+@dataclass(frozen=True)
+class Operation(ABC):
+    """One thing that happens; numbers are taken modulo what there is."""
+
+    @abstractmethod
+    async def happen(self, world: World) -> None:
+        """Let it happen in `world`."""
+
+
+@dataclass(frozen=True)
+class Step(Operation):
+    """A device does what is next for it; its request, or the answer, may get lost."""
+
+    member: int
+    lost: Lost | None = None
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        await world.members[self.member % len(world.members)].step(self.lost)
+
+
+@dataclass(frozen=True)
+class Everybody(Operation):
+    """All devices that are there do what is next for them, at the same time.
+
+    If no server is up, a supervisor has started one by then.
+    """
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        if not any(worker.is_up for worker in world.workers):
+            await world.start(0)
+        await world.go_on()
+
+
+@dataclass(frozen=True)
+class Leave(Operation):
+    """A device goes away, or comes back."""
+
+    member: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        member = world.members[self.member % len(world.members)]
+        member.is_away = not member.is_away
+
+
+@dataclass(frozen=True)
+class Repeat(Operation):
+    """A device says again what it said before, in this round or an earlier one."""
+
+    member: int
+    which: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        member = world.members[self.member % len(world.members)]
+        spoken = member.spoken()
+        if spoken:
+            seat, kind, body = spoken[self.which % len(spoken)]
+            await seat.send(kind, body)
+        elif member.seat is not None and member.seat.seat is not None:
+            await member.seat.apply_for(None)
+
+
+@dataclass(frozen=True)
+class Alter(Operation):
+    """A device says something else where it has spoken before: one bit is another."""
+
+    member: int
+    which: int
+    bit: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        spoken = world.members[self.member % len(world.members)].spoken()
+        if spoken:
+            seat, kind, body = spoken[self.which % len(spoken)]
+            bit = self.bit % (8 * len(body))
+            other = bytearray(body)
+            other[bit // 8] ^= 1 << bit % 8
+            await seat.send(kind, bytes(other))
+
+
+@dataclass(frozen=True)
+class Replay(Operation):
+    """A device says in its seat what another device said, or itself in an earlier round."""
+
+    member: int
+    source: int
+    which: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        seat = world.members[self.member % len(world.members)].seat
+        spoken = world.members[self.source % len(world.members)].spoken()
+        if seat is not None and seat.seat is not None and spoken:
+            _, kind, body = spoken[self.which % len(spoken)]
+            await seat.send(kind, body)
+
+
+@dataclass(frozen=True)
+class Advance(Operation):
+    """Time passes."""
+
+    seconds: float
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        world.loop.advance(self.seconds)
+
+
+@dataclass(frozen=True)
+class Kill(Operation):
+    """A server dies at the job after so many more, before its commit or after it."""
+
+    worker: int
+    jobs: int
+    moment: Moment
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        worker = world.workers[self.worker % len(world.workers)]
+        if worker.is_up:
+            worker.process.doom = (self.jobs, self.moment)
+            world.score.kills += 1
+
+
+@dataclass(frozen=True)
+class Start(Operation):
+    """A server that is down is started; one that is up is restarted in order."""
+
+    worker: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        place = self.worker % len(world.workers)
+        worker = world.workers[place]
+        if worker.is_up:
+            await worker.stop()
+        await world.start(place)
+
+
+@dataclass(frozen=True)
+class Outage(Operation):
+    """The database is away for so many transactions: some may have been committed, unheard."""
+
+    transactions: int
+    moment: Moment
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        world.loop.outage = (self.transactions, self.moment)
+
+
+@dataclass(frozen=True)
+class Stop(Operation):
+    """The analyst stops the study."""
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        await world.ask("POST", f"{world.path}/stop")
+
+
+@dataclass(frozen=True)
+class AtOnce(Operation):
+    """Several things happen at the same time."""
+
+    operations: tuple[Operation, ...]
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        await asyncio.gather(*(_unless_unanswered(world, one) for one in self.operations))
+
+
+async def _unless_unanswered(world: World, operation: Operation) -> None:
+    world.score.operations[type(operation).__name__] += 1
+    with suppress(Unanswered):
+        await operation.happen(world)
+
+
+Choose = Callable[[int], int]  # returns a number from 0 to below its argument
+_MOMENTS: tuple[Moment, ...] = ("before the commit", "after the commit")
+_LOST: tuple[Lost | None, ...] = (None, None, "request", "answer")
+_PAUSES = (0.5, 0.5, 4.0, 6.0, 6.0, 6.0, 29.0, 31.0, 61.0, 400.0)
+_TROUBLE: tuple[Callable[[Choose], Operation], ...] = (
+    lambda choose: Leave(choose(13)),
+    lambda choose: Repeat(choose(13), choose(13)),
+    lambda choose: Repeat(choose(13), choose(13)),
+    lambda choose: Alter(choose(13), choose(13), choose(8000)),
+    lambda choose: Replay(choose(13), choose(13), choose(13)),
+    lambda choose: Advance(_PAUSES[choose(len(_PAUSES))]),
+    lambda choose: Advance(_PAUSES[choose(len(_PAUSES))]),
+    lambda choose: Kill(choose(2), choose(60), _MOMENTS[choose(2)]),
+    lambda choose: Kill(choose(2), choose(15), _MOMENTS[choose(2)]),
+    lambda choose: Start(choose(2)),
+    lambda choose: Start(choose(2)),
+    lambda choose: Outage(1 + choose(6), _MOMENTS[choose(2)]),
+)
+
+
+def choose_operation(choose: Choose) -> Operation:
+    """Return something that may happen, half of the time that all devices go on."""
+    what = choose(16)
+    if what < 7:
+        return Everybody()
+    if what < 10:
+        return Step(choose(13), _LOST[choose(len(_LOST))])
+    if what < 15:
+        return _TROUBLE[choose(len(_TROUBLE))](choose)
+    return AtOnce(tuple(choose_operation(choose) for _ in range(2 + choose(3))))
+
+
+@st.composite
+def histories(draw: st.DrawFn, least: int = 10, most: int = 40) -> list[Operation]:
+    """Return a list of so many operations; some end with a stop by the analyst."""
+    one = st.builds(choose_operation, st.just(lambda n: draw(st.integers(0, n - 1))))
+    happening = draw(st.lists(one, min_size=least, max_size=most))
+    return [*happening, Stop()] if draw(st.integers(0, 7)) == 7 else happening
+
+
+def choose_history(rng: Random, length: int) -> list[Operation]:
+    """Return a list of `length` operations or one more."""
+    happening = [choose_operation(rng.randrange) for _ in range(length)]
+    return [*happening, Stop()] if rng.randrange(8) == 7 else happening
+
+
+def play(url: str, shape: Shape, seed: int, happening: list[Operation]) -> Score:
+    """Let all this happen in a world on the empty database at `url`; return what it came to.
+
+    Raises:
+        AssertionError: if something is not as it must be (`world.py`).
+    """
+    loop = Loop(Random(seed))
+    world = World(loop, url, shape, Random(seed))
+    try:
+        with world.listening():
+            loop.run_until_complete(_play(world, happening))
+    finally:
+        loop.run_until_complete(world.close())
+        loop.close()
+    return world.score
+
+
+async def _play(world: World, happening: list[Operation]) -> None:
+    await world.open()
+    for operation in happening:
+        await _unless_unanswered(world, operation)
+        await world.check()
+    await world.finish()

