@@ -6,7 +6,8 @@ and all of its parameters, are in the plan, and so in the digest that each repor
 report for other parameters cannot be taken for one of these.
 
     count(x)  =  n f^(x)           n reports, f^ the oracle's unbiased estimate
-    Var       =  n^2 Var f^(x)     at the estimate, or at 0 or 1 if it is beyond
+    Var       =  n^2 Var f^(x)     at the estimate, or at 0 or 1 if it is beyond; for recursive
+                                   Hadamard response at its residue's estimate, too
 
 Estimates of all items of the dictionary add up over rounds, whose devices are different ones.
 
@@ -149,9 +150,8 @@ LOCAL = tuple(Local(name) for name in cast("tuple[Name, ...]", get_args(Name)))
 def _estimates(oracle: Oracle, counts: Counts) -> tuple[Frequencies, Frequencies]:
     """Return the counts (d,) and variances of all items, without the value for nothing."""
     n = counts.reports
-    shares = oracle.frequencies(counts)[:-1]
-    variances = oracle.variance(np.clip(shares, 0, 1), n)
-    return n * shares, n**2 * variances
+    shares, variances = oracle.frequencies(counts), oracle.estimated_variances(counts)
+    return n * shares[:-1], n**2 * variances[:-1]
 
 
 def _named(

@@ -132,7 +132,8 @@ class AppleSketch(Coded):
 
     def _count(self, codes: Codes) -> Support:
         pairs, negative = np.divmod(codes.astype(np.int64), 2)
-        cells = np.zeros(self.cells, np.int64)  # half a gigabyte, of which few pages are written
+        # Up to half a gigabyte, of which few pages are written.
+        cells: Support = np.zeros(self.cells, np.int64)
         np.add.at(cells, pairs, 1 - 2 * negative)
         return cells
 

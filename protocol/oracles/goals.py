@@ -16,6 +16,13 @@ from protocol.oracles.oracle import Oracle
 Goal: TypeAlias = Literal["worst-mse", "l2"]
 _Make: TypeAlias = Callable[[float, int], Oracle]
 
+_APPLE_FUNCTIONS = 2**12  # of 1024 symbols: 32 MB of cells; 2^16, as of old, take 512 MB
+
+
+def _apple(epsilon: float, domain: int) -> Oracle:
+    return AppleSketch(epsilon, domain, functions=_APPLE_FUNCTIONS)
+
+
 # For each kind the oracle of the least worst variance, and that of the least sum of variances.
 _MAKES: dict[str, tuple[_Make, _Make]] = {
     "krr": (RandomisedResponse, RandomisedResponse),
@@ -25,7 +32,7 @@ _MAKES: dict[str, tuple[_Make, _Make]] = {
     "hadamard": (Hadamard, Hadamard),
     "recursive-hadamard": (RecursiveHadamard.for_epsilon, RecursiveHadamard.for_epsilon),
     "olh": (LocalHashing.for_l2, LocalHashing.for_l2),
-    "apple-cms": (AppleSketch, AppleSketch),
+    "apple-cms": (_apple, _apple),
     "subset-selection": (SubsetSelection.for_mse, SubsetSelection.standard),
     "rappor": (
         lambda epsilon, domain: Rappor(epsilon, domain, symmetric=True),
