@@ -21,7 +21,7 @@ from typing import Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from protocol.chance import Chance
 from protocol.confidence import reaches
@@ -55,11 +55,14 @@ class LocalQuestion(ReportQuestion):
     """Which items of a dictionary are heavy, by reports that are each `epsilon`-private.
 
     `goal` is what the oracle's parameters are to make small: the largest variance of an item, or
-    the sum of all (l2, and with it the mean error).
+    the sum of all (l2, and with it the mean error). No item is known to be held by more than a
+    share of `most` of all devices (f* of the paper), which the largest variance may gain from.
     """
 
     mechanism: Name
     goal: Goal = "l2"
+    # Left out where it is 1, so that plans of before have the digests that they had.
+    most: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda most: most == 1)
 
     @model_validator(mode="after")
     def _is_a_dictionary(self) -> Self:
@@ -104,7 +107,8 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
         Raises:
             ValueError: if there is no such oracle for the domain at this epsilon; says why.
         """
-        oracle = oracle_for(self.name, question.epsilon, question.domain.values + 1, question.goal)
+        values = question.domain.values + 1
+        oracle = oracle_for(self.name, question.epsilon, values, question.goal, question.most)
         return LocalPlan(
             **first_fields(question, terms, study, rounds, rng),
             parameters=oracle.parameters,

@@ -35,6 +35,7 @@ from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Codes, Counts, Frequencies, Support, Values, Votes
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.odds import WHOLE, favour, respond, responses
+from protocol.oracles.tails import bernstein_bar, binomial_bar, check_tail
 from protocol.oracles.transforms import hadamard
 
 
@@ -87,6 +88,12 @@ class _Signs(Coded):
         lift = self.true_odds
         alike = float((lift + 2 * self._other) / lift**2)
         return alike, alike - 1
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by Bernstein's bound, where all others have the same residue."""
+        check_tail(n, tail)
+        most = 1 / float(self.true_odds)
+        return bernstein_bar(n * self.spread[0], most, tail) / n
 
     @property
     def vote_ns(self) -> float:
@@ -149,6 +156,10 @@ class Hadamard(_Signs):
     @property
     def _residues(self) -> int:
         return 1
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by the exact tail of `n` fair signs."""
+        return (2 * binomial_bar(n, 0.5, tail) / n - 1) / float(self.true_odds)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from protocol.oracles.counts import (
     Votes,
 )
 from protocol.oracles.limits import MOST_WHOLE, check_domain, check_epsilon
+from protocol.oracles.tails import binomial_bar
 
 _ROWS = 2**15  # reports at once: their words stay in the processor's cache
 _MOST_VOTES = 2**22  # at once
@@ -282,6 +283,17 @@ class Oracle(ABC):
     def estimated_variances(self, counts: Counts) -> Frequencies:
         """Return the variances of `frequencies(counts)`, at the estimates; raises as these."""
         return self.variance(np.clip(self.frequencies(counts), 0, 1), counts.reports)
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return what the estimate of a value nobody holds exceeds with odds of `tail` at most.
+
+        By the exact tail where votes are 0 or 1, since S is binomial then.
+
+        Raises:
+            ValueError: if `n` is below 1, or `tail` not above 0 and below 1.
+        """
+        q = float(self.false_odds)
+        return (binomial_bar(n, q, tail) / n - q) / float(self.true_odds - self.false_odds)
 
     def _own(self, counts: Counts) -> None:
         if counts.oracle != self:

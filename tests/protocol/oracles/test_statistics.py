@@ -57,6 +57,19 @@ def test_intervals_hold_the_truth_as_often_as_they_say(oracle: Oracle) -> None:
         assert held == pytest.approx(level, abs=0.03)  # counts of 600 are coarse
 
 
+@EVERY
+def test_what_nobody_holds_is_above_its_bar_as_seldom_as_it_says(oracle: Oracle) -> None:
+    """Of some 15,000 estimates 1% may be, by a tail that is exact or a bound; 1.6% are not."""
+    found = estimates(oracle, np.ones(N, np.uint64), 26)
+    empty = np.delete(found, 1, axis=1)
+    above = (empty > oracle.bar(N, 0.01)).mean()
+    assert above <= 0.016
+    assert (empty > oracle.bar(N, 0.5)).mean() <= 0.55
+    for n, tail in ((0, 0.1), (10, 0.0), (10, 1.0)):
+        with pytest.raises(ValueError, match="must be"):
+            oracle.bar(n, tail)
+
+
 @pytest.mark.parametrize("residues", [2, 4])
 def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: int) -> None:
     oracle = RecursiveHadamard(2.0, 64, residues)
