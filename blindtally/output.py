@@ -2,10 +2,12 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 ApiKey = Annotated[
     str | None,
@@ -19,6 +21,32 @@ def failed(why: str, code: int = 2) -> typer.Exit:
     """Return the end, with exit `code`, of a command that cannot do what was asked; say why."""
     typer.echo(f"error: {why}", err=True)
     return typer.Exit(code)
+
+
+def faults(error: ValidationError) -> str:
+    """Return what is wrong, each with the name of the field it is wrong about."""
+    return "; ".join(
+        ": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")])
+        for one in error.errors()
+    )
+
+
+def refuse_others(context: typer.Context, taken: Collection[str], by: str) -> None:
+    """Refuse options that were given and are none of those `taken`: none is ignored silently.
+
+    Raises:
+        typer.Exit: if there are any; names them.
+    """
+    given = [
+        max(option.opts, key=len)
+        for option in context.command.params
+        if option.name is not None
+        and option.name not in taken
+        and (source := context.get_parameter_source(option.name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise failed(f"{by} takes no {', '.join(given)}")
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from blindtally.figures.curves import GOALS, Setting, f1
 from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, tracked
 from blindtally.figures.ours import adaptive, ask, terms_for
 from blindtally.figures.populations import Population, load
-from blindtally.output import failed, write_json
+from blindtally.output import failed, refuse_others, write_json
 from blindtally.plan_reports import advise
 from protocol.domain import Alphabet, Domain
 from protocol.hashed import Hashed
@@ -30,6 +30,13 @@ from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
 
 _ADAPTIVE = "adaptive-iblt"
 _WIDTH = 100
+# The options that each kind of plan takes.
+_RELEASES = {"devices", "mechanism", "epsilon", "delta", "levels", "contribution", "json_path"}
+_REPORTS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
+_SUMS = {
+    *("devices", "rounds", "threshold", "words", "domain", "max_bytes", "alphabet", "length"),
+    *("contribution", "zipf", "items", "data", "runs", "seed", "json_path"),
+}
 _FEWEST, _MOST = 10, 10**6  # devices of a study that is simulated
 
 
@@ -46,6 +53,7 @@ class Prediction:
 
 
 def plan(
+    context: typer.Context,
     devices: Annotated[
         int, typer.Option("--devices", "--users", min=1, help="Devices in a round (n).")
     ],
@@ -70,6 +78,10 @@ def plan(
     goal: Annotated[
         str, typer.Option(help="What reports are for: worst-mse, l1, l2 or heavy.")
     ] = "l2",
+    most: Annotated[
+        float,
+        typer.Option(help="No item is held by a larger share (f*); for --goal worst-mse."),
+    ] = 1.0,
     domain: Annotated[
         str,
         typer.Option(help="strings of any length; alphabet: short ones; a number: of values."),
@@ -103,11 +115,15 @@ def plan(
     if mechanism is not None:
         if mechanism != "triehh" or epsilon is None:
             raise failed("--mechanism is triehh or left out, and triehh takes --epsilon")
+        refuse_others(context, _RELEASES, "a plan of triehh")
         plan_releases.advise(devices, epsilon, delta, levels, contribution, json_path)
         return
     if epsilon is not None:
-        advise(devices, domain, max_bytes, epsilon, goal, json_path)
+        taken = _REPORTS | ({"max_bytes"} if domain == "strings" else set())
+        refuse_others(context, taken, f"a plan of reports over {domain} with --epsilon")
+        advise(devices, domain, max_bytes, epsilon, goal, most, json_path)
         return
+    refuse_others(context, _SUMS, "a plan of sums")
     rounds, threshold, words = _asked(devices, rounds, threshold, words, domain)
     try:
         if data is not None:

@@ -57,8 +57,9 @@ class Reported:
     def measures(self) -> dict[str, float]:
         """Return errors and what theory says of them."""
         errors = (self.estimates - self.truth) / self.devices
-        shares = self.truth / self.devices
-        variances = self.plan.oracle.variance(np.clip(shares, 0, 1), self.devices)
+        nothing = self.devices - self.truth.sum()
+        shares = np.append(self.truth, nothing) / self.devices
+        variances = self.plan.oracle.variances(shares, self.devices)[:-1]
         return {
             "worst_mse": float((errors**2).max()),
             "worst_mse_theory": float(variances.max()),

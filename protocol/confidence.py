@@ -11,6 +11,13 @@ Where the variance is small beside the count, as of an item that was counted exa
 a study, it is the normal one. It holds for an item that is named beforehand: of the items that
 are found *because* their estimates are high, more are estimated too high than too low.
 
+A count that is estimated from locally private reports is a sum over all devices of noise that is
+much larger than the count's own part, and may be below 0: nearly normal, and its interval is
+
+    count  -+  quantile(1 - a / 2) of the normal  *  sqrt(variance)
+
+which is cut nowhere, also where it reaches below 0.
+
 Source: [FayFeuer97], for weighted sums of Poisson counts.
 """
 
@@ -36,6 +43,14 @@ def interval(counts: Floats, variances: Floats, level: float = LEVEL) -> tuple[F
     more, spread = y + w, v + w**2
     high[some] = gammainccinv(more**2 / spread, tail) * spread / more
     return low, high
+
+
+def normal_interval(
+    counts: Floats, variances: Floats, level: float = LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of normal intervals, which hold the true counts with odds of `level` each."""
+    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    return counts - margin, counts + margin
 
 
 def reaches(

@@ -34,8 +34,9 @@ from pydantic import (
 )
 
 from protocol.chance import Chance
-from protocol.confidence import reaches
+from protocol.confidence import LEVEL, interval, reaches
 from protocol.domain import Domain
+from protocol.local_level import Floats
 from protocol.privacy.entries import ExactSum
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.noise import NoiseShares
@@ -314,6 +315,15 @@ class Mechanism(ABC, Generic[Q, P]):
         found = reaches(counts, variances, question.threshold, question.confidence)
         heavy = np.flatnonzero(found).tolist()
         return ranked(Estimate(tally.items[row], counts[row], variances[row]) for row in heavy)
+
+    def interval(
+        self, counts: Floats, variances: Floats, level: float = LEVEL
+    ) -> tuple[Floats, Floats]:
+        """Return the ends of intervals that hold what is concluded with odds of `level` each.
+
+        Here they are those of sampled counts.
+        """
+        return interval(counts, variances, level)
 
 
 class Summing(Mechanism[Q, P]):

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.chance import Chance
+from protocol.confidence import LEVEL, normal_interval
+from protocol.local_level import Floats
 from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, enrolment_scope
 from protocol.privacy.entries import LocalReports
 from protocol.privacy.entries import Mechanism as Loss
@@ -92,6 +94,12 @@ class Reporting(Mechanism[RQ, RP], Generic[RQ, RP, H]):
         """Return what a device's one report tells of it."""
         del rounds  # it is in one of them
         return LocalReports(epsilon=self.epsilon(plan), delta=self.delta(plan))
+
+    def interval(
+        self, counts: Floats, variances: Floats, level: float = LEVEL
+    ) -> tuple[Floats, Floats]:
+        """Return normal intervals, uncut: noise is nearly normal, and estimates may be below 0."""
+        return normal_interval(counts, variances, level)
 
     @abstractmethod
     def encode(self, plan: RP, histograms: Iterable[Histogram], chance: Chance) -> Reports:

@@ -164,7 +164,4 @@ def _runs(
 def _variances(experiment: Experiment, method: str, epsilon: float) -> NDArray[np.float64]:
     asked, true = experiment.interest.astype(np.int64), experiment.frequencies
     one, n = oracle(method, experiment, epsilon, 0), len(experiment.values)
-    if not isinstance(one, RecursiveHadamard):
-        return one.variance(true[asked], n)
-    by_residue = np.bincount(np.arange(experiment.domain) % one.residues, true)
-    return one.variance_among(true[asked], by_residue[asked % one.residues] - true[asked], n)
+    return one.variances(true, n)[asked]

@@ -6,7 +6,8 @@ and all of its parameters, are in the plan, and so in the digest that each repor
 report for other parameters cannot be taken for one of these.
 
     count(x)  =  n f^(x)           n reports, f^ the oracle's unbiased estimate
-    Var       =  n^2 Var f^(x)     at the estimate, or at 0 or 1 if it is beyond
+    Var       =  n^2 Var f^(x)     at the estimate, or at 0 or 1 if it is beyond; for recursive
+                                   Hadamard response at its residue's estimate, too
 
 Estimates of all items of the dictionary add up over rounds, whose devices are different ones.
 
@@ -20,7 +21,7 @@ from typing import Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from protocol.chance import Chance
 from protocol.confidence import reaches
@@ -54,11 +55,14 @@ class LocalQuestion(ReportQuestion):
     """Which items of a dictionary are heavy, by reports that are each `epsilon`-private.
 
     `goal` is what the oracle's parameters are to make small: the largest variance of an item, or
-    the sum of all (l2, and with it the mean error).
+    the sum of all (l2, and with it the mean error). No item is known to be held by more than a
+    share of `most` of all devices (f* of the paper), which the largest variance may gain from.
     """
 
     mechanism: Name
     goal: Goal = "l2"
+    # Left out where it is 1, so that plans of before have the digests that they had.
+    most: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda most: most == 1)
 
     @model_validator(mode="after")
     def _is_a_dictionary(self) -> Self:
@@ -103,7 +107,8 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
         Raises:
             ValueError: if there is no such oracle for the domain at this epsilon; says why.
         """
-        oracle = oracle_for(self.name, question.epsilon, question.domain.values + 1, question.goal)
+        values = question.domain.values + 1
+        oracle = oracle_for(self.name, question.epsilon, values, question.goal, question.most)
         return LocalPlan(
             **first_fields(question, terms, study, rounds, rng),
             parameters=oracle.parameters,
@@ -149,9 +154,8 @@ LOCAL = tuple(Local(name) for name in cast("tuple[Name, ...]", get_args(Name)))
 def _estimates(oracle: Oracle, counts: Counts) -> tuple[Frequencies, Frequencies]:
     """Return the counts (d,) and variances of all items, without the value for nothing."""
     n = counts.reports
-    shares = oracle.frequencies(counts)[:-1]
-    variances = oracle.variance(np.clip(shares, 0, 1), n)
-    return n * shares, n**2 * variances
+    shares, variances = oracle.frequencies(counts), oracle.estimated_variances(counts)
+    return n * shares[:-1], n**2 * variances[:-1]
 
 
 def _named(

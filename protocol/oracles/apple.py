@@ -31,6 +31,7 @@ from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Codes, Support, Values, Votes
 from protocol.oracles.mixing import hash_values
 from protocol.oracles.odds import WHOLE, favour, respond, responses
+from protocol.oracles.tails import binomial_bar
 from protocol.oracles.transforms import hadamard
 
 _MOST_CELLS = 2**27
@@ -87,6 +88,11 @@ class AppleSketch(Coded):
         p, q = self.true_odds, self.false_odds
         return float((1 - q**2) / (p - q) ** 2), float((1 - p**2) / (p - q) ** 2)
 
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by the exact tail of `n` signs, of hash functions that are fresh."""
+        p, q = float(self.true_odds), float(self.false_odds)
+        return (2 * binomial_bar(n, (1 + q) / 2, tail) / n - 1 - q) / (p - q)
+
     def bias(self, others: float) -> float:
         """Return the rms error that no number of reports lessens.
 
@@ -132,7 +138,8 @@ class AppleSketch(Coded):
 
     def _count(self, codes: Codes) -> Support:
         pairs, negative = np.divmod(codes.astype(np.int64), 2)
-        cells = np.zeros(self.cells, np.int64)  # half a gigabyte, of which few pages are written
+        # Up to half a gigabyte, of which few pages are written.
+        cells: Support = np.zeros(self.cells, np.int64)
         np.add.at(cells, pairs, 1 - 2 * negative)
         return cells
 

@@ -7,14 +7,18 @@
                  none of the values that nobody holds is
 
 l1 and l2 are predicted for one value that everybody holds and d - 1 others, which is within
-1/n of any other population's. Errors of values are normal for that, which they nearly are where
-anything works.
+1/n of any other population's; l1 for normal errors. What estimates of nothing rise to is by their
+exact tails (`tails.py`): a normal quantile so far out would be exceeded many times as often where
+few reports speak for a value. A heavy value's own estimate is normal, at its 5% quantile.
 
 Nothing works where a guess that has seen no report errs as little: of 1/2 for a value, by a
-square of 1/4 at most; of 0 for all values, by 1 in absolute values and at most 1 in squares. Then
-the number of users is told from which on something does. Of oracles within 3% of the least error
-the one of fewest bytes is taken, then the fastest to decode. Recursive Hadamard response, local
-hashing and Apple's sketch are never proposed: in bits, in time or in error something is better.
+square of 1/4 at most; of 0 for all values, by 1 in absolute values and at most 1 in squares. Of
+heavy values none works if only one that half of all devices hold stands out. Then the number of
+users is told from which on something does, of the oracle that takes the fewest if none stands
+out at all. Of oracles within 3% of the least error the one of fewest bytes is taken, then the
+fastest to decode; none is taken that decodes for more than ten minutes if another does not.
+Recursive Hadamard response, local hashing and Apple's sketch are never proposed: in bits, in
+time or in error something is better.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,11 +37,12 @@ from protocol.oracles.ocms import Ocms
 from protocol.oracles.oracle import Oracle
 
 Goal = Literal["worst-mse", "l1", "l2", "heavy"]
-GUESS: dict[Goal, float] = {"worst-mse": 0.25, "l1": 1.0, "l2": 1.0, "heavy": 1.0}
+GUESS: dict[Goal, float] = {"worst-mse": 0.25, "l1": 1.0, "l2": 1.0, "heavy": 0.5}
 
 _ALIKE = 1.03
 _SURE = 0.95
-_MOST_USERS = 10**15
+_MOST_SECONDS = 600.0
+MOST_USERS = 10**15  # that are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Recommendation:
 
     `error` is predicted, in the goal's own measure, and is to be below `guess`; `nbytes` are of
     one report, `seconds` of one core for the whole dictionary. `users` are how many it takes to
-    do better than a guess.
+    do better than a guess, None if more than 10^15.
     """
 
     oracle: Oracle
@@ -55,7 +60,7 @@ class Recommendation:
     guess: float
     nbytes: int
     seconds: float
-    users: int
+    users: int | None
 
     @property
     def works(self) -> bool:
@@ -89,16 +94,27 @@ def recommend(
     known = [one for one in _candidates(epsilon, domain, most) if one.nbytes <= most_bytes]
     if not known:
         raise ValueError(f"most_bytes must be more than {most_bytes} for {domain:,} values")
-    errors = {one: predicted(one, users, goal, most) for one in known}
+    quick = [one for one in known if one.whole_ns(users) <= 1e9 * _MOST_SECONDS]
+    errors = {one: predicted(one, users, goal, most) for one in quick or known}
+
+    def needed(oracle: Oracle) -> int | None:
+        return least_users(lambda n: predicted(oracle, n, goal, most) < GUESS[goal])
+
     least = min(errors.values())
-    oracle = min(
-        (one for one in known if errors[one] <= _ALIKE * least),
-        key=lambda one: (one.nbytes, one.whole_ns(users), errors[one]),
+    if least < inf:
+        alike = [one for one in errors if errors[one] <= _ALIKE * least]
+        oracle = min(alike, key=lambda one: (one.nbytes, one.whole_ns(users), errors[one]))
+    else:
+        oracle = min(errors, key=lambda one: (needed(one) or inf, one.nbytes))
+    return Recommendation(
+        oracle,
+        goal,
+        errors[oracle],
+        GUESS[goal],
+        oracle.nbytes,
+        oracle.whole_ns(users) / 1e9,
+        needed(oracle),
     )
-    seconds = oracle.whole_ns(users) / 1e9
-    needed = _users(lambda n: predicted(oracle, n, goal, most) < GUESS[goal])
-    error = errors[oracle]
-    return Recommendation(oracle, goal, error, GUESS[goal], oracle.nbytes, seconds, needed)
 
 
 def predicted(oracle: Oracle, users: int, goal: Goal, most: float = 1.0) -> float:
@@ -110,7 +126,7 @@ def predicted(oracle: Oracle, users: int, goal: Goal, most: float = 1.0) -> floa
         return present + (oracle.domain - 1) * absent
     if goal == "l1":
         return sqrt(2 / pi) * (sqrt(present) + (oracle.domain - 1) * sqrt(absent))
-    above = -float(ndtri((1 - _SURE) / oracle.domain)) * sqrt(absent)
+    above = oracle.bar(users, (1 - _SURE) / oracle.domain)
 
     def stands_out(frequency: float) -> bool:
         variance = absent + (present - absent) * frequency
@@ -145,11 +161,16 @@ def _candidates(epsilon: float, domain: int, most: float) -> Iterator[Oracle]:
             continue  # this one is for larger or smaller dictionaries
 
 
-def _users(works: Callable[[int], bool]) -> int:
-    """Return the least number of users for which it `works`, which more do, within a percent."""
+def least_users(works: Callable[[int], bool]) -> int | None:
+    """Return the least number of users for which it `works`, which more do, within a percent.
+
+    None if it is more than 10^15.
+    """
     high = 1
-    while not works(high) and high < _MOST_USERS:
-        high *= 2
+    while not works(high):
+        if high >= MOST_USERS:
+            return None
+        high = min(2 * high, MOST_USERS)
     low = high // 2
     while high - low > max(1, high // 200):
         middle = ceil((low + high) / 2)

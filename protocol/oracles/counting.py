@@ -39,6 +39,10 @@ class Counting:
         counts: Frequencies = len(reports) * self.oracle.estimate(reports, distinct)
         return counts[which]
 
+    def bar(self, n: int, tail: float) -> float:
+        """Return the count that a value nobody holds exceeds with odds of `tail` at most."""
+        return n * self.oracle.bar(n, tail)
+
     def variance(self, n: int, count: float) -> float:
         """Return the variance of the estimate of a value that `count` of `n` reports are of."""
         share = np.array([min(max(count / n, 0.0), 1.0)])

@@ -15,6 +15,14 @@ from protocol.oracles.oracle import Oracle
 
 Goal: TypeAlias = Literal["worst-mse", "l2"]
 _Make: TypeAlias = Callable[[float, int], Oracle]
+_Bounded: TypeAlias = Callable[[float, int, float], Oracle]
+
+_APPLE_FUNCTIONS = 2**12  # of 1024 symbols: 32 MB of cells; 2^16, as of old, take 512 MB
+
+
+def _apple(epsilon: float, domain: int) -> Oracle:
+    return AppleSketch(epsilon, domain, functions=_APPLE_FUNCTIONS)
+
 
 # For each kind the oracle of the least worst variance, and that of the least sum of variances.
 _MAKES: dict[str, tuple[_Make, _Make]] = {
@@ -25,7 +33,7 @@ _MAKES: dict[str, tuple[_Make, _Make]] = {
     "hadamard": (Hadamard, Hadamard),
     "recursive-hadamard": (RecursiveHadamard.for_epsilon, RecursiveHadamard.for_epsilon),
     "olh": (LocalHashing.for_l2, LocalHashing.for_l2),
-    "apple-cms": (AppleSketch, AppleSketch),
+    "apple-cms": (_apple, _apple),
     "subset-selection": (SubsetSelection.for_mse, SubsetSelection.standard),
     "rappor": (
         lambda epsilon, domain: Rappor(epsilon, domain, symmetric=True),
@@ -34,13 +42,35 @@ _MAKES: dict[str, tuple[_Make, _Make]] = {
 }
 
 
-def oracle_for(name: str, epsilon: float, domain: int, goal: Goal) -> Oracle:
+# Kinds whose worst variance is less where no frequency is above a known bound.
+_BOUNDED: dict[str, _Bounded] = {
+    "ocms": Ocms.for_mse,
+    "ocms-gf": OcmsGf.for_mse,
+    "ocms-mixture": OcmsMixture.for_mse,
+}
+
+
+def heeds_goal(name: str) -> bool:
+    """Return whether oracles of kind `name` have other parameters for another goal."""
+    worst, squares = _MAKES[name]
+    return worst is not squares
+
+
+def oracle_for(name: str, epsilon: float, domain: int, goal: Goal, most: float = 1.0) -> Oracle:
     """Return the oracle of kind `name` with the parameters that are best for `goal`.
 
+    No frequency is above `most`, if that is below 1: which the greatest variance may gain from.
+
     Raises:
-        ValueError: if there is no such kind, or it does not go with `epsilon` or `domain`.
+        ValueError: if there is no such kind, or it does not go with `epsilon` or `domain`, or has
+            nothing to gain from `most`.
     """
     if name not in _MAKES:
         raise ValueError(f"oracle must be one of {', '.join(_MAKES)}, not {name!r}")
+    if most != 1:
+        if name not in _BOUNDED or goal != "worst-mse":
+            kinds = ", ".join(_BOUNDED)
+            raise ValueError(f"most must be 1 but for goal worst-mse of {kinds}, not {most:g}")
+        return _BOUNDED[name](epsilon, domain, most)
     worst, squares = _MAKES[name]
     return (worst if goal == "worst-mse" else squares)(epsilon, domain)

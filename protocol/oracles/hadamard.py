@@ -12,7 +12,9 @@ residue with the sign (-1)^<r, x // K>.
 with g the frequency of all *other* values of x's residue. With K = 1 that is all others, and
 n Var = ((e + 1)/(e - 1))^2 - f: Hadamard encoding. A larger K tells more of values that have few
 companions, and of those that have many it tells less; the bound for values unknown has
-g = 1 - f. Both are decoded by a fast Walsh-Hadamard transform of d elements.
+g = 1 - f. How many reports name each residue is counted, whatever their sign, and tells g: a
+report names the true one with odds of p + q, any other with 2q. Both are
+decoded by a fast Walsh-Hadamard transform of d elements.
 
 Source: [Bassily17] for K = 1; [Chen20], with 2K the power of 2 from e^epsilon up. Variance of
 the latter is derived for data that are given, which the remark in section 4.3 of [Pan24] is not.
@@ -30,9 +32,10 @@ from numpy.typing import NDArray
 
 from protocol.chance import Chance, below
 from protocol.oracles.coded import Coded
-from protocol.oracles.counts import Codes, Frequencies, Support, Values, Votes
+from protocol.oracles.counts import Codes, Counts, Frequencies, Support, Values, Votes
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.odds import WHOLE, favour, respond, responses
+from protocol.oracles.tails import bernstein_bar, binomial_bar, check_tail
 from protocol.oracles.transforms import hadamard
 
 
@@ -57,8 +60,8 @@ class _Signs(Coded):
 
     @property
     def cells(self) -> int:
-        """Return the sums of signs (r, residue)."""
-        return self.space // 2
+        """Return the sums of signs (r, residue), and how many reports name each residue."""
+        return self.space // 2 + self._residues
 
     @cached_property
     def keep(self) -> int:
@@ -85,6 +88,12 @@ class _Signs(Coded):
         lift = self.true_odds
         alike = float((lift + 2 * self._other) / lift**2)
         return alike, alike - 1
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by Bernstein's bound, where all others have the same residue."""
+        check_tail(n, tail)
+        most = 1 / float(self.true_odds)
+        return bernstein_bar(n * self.spread[0], most, tail) / n
 
     @property
     def vote_ns(self) -> float:
@@ -129,10 +138,12 @@ class _Signs(Coded):
 
     def _count(self, codes: Codes) -> Support:
         table: NDArray[np.int64] = np.bincount(codes.astype(np.int64), minlength=self.space)
-        return table[0::2] - table[1::2]
+        said = (table[0::2] + table[1::2]).reshape(self.columns, self._residues).sum(axis=0)
+        return np.concatenate([table[0::2] - table[1::2], said])
 
     def _support(self, cells: Support) -> Support:
-        by_residue = hadamard(cells.reshape(self.columns, self._residues).T)
+        signs = cells[: self.space // 2].reshape(self.columns, self._residues)
+        by_residue = hadamard(signs.T)
         return by_residue.T.reshape(-1)[: self.domain]
 
 
@@ -145,6 +156,10 @@ class Hadamard(_Signs):
     @property
     def _residues(self) -> int:
         return 1
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by the exact tail of `n` fair signs."""
+        return (2 * binomial_bar(n, 0.5, tail) / n - 1) / float(self.true_odds)
 
 
 @dataclass(frozen=True)
@@ -181,10 +196,40 @@ class RecursiveHadamard(_Signs):
     def _residues(self) -> int:
         return self.residues
 
+    def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
+        """Return the exact variance of every value (d,), by the true frequencies of all of them.
+
+        Raises:
+            ValueError: as `Oracle.variances`.
+        """
+        super().variances(frequencies, n)
+        mass = np.bincount(self._residue_of_all, frequencies, self.residues)
+        return self.variance_among(frequencies, mass[self._residue_of_all] - frequencies, n)
+
+    def estimated_variances(self, counts: Counts) -> Frequencies:
+        """Return the variances at the estimates of values and of residues.
+
+        Of named candidates it is the bound: their counts do not tell those of residues.
+
+        Raises:
+            ValueError: as `frequencies`.
+        """
+        if counts.candidates is not None:
+            return super().estimated_variances(counts)
+        shares = np.clip(self.frequencies(counts), 0, 1)
+        said = counts.cells[self.space // 2 :] / counts.reports
+        mass = (said - 2 * float(self._other)) / float(self.true_odds)
+        alike = np.clip(mass[self._residue_of_all] - shares, 0, 1 - shares)
+        return self.variance_among(shares, alike, counts.reports)
+
+    @property
+    def _residue_of_all(self) -> NDArray[np.int64]:
+        return np.arange(self.domain) % self.residues
+
     def variance_among(self, frequencies: Frequencies, alike: Frequencies, n: int) -> Frequencies:
         """Return the variance where other values of the same residue have frequency `alike`.
 
-        `variance` is the bound where all others have it.
+        `variance` is the bound where all others have it, `variances` knows them all.
         """
         lift, other = float(self.true_odds), float(self._other)
         same, different = (lift + 2 * other) / lift**2, 2 * other / lift**2

@@ -10,7 +10,9 @@ value to one of q symbols, of which it tells by randomised response:
 since <r, x - x'> is uniform where x is not x'. So the estimate is unbiased without a correction,
 variance is that of perfect hashing (`optimal.py` with m = q), and the whole dictionary takes
 n + q^(L+1) log q steps in the place of n d / m (`transforms.py`). Where q^(L+1) is more than
-2^23 the counts are those of values instead, from the d/q solutions x of each report.
+2^23 what is kept are counts of values instead. A batch of reports is counted by the transform
+all the same if that is less work, up to 2^25 (0.5 GB for as long as it takes), else by the d/q
+solutions x of each report.
 
 Source: ours, as a family for section 3 of [Pan24]: its corollary 3.1 asks for nothing but the
 odds of collision. Hadamard encoding is q = 2.
@@ -33,7 +35,8 @@ from protocol.oracles.optimal import best, l2_range, mse_range, squares, worst
 from protocol.oracles.transforms import supports
 from protocol.sketches.primes import is_prime
 
-_MOST_CELLS = 2**23
+_MOST_CELLS = 2**23  # that are kept
+_MOST_TRANSFORMED = 2**25  # at once
 _MOST_VECTORS = 2**32  # of which `below` draws one
 
 
@@ -122,9 +125,14 @@ class OcmsGf(Coded):
 
     def whole_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform, or of all solutions."""
+        transformed, solved = 8.0 * reports + 50.0 * self.space, self._solving_ns * reports
         if self.is_tabled:
-            return 8.0 * reports + 30.0 * self.space
-        return reports * (1.5 * self.domain / self.q + 10.0 * self.q)
+            return transformed
+        return min(transformed, solved) if self.space <= _MOST_TRANSFORMED else solved
+
+    @property
+    def _solving_ns(self) -> float:
+        return 5.0 * self.domain / self.q + 10.0 * self.q
 
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each (r, y)."""
@@ -155,29 +163,35 @@ class OcmsGf(Coded):
 
     def _count(self, codes: Codes) -> Support:
         if self.is_tabled:
-            return np.bincount(codes.astype(np.int64), minlength=self.space).astype(np.int64)
+            return self._table(codes)
+        if self.whole_ns(len(codes)) < self._solving_ns * len(codes):
+            return self._transformed(self._table(codes))
         from protocol.oracles.kernel import count_solutions  # noqa: PLC0415 (devices do without)
 
         counted = np.zeros(-(-self.domain // self.q) * self.q, np.uint32)
         r, y = (column.astype(np.int64) for column in self._fields(codes))
-        products, lowest = self.field.products.astype(np.int64), np.zeros(self.q, np.int64)
-        count_solutions(counted, r, y, products, lowest, self.field.is_binary)
+        products = self.field.products.astype(np.int64)
+        scratch = np.zeros(self.q + -(-len(counted) // self.q**2), np.int64)
+        count_solutions(counted, r, y, products, scratch, self.field.is_binary)
         return counted[: self.domain].astype(np.int64)
 
     def _support(self, cells: Support) -> Support:
         if not self.is_tabled:
             return cells
-        return supports(cells.reshape(-1, self.q), self.field, self.length)[: self.domain]
+        return self._transformed(cells)
+
+    def _table(self, codes: Codes) -> Support:
+        return np.bincount(codes.astype(np.int64), minlength=self.space).astype(np.int64)
+
+    def _transformed(self, table: Support) -> Support:
+        return supports(table.reshape(-1, self.q), self.field, self.length)[: self.domain]
 
 
 def orders(x: float) -> list[int]:
     """Return the orders of fields next to `x`: the nearest primes and powers of 2 on both sides.
 
-    Raises:
-        ValueError: if there is no field of at most 1024 elements above `x`.
+    Fields have 1024 elements at most, so above that it is 1024 alone.
     """
     found = [q for q in range(2, MOST_ELEMENTS + 1) if is_prime(q) or q & (q - 1) == 0]
     low, high = [q for q in found if q <= x], [q for q in found if q >= x]
-    if not high:
-        raise ValueError(f"epsilon must be less: it asks for more than {MOST_ELEMENTS} symbols")
-    return sorted({*low[-1:], high[0]})
+    return sorted({*low[-1:], *high[:1]})

@@ -77,23 +77,32 @@ def count_solutions(
     r: NDArray[np.int64],
     y: NDArray[np.int64],
     products: NDArray[np.int64],
-    lowest: NDArray[np.int64],
+    scratch: NDArray[np.int64],
     binary: bool,
 ) -> None:
     """Add each report to the x with <r, x> = y over GF(q); a multiple of q counters.
 
-    All digits of x but the lowest are gone through, and the lowest is looked up, in `lowest`
-    (q,), whose contents do not matter.
+    All digits of x but the lowest are gone through, and the lowest is looked up. What the digits
+    from the third up add to <r, x> is tabled once for each report, a digit at a time: one step an
+    entry, where each alone takes L. Both tables are in `scratch`, q + d / q^2 zeros.
     """
     q = len(products)
     blocks = len(counted) // q
+    lowest, bases = scratch[:q], scratch[q:]
     for i in range(len(r)):
         first, second, rest = r[i] % q, r[i] // q % q, r[i] // (q * q)
         for x in range(q):
             gone = products[first, x] ^ y[i] if binary else (y[i] + q - products[first, x]) % q
             lowest[gone] = x  # the rest of <r, x> that this lowest digit makes up for
+        filled = 1
+        while filled < len(bases):
+            for at in range(filled, min(q * filled, len(bases))):
+                term = products[rest % q, at // filled]
+                low = bases[at % filled]
+                bases[at] = low ^ term if binary else (low + term) % q
+            rest, filled = rest // q, filled * q
         for block in range(0, blocks, q):
-            base = _inner(rest, block // q, products, binary)
+            base = bases[block // q]
             for digit in range(min(q, blocks - block)):
                 term = products[second, digit]
                 gone = base ^ term if binary else (base + term) % q
@@ -103,16 +112,6 @@ def count_solutions(
                 elif gone == y[i]:
                     for x in range(q):
                         counted[start + x] += np.uint32(1)
-
-
-@inlined
-def _inner(r: int, x: int, products: NDArray[np.int64], binary: bool) -> int:
-    q, total = len(products), 0
-    while r:
-        term = products[r % q, x % q]
-        total = total ^ term if binary else (total + term) % q
-        r, x = r // q, x // q
-    return total
 
 
 @compiled

@@ -24,9 +24,10 @@ from protocol.chance import Chance, happens
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Codes, Counts, Frequencies, Reports, Support, Values, Votes
 from protocol.oracles.inner_product import OcmsGf, orders
-from protocol.oracles.ocms import Ocms, prime_for
+from protocol.oracles.ocms import Ocms, check_range, prime_for
 from protocol.oracles.odds import WHOLE
 from protocol.oracles.optimal import integers, mse_pair, mse_range
+from protocol.oracles.tails import bernstein_bar, check_tail
 
 Hashing = Literal["prime", "gf"]
 
@@ -62,6 +63,13 @@ class OcmsMixture(Coded):
         """
         real = mse_range(epsilon, most)
         pair = mse_pair(epsilon, orders(real) if hashing == "gf" else integers(real), most)
+        check_range(max(pair.first, pair.second), domain)
+        if not 0 < pair.share < 1:
+            one = pair.first if pair.share == 1 else pair.second
+            raise ValueError(
+                f"epsilon must be one that two hash ranges are better for than m = {one} alone is, "
+                f"not {epsilon:g}: take ocms-gf"
+            )
         return cls(epsilon, domain, pair.first, pair.second, pair.share, hashing)
 
     @cached_property
@@ -107,6 +115,14 @@ class OcmsMixture(Coded):
             self.share * absent + rest * absent_too,
             self.share * present + rest * present_too,
         )
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the bar by Bernstein's bound: two kinds of votes of different weight add up."""
+        check_tail(n, tail)
+        lifts = [
+            float((1 - part.false_odds) / (part.true_odds - part.false_odds)) for part in self.parts
+        ]
+        return bernstein_bar(n * self.spread[0], max(lifts), tail) / n
 
     @property
     def cells(self) -> int:

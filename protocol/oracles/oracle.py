@@ -45,6 +45,7 @@ from protocol.oracles.counts import (
     Votes,
 )
 from protocol.oracles.limits import MOST_WHOLE, check_domain, check_epsilon
+from protocol.oracles.tails import binomial_bar
 
 _ROWS = 2**15  # reports at once: their words stay in the processor's cache
 _MOST_VOTES = 2**22  # at once
@@ -247,21 +248,52 @@ class Oracle(ABC):
         return found
 
     def interval(
-        self, estimates: Frequencies, n: int, level: float = 0.95
+        self,
+        estimates: Frequencies,
+        n: int,
+        level: float = 0.95,
+        variances: Frequencies | None = None,
     ) -> tuple[Frequencies, Frequencies]:
-        """Return the ends of normal intervals of confidence `level` about the estimates.
+        """Return the ends of intervals that hold the true frequencies with odds of `level`.
 
-        The variance is the one at the estimate, or at 0 or 1 if it is beyond them; the ends are
-        not cut. It holds for a value that is named beforehand.
+        They are normal, by `variances` (or else by the variance at each estimate), and are not
+        cut. One holds for a value that is named beforehand.
 
         Raises:
             ValueError: if `n` is not 1 or more, or `level` not between 0 and 1.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, not {level}")
-        variances = self.variance(np.clip(estimates, 0, 1), n)
-        margin = -float(ndtri((1 - level) / 2)) * np.sqrt(variances)
+        told = self.variance(np.clip(estimates, 0, 1), n) if variances is None else variances
+        margin = -float(ndtri((1 - level) / 2)) * np.sqrt(told)
         return estimates - margin, estimates + margin
+
+    def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
+        """Return the exact variance of every value (d,), by the true frequencies of all of them.
+
+        It is `variance`, unless an oracle's values disturb each other unequally.
+
+        Raises:
+            ValueError: as `variance`, or if `frequencies` are not those of all values.
+        """
+        if frequencies.shape != (self.domain,):
+            raise ValueError(f"frequencies must be of all {self.domain:,} values")
+        return self.variance(frequencies, n)
+
+    def estimated_variances(self, counts: Counts) -> Frequencies:
+        """Return the variances of `frequencies(counts)`, at the estimates; raises as these."""
+        return self.variance(np.clip(self.frequencies(counts), 0, 1), counts.reports)
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return what the estimate of a value nobody holds exceeds with odds of `tail` at most.
+
+        By the exact tail where votes are 0 or 1, since S is binomial then.
+
+        Raises:
+            ValueError: if `n` is below 1, or `tail` not above 0 and below 1.
+        """
+        q = float(self.false_odds)
+        return (binomial_bar(n, q, tail) / n - q) / float(self.true_odds - self.false_odds)
 
     def _own(self, counts: Counts) -> None:
         if counts.oracle != self:

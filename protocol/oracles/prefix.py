@@ -7,9 +7,10 @@ their extensions, 2^step each, and so on. The last group's estimates are the ans
 
     count = n / n_g (the oracle's among n_g),    Var = (n / n_g)^2 (the oracle's + sampling's)
 
-A string is listed if its count is z standard deviations above nothing, where z is such that
-of all candidates of the last length one that nobody holds is listed with odds of `beta`: what
-was kept before says nothing about the last group's noise.
+A string is listed if its count is above a bar that counts of nothing exceed with odds of `beta`
+over the number of candidates of the last length, so that any of those that nobody holds is
+listed with odds of `beta`: what was kept before says nothing about the last group's noise. The
+bar is by the oracle's exact tail (`tails.py`).
 
 Prefixes of more values than the oracle's domain D are hashed into it, anew for each length, so
 that a candidate has the key of a heavy prefix with odds of (heavy prefixes) / D.
@@ -20,11 +21,11 @@ so that a report is the same whoever else takes part.
 
 import math
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from protocol.chance import Chance, below
 from protocol.hashing import Family, reduce
@@ -56,6 +57,9 @@ class FrequencyOracle(Protocol):
 
     def estimate(self, reports: Reports, candidates: Values) -> Floats:
         """Return how many of `reports` are estimated to be of each of `candidates`."""
+
+    def bar(self, n: int, tail: float) -> float:
+        """Return the count that a value nobody holds exceeds with odds of `tail` at most."""
 
     def variance(self, n: int, count: float) -> float:
         """Return the variance of the estimate of a value that `count` of `n` reports are of."""
@@ -180,7 +184,7 @@ class PrefixExtension:
             order = order[counts[order] > 0]
             found, counts = found[order], counts[order]
         n, last = len(reports), int((groups == len(self.lengths) - 1).sum())
-        least = self._z(asked) * math.sqrt(self.oracle.variance(last, 0))
+        least = self.oracle.bar(last, self.beta / max(1, asked))
         heavy = [
             HeavyString(string.tobytes(), n / last * count, self.variance(n, last, count))
             for string, count in zip(found, counts.tolist(), strict=True)
@@ -200,10 +204,41 @@ class PrefixExtension:
         This is the last length's threshold; a prefix of so many devices is among the `keep` of
         the lengths before, unless `step` is so large that noise of `keep` others is above it.
         """
-        last = max(1, round(n / len(self.lengths)))
-        before, end = [0, *self.lengths][-2:]
-        asked = min(self.keep if before else 1, 2 ** min(before, 62)) << (end - before)
-        return n / last * self._z(asked) * math.sqrt(self.oracle.variance(last, 0))
+        last = self._group_of(n)
+        return n / last * self.oracle.bar(last, self.beta / self._asked(len(self.lengths) - 1))
+
+    def sure_count(self, n: int, odds: float = 0.95) -> float:
+        """Return the count from which on one of `n` devices' strings is listed with `odds`.
+
+        It is kept at every length and above the bar of the last, each but for an equal part of
+        what is missing from `odds`. Infinite if not even a string of all devices is.
+        """
+        last, groups = self._group_of(n), len(self.lengths)
+        tails = [min(0.5, self.keep / self._asked(group)) for group in range(groups - 1)]
+        tails.append(self.beta / self._asked(groups - 1))
+        bar = max(self.oracle.bar(last, tail) for tail in tails)
+        z = -float(ndtri((1 - odds) / groups))
+
+        def is_sure(count: float) -> bool:
+            margin = z * math.sqrt(self.variance(n, last, count * last / n))
+            return count > n / last * bar + margin
+
+        if not is_sure(n):
+            return math.inf
+        low, high = 0.0, float(n)
+        while high - low > 1e-6 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if is_sure(middle) else (middle, high)
+        return high
+
+    def _group_of(self, n: int) -> int:
+        return max(1, round(n / len(self.lengths)))
+
+    def _asked(self, group: int) -> int:
+        """Return how many candidates the group is asked for, at most."""
+        before, end = [0, *self.lengths][group], self.lengths[group]
+        kept = min(self.keep, 1 << min(before, 62)) if before else 1
+        return kept << (end - before)
 
     def _check_groups(self, reports: Reports) -> None:
         width = -(-self.bits // 8)
@@ -211,9 +246,6 @@ class PrefixExtension:
             raise ValueError(f"reports must be uint8 of shape (n, {width}), not {reports.shape}")
         if len(reports) and reports[:, 0].max() >= len(self.lengths):
             raise ValueError(f"reports must be of lengths below {len(self.lengths)}, not all are")
-
-    def _z(self, candidates: int) -> float:
-        return -NormalDist().inv_cdf(self.beta / max(1, candidates))
 
     def _extensions(self, prefixes: Strings, group: int) -> Strings:
         """Return all extensions of `prefixes` to the length of `group`."""

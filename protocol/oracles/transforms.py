@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from protocol.oracles.counts import Support
 from protocol.oracles.fields import Field
 
+_ROWS = 2**16
+
 
 def hadamard(cells: Support) -> Support:
     """Return the sums over j of (-1)^<i, j> times element j of the last axis; 2^k elements."""
@@ -38,7 +40,9 @@ def supports(table: Support, field: Field, length: int) -> Support:
 
 
 def _binary_supports(table: Support, field: Field, length: int) -> Support:
-    by_trace = hadamard(table)  # element w of a row: sum over y of (-1)^|w & y| C(r, y)
+    by_trace = np.concatenate(  # some rows at a time: there may be 2^25 elements
+        [hadamard(table[start : start + _ROWS]) for start in range(0, len(table), _ROWS)]
+    )  # element w of a row: sum over y of (-1)^|w & y| C(r, y)
     at = _vectors(length, field.dual)  # the index of r' in a plain transform
     sums = np.zeros(len(table), np.int64)
     for t in range(1, field.q):
@@ -60,8 +64,11 @@ def _vectors(length: int, digit: NDArray[np.int64], q: int = 0) -> NDArray[np.in
 def _prime_supports(table: Support, q: int, length: int) -> Support:
     from scipy.fft import irfftn, rfft  # noqa: PLC0415 (devices do without)
 
-    spectra = rfft(table.astype(np.float64), axis=1)  # t = 0 .. q // 2; the others are conjugates
     digits, half = np.arange(q), np.arange(q // 2 + 1)
+    # t = 0 .. q // 2; the others are conjugates. Some rows at a time: there may be 2^25 elements.
+    spectra = np.empty((len(table), q // 2 + 1), np.complex128)
+    for start in range(0, len(table), _ROWS):
+        spectra[start : start + _ROWS] = rfft(table[start : start + _ROWS].astype(float), axis=1)
     sums = np.zeros((q,) * (length - 1) + (q // 2 + 1,), np.complex128)
     for t in range(1, q):
         inverse = pow(t, -1, q)

@@ -8,8 +8,8 @@ import numpy as np
 from sqlalchemy import and_, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
-from protocol.confidence import interval
 from protocol.mechanism import Estimate
+from protocol.mechanisms import MECHANISMS
 from protocol.messages import HeavyHitter as Heavy
 from protocol.tally import NOTHING, Tally
 from server.database import Database, reading
@@ -42,7 +42,7 @@ class Answers:
         Most frequent first, items of one estimate in the order of their bytes; at most
         `limit`, of those behind `after`.
         """
-        find_study(session, study)
+        mechanism = MECHANISMS[find_study(session, study).question["mechanism"]]
         estimate, item = HeavyHitter.estimate, HeavyHitter.item
         query = select(HeavyHitter).where(HeavyHitter.study == study)
         if after is not None:
@@ -51,16 +51,16 @@ class Answers:
         rows = session.scalars(query.order_by(estimate.desc(), item).limit(limit)).all()
         counts = np.array([row.estimate for row in rows], np.float64)
         variances = np.array([row.variance for row in rows], np.float64)
-        ends = zip(*(end.tolist() for end in interval(counts, variances)), strict=True)
+        low, high = mechanism.interval(counts, variances)
         return tuple(
             Heavy(
                 item=row.item,
                 estimate=row.estimate,
                 standard_error=math.sqrt(row.variance),
-                low=low,
-                high=high,
+                low=lower,
+                high=upper,
             )
-            for row, (low, high) in zip(rows, ends, strict=True)
+            for row, lower, upper in zip(rows, low.tolist(), high.tolist(), strict=True)
         )
 
 

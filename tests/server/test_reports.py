@@ -112,6 +112,9 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
     assert found[0].item == "word 7"
     assert found[0].estimate == pytest.approx(holders, abs=5 * found[0].standard_error)
+    for one in found:  # normal, and cut nowhere
+        ends = one.estimate + 1.96 * one.standard_error * np.array([-1, 1])
+        assert (one.low, one.high) == pytest.approx(tuple(ends), rel=1e-3, abs=1e-3)
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 

@@ -65,7 +65,8 @@ def test_frequencies_that_are_said_to_stand_out_do() -> None:
     n, domain = 20_000, 500
     found = recommend(n, domain, 2.0, "heavy")
     low, _ = found.oracle.spread
-    bar = 3.7190 * np.sqrt(low / n)  # the normal quantile of 1 - 0.05 / 500
+    bar = found.oracle.bar(n, 0.05 / domain)
+    assert bar == pytest.approx(3.7190 * np.sqrt(low / n), rel=0.05)  # the normal quantile
     values = np.random.default_rng(3).integers(250, domain, n).astype(np.uint64)
     values[: int(found.error * n)] = 7
     seen = wrong = 0
@@ -76,6 +77,41 @@ def test_frequencies_that_are_said_to_stand_out_do() -> None:
         wrong += int((np.delete(estimates[:250], 7) > bar).any())
     assert seen >= 190 - 13
     assert wrong <= 5 + 10
+
+
+def test_the_bar_holds_where_few_reports_speak_for_a_value() -> None:
+    """7 of 1,000 reports speak for each of 100,000 values: nearly all runs pass a normal bar.
+
+    Of 40 runs 2 are expected to pass the bar that is told; 9 are, with odds of 1e-4.
+    """
+    n, domain, runs = 1000, 100_000, 40
+    oracle = recommend(n, domain, 5.0, "heavy").oracle
+    bar = oracle.bar(n, 0.05 / domain)
+    normal = 4.8917 * np.sqrt(oracle.spread[0] / n)  # the quantile of 1 - 0.05 / 100,000
+    above = normal_above = 0
+    for run in range(runs):
+        values, rng = np.zeros(n, np.uint64), np.random.default_rng(run)
+        rest = oracle.estimate(oracle.perturb(values, seeded(rng)))[1:]
+        above += int((rest > bar).any())
+        normal_above += int((rest > normal).any())
+    assert above <= 8
+    assert normal_above > 30
+
+
+def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_told() -> None:
+    none = recommend(100, 100_000, 1.0, "heavy")
+    assert none.error == inf
+    assert none.users is not None
+    assert 200 < none.users < 2000
+    assert recommend(none.users, 100_000, 1.0, "heavy").works
+    assert recommend(100, 2**20, 1e-6, "l1").users is None  # more than 10^15
+
+
+def test_the_oracle_is_one_that_decodes_in_time() -> None:
+    """The least error over a million values is of 100 symbols, whose decoding takes an hour."""
+    slow, quick = recommend(10**7, 2**20, 4.6, "l2"), recommend(10**5, 2**20, 4.6, "l2")
+    assert slow.seconds <= 600
+    assert quick.seconds <= 600
 
 
 def test_an_infinite_frequency_stands_for_none() -> None:
@@ -95,4 +131,4 @@ def test_what_cannot_be_asked_is_refused() -> None:
         recommend(10, 9, 1.0, "l2", most=2)
     with pytest.raises(ValueError, match="most_bytes must be more than 1"):
         recommend(10, 10**6, 1.0, "l2", most_bytes=1)
-    assert recommend(10, 10**6, 2.0, "heavy").guess == 1
+    assert recommend(10, 10**6, 2.0, "heavy").guess == 0.5

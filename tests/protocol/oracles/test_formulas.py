@@ -209,8 +209,13 @@ def test_orders_of_fields_are_primes_and_powers_of_two() -> None:
     assert orders(5.48) == [5, 7]
     assert orders(8) == [8]
     assert orders(149.4) == [149, 151]
-    with pytest.raises(ValueError, match="epsilon must be less"):
-        orders(2000)
+    assert orders(1021.5) == [1021, 1024]
+    assert orders(3000) == [1024]  # the largest field
+    assert OcmsGf.for_l2(8.0, 100_000).q == 1024
+    with pytest.raises(ValueError, match=r"domain must be more than m = 1024, not 500.*krr"):
+        OcmsGf.for_l2(8.0, 500)
+    with pytest.raises(ValueError, match="take ocms-gf"):
+        OcmsMixture.for_mse(15.0, 100_000)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 5.0, 9.0])

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from protocol.chance import seeded, system
+from protocol.oracles import inner_product, kernel
 from protocol.oracles.bits import SubsetSelection
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Counts, Values
 from protocol.oracles.hadamard import RecursiveHadamard
 from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.kernel import count_solutions
 from protocol.oracles.limits import MOST_WHOLE
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.mixture import OcmsMixture
@@ -268,3 +270,31 @@ def test_n_levels_and_frequencies_out_of_range_are_refused(oracle: Oracle) -> No
         oracle.variance(np.array([-0.1]), 10)
     with pytest.raises(ValueError, match="level must be between"):
         oracle.interval(np.array([0.5]), 10, 1.0)
+
+
+@pytest.mark.parametrize("q", [3, 4, 5, 8])
+def test_batches_of_values_are_transformed_or_solved_whichever_is_less_work(
+    q: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where reports' cells are too many to keep; both are what asking one by one says."""
+    monkeypatch.setattr(inner_product, "_MOST_CELLS", 1)
+    oracle = OcmsGf(1.0, 60, q)
+    assert oracle.cells == 60
+    everything = np.arange(60, dtype=np.uint64)
+    solved = []
+    monkeypatch.setattr(
+        kernel, "count_solutions", lambda *given: solved.append(1) or count_solutions(*given)
+    )
+    for n, times in ((3, 1), (5000, 0)):
+        reports = oracle.perturb(held(oracle, n), system)
+        whole = oracle.gather(reports)
+        asked = oracle.votes(reports, everything).sum(axis=0, dtype=np.int64)
+        assert (whole.cells == asked).all()
+        assert len(solved) == times
+        solved.clear()
+
+
+def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
+    before, after = (OcmsGf(2.0, d, 8) for d in (2**18, 2**18 + 1))
+    assert after.whole_ns(100_000) < 20 * before.whole_ns(100_000)
+    assert OcmsGf(2.0, 2**20, 8).whole_ns(100_000) < 2e9

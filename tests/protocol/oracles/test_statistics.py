@@ -57,6 +57,19 @@ def test_intervals_hold_the_truth_as_often_as_they_say(oracle: Oracle) -> None:
         assert held == pytest.approx(level, abs=0.03)  # counts of 600 are coarse
 
 
+@EVERY
+def test_what_nobody_holds_is_above_its_bar_as_seldom_as_it_says(oracle: Oracle) -> None:
+    """Of some 15,000 estimates 1% may be, by a tail that is exact or a bound; 1.6% are not."""
+    found = estimates(oracle, np.ones(N, np.uint64), 26)
+    empty = np.delete(found, 1, axis=1)
+    above = (empty > oracle.bar(N, 0.01)).mean()
+    assert above <= 0.016
+    assert (empty > oracle.bar(N, 0.5)).mean() <= 0.55
+    for n, tail in ((0, 0.1), (10, 0.0), (10, 1.0)):
+        with pytest.raises(ValueError, match="must be"):
+            oracle.bar(n, tail)
+
+
 @pytest.mark.parametrize("residues", [2, 4])
 def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: int) -> None:
     oracle = RecursiveHadamard(2.0, 64, residues)
@@ -64,7 +77,8 @@ def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: i
     found = estimates(oracle, values, 23)
     by_residue = np.array([true[x::residues].sum() for x in range(residues)])
     alike = by_residue[np.arange(64) % residues] - true
-    variances = oracle.variance_among(true, alike, N)
+    variances = oracle.variances(true, N)
+    assert variances == pytest.approx(oracle.variance_among(true, alike, N))
     assert (variances <= oracle.variance(true, N) * (1 + 1e-12)).all()
     errors = found.mean(axis=0) - true
     assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()  # odds of 1e-3 for both
@@ -72,6 +86,27 @@ def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: i
     assert 0.9 < ratios.mean() < 1.1
     for residue in range(residues):  # of each 16 or 32 values
         assert 0.85 < ratios[residue::residues].mean() < 1.15
+
+
+def test_recursive_hadamard_tells_its_variance_by_its_residues_estimate() -> None:
+    """Of 60,000 reports over 64 values: within 5% of the exact one."""
+    oracle = RecursiveHadamard(3.0, 64, 8)
+    values, true = population(64)
+    reports = oracle.perturb(np.tile(values, 100), seeded(np.random.default_rng(25)))
+    counts = oracle.gather(reports[:1000]) + oracle.gather(reports[1000:])
+    exact, told = oracle.variances(true, 60_000), oracle.estimated_variances(counts)
+    assert told == pytest.approx(exact, rel=0.05)
+    assert (oracle.variance(true, 60_000) / exact).max() > 3
+    low, high = oracle.interval(oracle.frequencies(counts), 60_000, variances=told)
+    assert ((low <= true) & (true <= high)).mean() > 0.8
+    some = oracle.gather(reports, np.arange(5, dtype=np.uint64))
+    bound = oracle.variance(np.clip(oracle.frequencies(some), 0, 1), 60_000)
+    assert oracle.estimated_variances(some) == pytest.approx(bound)
+
+
+def test_variances_of_all_values_take_all_frequencies() -> None:
+    with pytest.raises(ValueError, match="of all 60 values"):
+        OcmsGf(1.0, 60, 3).variances(np.zeros(59), 10)
 
 
 def test_a_hundred_devices_suffice_for_an_interval_that_is_not_cut() -> None:
