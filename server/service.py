@@ -60,7 +60,7 @@ async def run_service(
             await orchestrator.resume()  # before a device hears that a deadline has passed
             listener = Listener(database, watch, orchestrator.wake)
             presence = orchestrator.presence
-            async with _beside(orchestrator.run(), listener.run(), presence.run()):
+            async with _beside(orchestrator.run, listener.run, presence.run):
                 try:
                     keeper = Keeper(settings, store.access)
                     yield Service(settings, store, Frozen(store), watch, orchestrator, keeper)
@@ -72,7 +72,7 @@ async def run_service(
 
 
 @asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def _beside(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Run `work` beside what is inside, and cancel it at the end."""
     tasks = [asyncio.create_task(_logged(one)) for one in work]
     try:
@@ -83,9 +83,9 @@ async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
+async def _logged(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
-        await work
+        await work()
     except Exception:  # nobody awaits it until the end
         _log.exception("a part of the service ended")
 
