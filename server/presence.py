@@ -50,10 +50,10 @@ class Presence:
         else:
             await self.store.leases.release_others(self.name)
             resumed = await self.store.cohorts.resume()
-            if await self.store.cohorts.waiting():
-                # Devices that found no service come back within this time: that is no silence.
-                now += timedelta(seconds=RETRY_SECONDS)
             _log.info("no other process is there: what waits gets its time back", cohorts=resumed)
+        if await self.store.cohorts.waiting():
+            # Devices that found no service come back within this time: that is no silence.
+            now += timedelta(seconds=RETRY_SECONDS)
         self.since = now
         await self._beat()
         self.is_deaf = False

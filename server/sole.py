@@ -7,6 +7,7 @@ the file `NAME.db.lock`, which means nothing by itself. Programs that serve nobo
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
@@ -28,7 +29,9 @@ def sole_process(database: Database) -> Iterator[None]:
     if not database.is_sqlite:
         yield
         return
-    file = database.url.database
+    file = Path(database.url.database or "").resolve()  # by whatever links it was named
+    if not file.parent.is_dir():  # the lock would make it
+        raise FileNotFoundError(f"there is no folder {file.parent}")
     lock = FileLock(f"{file}.lock", timeout=0, thread_local=False)
     try:
         lock.acquire()

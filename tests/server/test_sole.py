@@ -1,30 +1,42 @@
 """SQLite serves one process, and says so to the second."""
 
-import pytest
-from typer.testing import CliRunner
+import asyncio
+from pathlib import Path
 
-from blindtally.cli import app
+import pytest
+import typer
+
+from blindtally.serve import _prepare
 from server.database import Database
+from server.settings import Settings
 from server.sole import DatabaseInUseError, sole_process
 from tests.server.conftest import Serve
 
 
 async def test_a_second_server_on_a_sqlite_file_is_refused_in_words(
-    serve: Serve, sqlite_url: str
+    serve: Serve, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serve(sqlite_url) as served:
         await served.create()
         with pytest.raises(DatabaseInUseError, match="SQLite serves one process"):
             async with serve(sqlite_url):
                 pass
-        result = CliRunner().invoke(app, ["serve", "--port", "0", "--database", sqlite_url])
-        assert result.exit_code == 1
-        assert "another blindtally serves" in result.stderr
-        assert "use PostgreSQL" in result.stderr
-        assert "Traceback" not in result.output
+        with pytest.raises(typer.Exit) as ended:
+            await asyncio.to_thread(_prepare, Settings(database_url=sqlite_url))
+        assert ended.value.exit_code == 1
+        said = capsys.readouterr().err
+        assert "another blindtally serves" in said
+        assert "use PostgreSQL" in said
         assert (await served.client.get("/readyz")).status_code == 200
     async with serve(sqlite_url) as again:  # what the lock left behind means nothing
         assert (await again.client.get("/readyz")).status_code == 200
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    with pytest.raises(FileNotFoundError), sole_process(Database(f"sqlite:///{folder}/x.db")):
+        pass
+    assert not folder.exists()
 
 
 async def test_other_programs_may_use_a_database_that_is_served(
