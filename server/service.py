@@ -14,6 +14,7 @@ from server import migrations
 from server.database import Database
 from server.frozen import Frozen
 from server.orchestrator import Orchestrator, Pace
+from server.pacing import Pacing
 from server.settings import Settings
 from server.store import Store, open_store
 from server.watch import Watch
@@ -28,6 +29,11 @@ class Service:
     frozen: Frozen
     watch: Watch
     orchestrator: Orchestrator
+    pacing: Pacing
+
+    def retry_after(self, least: int = 1) -> int:
+        """Return in how many seconds one who is sent away is to come back."""
+        return self.pacing.seconds(self.watch.waiting, least)
 
 
 @asynccontextmanager
@@ -49,7 +55,7 @@ async def run_service(
         await orchestrator.resume()  # before a device hears that a deadline has passed
         ticker = asyncio.create_task(orchestrator.run())
         try:
-            yield Service(settings, store, Frozen(store), watch, orchestrator)
+            yield Service(settings, store, Frozen(store), watch, orchestrator, Pacing(rng))
         finally:
             watch.release()
             ticker.cancel()

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from protocol.messages import HeavyHitter, HeavyHitterPage
 from server.api.parts import StudyId, problems
+from server.api.tagged import Tagged, tagged
 from server.refusals import malformed
 from server.service import Served
 
-router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"])
+router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"], route_class=Tagged)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for code
 _BOTH: dict[str, Any] = {
     "model": HeavyHitterPage,
@@ -25,7 +26,7 @@ _BOTH: dict[str, Any] = {
 @router.get(
     "/heavy-hitters",
     response_model=HeavyHitterPage,
-    responses={200: _BOTH, **problems(404, 422)},
+    responses=tagged({200: _BOTH, **problems(404, 422)}),
 )
 async def heavy_hitters(
     study: StudyId,

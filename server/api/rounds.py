@@ -6,16 +6,17 @@ from fastapi import APIRouter, Query, Response
 
 from protocol.messages import ProblemType, RoundPage, RoundView
 from server.api.parts import OCTETS_OUT, CohortNumber, RoundNumber, StudyId, Wait, problems
+from server.api.tagged import Tagged, tagged
 from server.limits import OCTETS
 from server.refusals import Refusal
 from server.service import Served
 from server.watch import study_bell
 
-router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"])
+router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_class=Tagged)
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last round already known.")]
 
 
-@router.get("", responses=problems(404, 422))
+@router.get("", responses=tagged(problems(404, 422)))
 async def page(
     study: StudyId,
     service: Served,
@@ -28,7 +29,7 @@ async def page(
     return RoundPage(rounds=shown, next=shown[-1].number if len(rounds) > limit else None)
 
 
-@router.get("/open", responses=problems(404, 409, 422), tags=["devices"])
+@router.get("/open", responses=tagged(problems(404, 409, 422)), tags=["devices"])
 async def open_round(
     study: StudyId, service: Served, after: After = 0, wait: Wait = 0
 ) -> RoundView:
@@ -41,7 +42,7 @@ async def open_round(
     return view
 
 
-@router.get("/{number}", responses=problems(404, 422))
+@router.get("/{number}", responses=tagged(problems(404, 422)))
 async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundView:
     """Show one round: its plan, how far each cohort is, what its sum said."""
     return await service.store.rounds.show(study, number)
@@ -50,7 +51,7 @@ async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundVie
 @router.get(
     "/{number}/cohorts/{cohort}/sum",
     response_class=Response,
-    responses={200: OCTETS_OUT, **problems(404, 409, 410, 422)},
+    responses=tagged({200: OCTETS_OUT, **problems(404, 409, 410, 422)}),
 )
 async def cohort_sum(
     study: StudyId, number: RoundNumber, cohort: CohortNumber, service: Served

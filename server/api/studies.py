@@ -7,13 +7,14 @@ from fastapi import APIRouter, Depends, Query, Response
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from server.api.creation import CREATED, Key, digest_of, limits_of, whole
 from server.api.parts import StudyId, json_only, problems
+from server.api.tagged import Tagged, tagged
 from server.refusals import Refusal
 from server.service import Served
 from server.store.creations import Intent
 from server.watch import study_bell
 
 _SCOPE = "studies"
-router = APIRouter(prefix="/v1/studies", tags=["studies"])
+router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=Tagged)
 
 
 @router.post(
@@ -40,7 +41,7 @@ async def create(
     return study
 
 
-@router.get("", responses=problems(404, 422))
+@router.get("", responses=tagged(problems(404, 422)))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -52,7 +53,7 @@ async def page(
     return StudyPage(studies=shown, next=shown[-1].id if len(studies) > limit else None)
 
 
-@router.get("/{study}", responses=problems(404))
+@router.get("/{study}", responses=tagged(problems(404)))
 async def show(study: StudyId, service: Served) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)
