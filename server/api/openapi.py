@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from protocol.messages import Problem
+from server.api.examples import example_of
 from server.problems import MEDIA_TYPE
 
 _OWN = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -24,6 +25,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             _describe_problems(operation["responses"])
             _describe_ticket(operation)
+            _give_example(operation)
     components = document["components"]
     schemas = components["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -48,6 +50,12 @@ def _describe_problems(responses: dict[str, Any]) -> None:
                     "description": "Seconds; on `no-round` and `unavailable`.",
                 }
             }
+
+
+def _give_example(operation: dict[str, Any]) -> None:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None:
+        body["example"] = example_of(body["schema"]["$ref"].rpartition("/")[2])
 
 
 def _describe_ticket(operation: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ async def create(
     return study
 
 
-@router.get("", responses=tagged(problems(404, 422)))
+@router.get("", responses=tagged(problems(422)))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
