@@ -239,8 +239,13 @@ class Analyst:
 
     def populations(self) -> tuple[PopulationView, ...]:
         """Return all populations, by name."""
-        answer = self._send("GET", "/populations")
-        return PopulationPage.model_validate_json(answer.content).populations
+        found: list[PopulationView] = []
+        after: str | None = None
+        while True:
+            page = PopulationPage.model_validate_json(self._page("/populations", after))
+            found.extend(page.populations)
+            if (after := page.next) is None:
+                return tuple(found)
 
     def privacy(self, study: str, delta: float | None = None) -> Statement:
         """Return what a study tells of a device, and whom, at `delta` or the study's own."""

@@ -182,7 +182,7 @@ def accept(response: httpx.Response) -> httpx.Response:
     known = CLASSES[ProblemType(kind)] if kind in set(ProblemType) else ServiceError
     if response.status_code in PASSING:
         known = UnavailableError
-    raise known(problem, _retry_after(response))
+    raise known(problem, retry_after(response))
 
 
 def worth_repeating(error: Exception) -> bool | float:
@@ -207,7 +207,7 @@ def _problem(response: httpx.Response) -> Problem:
         )
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def retry_after(response: httpx.Response) -> float | None:
     """Return the seconds of Retry-After; a date there is not ours, and ignored."""
     said = response.headers.get("retry-after", "")
     return min(float(said), MOST_SECONDS) if said.isdecimal() else None

@@ -17,7 +17,7 @@ from typing import Final
 import httpx
 import stamina
 
-from client.problems import accept, worth_repeating
+from client.problems import accept, retry_after, worth_repeating
 from protocol.messages import RETRY_SECONDS
 
 POLL_SECONDS: Final = 25.0  # how long the service may hold a question; it allows 30
@@ -128,4 +128,6 @@ class Transport:
             response = await self.send("GET", path, ticket=ticket, wait=POLL_SECONDS)
             if response.status_code != httpx.codes.ACCEPTED:
                 return response
-            await asyncio.sleep(max(0.0, asked + LEAST_SECONDS - time.monotonic()))
+            told = retry_after(response) or 0.0  # whole seconds, of which thousands have few
+            soon = asked + LEAST_SECONDS - time.monotonic()
+            await asyncio.sleep(max(soon, min(told, RETRY_SECONDS)))

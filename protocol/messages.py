@@ -228,9 +228,10 @@ class ToldPage(Public):
 
 
 class PopulationPage(Public):
-    """All populations, by name."""
+    """A page of populations, by name; `next` is the `after` of the next page."""
 
     populations: tuple[PopulationView, ...]
+    next: str | None
 
 
 class StudyPage(Public):

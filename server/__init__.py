@@ -10,6 +10,7 @@ Reading order:
     orchestrator.py   looks at every waiting cohort, and moves those that are due
     frozen.py         what closed phases froze, read once and kept
     watch.py          long polls: wakes whoever waits for a cohort or a study
+    pacing.py         when those who were sent away are to come back
     problems.py       every refusal as problem+json
     limits.py         what is refused before it is read: bodies too large, or too slow
     connection.py     the same of heads, and of what is no HTTP

@@ -122,7 +122,7 @@ class Doorkeeper:
             await respond(refusal, {"Retry-After": _WAIT})(scope, receive, send)
             return
         except UNAVAILABLE as error:
-            await unavailable(error)(scope, receive, send)
+            await respond(unavailable(error))(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

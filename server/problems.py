@@ -63,8 +63,10 @@ _OF_STATUS = {
 _PASSING = frozenset({ProblemType.UNAVAILABLE, ProblemType.NO_ROUND, ProblemType.TOO_MANY})
 
 
-def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:
-    """Return `refusal` as a response."""
+def respond(
+    refusal: Refusal, headers: Mapping[str, str] | None = None, retry_after: int = RETRY_AFTER
+) -> Response:
+    """Return `refusal` as a response; what passes by itself names `retry_after` seconds."""
     status, title = STATUS[refusal.kind]
     status = refusal.status or status
     problem = Problem(
@@ -79,13 +81,20 @@ def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Respo
     if refusal.kind is ProblemType.NOT_AUTHORISED:
         all_headers["WWW-Authenticate"] = "Bearer"
     if refusal.kind in _PASSING:
-        all_headers.setdefault("Retry-After", str(RETRY_AFTER))
+        all_headers.setdefault("Retry-After", str(retry_after))
     body = problem.model_dump_json(exclude_none=True)
     return Response(body, status, all_headers, MEDIA_TYPE)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    return respond(cast("Refusal", error))
+def _passing(request: Request, refusal: Refusal) -> Response:
+    """Return a refusal that may pass, and tells when: in the time that all who wait may need."""
+    if refusal.kind not in _PASSING:
+        return respond(refusal)
+    return respond(refusal, retry_after=request.app.state.service.retry_after())
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return _passing(request, cast("Refusal", error))
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
@@ -110,15 +119,15 @@ async def _http(_request: Request, error: Exception) -> Response:
     return respond(Refusal(kind, known.detail, status=known.status_code), known.headers)
 
 
-async def _unavailable(_request: Request, error: Exception) -> Response:
-    return unavailable(error)
+async def _unavailable(request: Request, error: Exception) -> Response:
+    return _passing(request, unavailable(error))
 
 
-def unavailable(error: Exception) -> Response:
-    """Return the answer when the database is locked or away: nothing was changed, it will pass."""
+def unavailable(error: Exception) -> Refusal:
+    """Return the refusal when the database is locked or away: nothing was changed, it will pass."""
     _log.warning("database unavailable", error=type(error).__name__)
     detail = "the database is busy or away: nothing was changed, try again"
-    return respond(Refusal(ProblemType.UNAVAILABLE, detail))
+    return Refusal(ProblemType.UNAVAILABLE, detail)
 
 
 async def _unstorable(_request: Request, _error: Exception) -> Response:

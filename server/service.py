@@ -17,6 +17,7 @@ from server.doorkeeper import Keeper
 from server.frozen import Frozen
 from server.listener import Listener
 from server.orchestrator import Orchestrator, Pace
+from server.pacing import Pacing
 from server.settings import Settings
 from server.sole import sole_process
 from server.store import Store, open_store
@@ -35,6 +36,11 @@ class Service:
     watch: Watch
     orchestrator: Orchestrator
     keeper: Keeper
+    pacing: Pacing
+
+    def retry_after(self, least: int = 1) -> int:
+        """Return in how many seconds one who is sent away is to come back."""
+        return self.pacing.seconds(self.watch.waiting, least)
 
 
 @asynccontextmanager
@@ -63,7 +69,8 @@ async def run_service(
             async with _beside(orchestrator.run, listener.run, presence.run):
                 try:
                     keeper = Keeper(settings, store.access)
-                    yield Service(settings, store, Frozen(store), watch, orchestrator, keeper)
+                    frozen, pacing = Frozen(store), Pacing(rng)
+                    yield Service(settings, store, frozen, watch, orchestrator, keeper, pacing)
                 finally:
                     watch.release()
             await presence.leave()

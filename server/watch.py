@@ -47,6 +47,11 @@ class Watch:
         """Return whether the server is about to stop."""
         return self._released
 
+    @property
+    def waiting(self) -> int:
+        """Return how many wait for a bell."""
+        return sum(bell.waiting for bell in self._bells.values())
+
     def ring(self, *names: str) -> None:
         """Wake everybody who waits for one of `names`."""
         for name in names:

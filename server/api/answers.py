@@ -12,11 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 from protocol.messages import HeavyHitter, HeavyHitterPage
 from server.api.parts import StudyId, problems
 from server.api.rights import needs
+from server.api.tagged import Tagged, tagged
 from server.credentials import Right
 from server.refusals import malformed
 from server.service import Served
 
-router = APIRouter(prefix="/v1/studies/{study}", tags=["answers"], dependencies=[needs(Right.READ)])
+router = APIRouter(
+    prefix="/v1/studies/{study}",
+    tags=["answers"],
+    route_class=Tagged,
+    dependencies=[needs(Right.READ)],
+)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for code
 _BOTH: dict[str, Any] = {
     "model": HeavyHitterPage,
@@ -27,7 +33,7 @@ _BOTH: dict[str, Any] = {
 @router.get(
     "/heavy-hitters",
     response_model=HeavyHitterPage,
-    responses={200: _BOTH, **problems(404, 422)},
+    responses=tagged({200: _BOTH, **problems(404, 422)}),
 )
 async def heavy_hitters(
     study: StudyId,

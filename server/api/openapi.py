@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from protocol.messages import Problem
+from server.api.examples import example_of
+from server.api.parts import problems
 from server.problems import MEDIA_TYPE
 
 _OWN = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -29,8 +31,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
     )
     for path, operations in document["paths"].items():
         for operation in operations.values():
+            if path.startswith("/v1/"):
+                operation["responses"] |= problems(401, 403, 429) | operation["responses"]
             _describe_problems(operation["responses"])
             _describe_credential(path, operation)
+            _give_example(operation)
     components = document["components"]
     schemas = components["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -58,6 +63,12 @@ def _describe_problems(responses: dict[str, Any]) -> None:
                     "description": "Seconds; on `no-round` and `unavailable`.",
                 }
             }
+
+
+def _give_example(operation: dict[str, Any]) -> None:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None:
+        body["example"] = example_of(body["schema"]["$ref"].rpartition("/")[2])
 
 
 def _describe_credential(path: str, operation: dict[str, Any]) -> None:

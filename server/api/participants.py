@@ -37,7 +37,11 @@ from server.store.participants import Application, Place
 from server.store.views import KIND
 
 router = APIRouter(prefix="/v1", tags=["devices"])
-_PENDING: dict[str, Any] = {"model": Pending, "description": "Not yet: ask again."}
+_PENDING: dict[str, Any] = {
+    "model": Pending,
+    "description": "Not yet: ask again.",
+    "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds; often 0."}},
+}
 _QUESTION = problems(401, 404, 409, 410, 422)
 
 

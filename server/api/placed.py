@@ -80,7 +80,8 @@ async def past(
         raise cohort_failed(standing.failure)
     if standing.phase is closing:
         pending = Pending(phase=standing.phase, deadline=standing.deadline)
-        return Response(pending.model_dump_json(), 202, media_type="application/json")
+        headers = {"Retry-After": str(service.retry_after(least=0))}
+        return Response(pending.model_dump_json(), 202, headers, "application/json")
     if standing.phase is Phase.SUMMED or ORDER[standing.phase] < ORDER[closing]:
         when = f"after {closing} and before the sum"
         detail = f"the cohort is {standing.phase}: ask for {what} {when}"

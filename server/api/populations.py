@@ -41,10 +41,16 @@ async def create(
     return view
 
 
-@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(401, 403))
-async def page(service: Served) -> PopulationPage:
-    """List all populations."""
-    return PopulationPage(populations=await service.store.populations.page())
+@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(401, 403, 422))
+async def page(
+    service: Served,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[PopulationName | None, Query()] = None,
+) -> PopulationPage:
+    """List populations, by name."""
+    found = await service.store.populations.page(limit + 1, after or "")
+    shown = found[:limit]
+    return PopulationPage(populations=shown, next=shown[-1].name if len(found) > limit else None)
 
 
 @router.get(

@@ -7,17 +7,18 @@ from fastapi import APIRouter, Query, Response
 from protocol.messages import ProblemType, RoundPage, RoundView
 from server.api.parts import OCTETS_OUT, CohortNumber, RoundNumber, StudyId, Wait, problems
 from server.api.rights import needs
+from server.api.tagged import Tagged, tagged
 from server.credentials import Right
 from server.limits import OCTETS
 from server.refusals import Refusal
 from server.service import Served
 from server.watch import study_bell
 
-router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"])
+router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_class=Tagged)
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last round already known.")]
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
+@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404, 422)))
 async def page(
     study: StudyId,
     service: Served,
@@ -33,7 +34,7 @@ async def page(
 @router.get(
     "/open",
     dependencies=[needs(Right.READ, Right.TAKE_PART)],
-    responses=problems(401, 403, 404, 409, 422),
+    responses=tagged(problems(401, 403, 404, 409, 422)),
     tags=["devices"],
 )
 async def open_round(
@@ -48,7 +49,9 @@ async def open_round(
     return view
 
 
-@router.get("/{number}", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
+@router.get(
+    "/{number}", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404, 422))
+)
 async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundView:
     """Show one round: its plan, how far each cohort is, what its sum said."""
     return await service.store.rounds.show(study, number)
@@ -58,7 +61,7 @@ async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundVie
     "/{number}/cohorts/{cohort}/sum",
     dependencies=[needs(Right.READ)],
     response_class=Response,
-    responses={200: OCTETS_OUT, **problems(404, 409, 410, 422)},
+    responses=tagged({200: OCTETS_OUT, **problems(404, 409, 410, 422)}),
 )
 async def cohort_sum(
     study: StudyId, number: RoundNumber, cohort: CohortNumber, service: Served

@@ -8,6 +8,7 @@ from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from server.api.creation import CREATED, Key, digest_of, limits_of, whole
 from server.api.parts import StudyId, json_only, problems
 from server.api.rights import Caller, needs
+from server.api.tagged import Tagged, tagged
 from server.credentials import Right
 from server.refusals import Refusal
 from server.service import Served
@@ -15,7 +16,7 @@ from server.store.creations import Intent
 from server.watch import study_bell
 
 _SCOPE = "studies"
-router = APIRouter(prefix="/v1/studies", tags=["studies"])
+router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=Tagged)
 
 
 @router.post(
@@ -48,7 +49,7 @@ async def create(
     return study
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404, 422))
+@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 422)))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -60,7 +61,7 @@ async def page(
     return StudyPage(studies=shown, next=shown[-1].id if len(studies) > limit else None)
 
 
-@router.get("/{study}", dependencies=[needs(Right.READ)], responses=problems(401, 403, 404))
+@router.get("/{study}", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404)))
 async def show(study: StudyId, service: Served) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)

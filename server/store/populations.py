@@ -54,9 +54,10 @@ class Populations:
         return view, is_new
 
     @reading
-    def page(self, session: Session) -> tuple[PopulationView, ...]:
-        """Return all populations, by name."""
-        return tuple(_view(row) for row in session.scalars(select(Population).order_by("name")))
+    def page(self, session: Session, limit: int, after: str = "") -> tuple[PopulationView, ...]:
+        """Return up to `limit` populations by name, of those behind `after`."""
+        query = select(Population).where(Population.name > after).order_by(Population.name)
+        return tuple(_view(row) for row in session.scalars(query.limit(limit)))
 
     @reading
     def ledger(self, session: Session, name: str) -> Ledger:

@@ -15,7 +15,7 @@ from protocol.privacy.ledger import Ledger
 from protocol.round import Phase
 from server.database import Database, reading, writing
 from server.listener import announce
-from server.refusals import Refusal, not_found
+from server.refusals import Refusal, malformed, not_found
 from server.schema import Cohort, Round, Study
 from server.store.asking import Asked, Limits, first_plan, plan_of, salted
 from server.store.creations import Intent, answered, keep
@@ -159,7 +159,9 @@ class Studies:
         """Return up to `limit` studies, newest first, that are older than `after`."""
         query = select(Study).order_by(Study.created.desc(), Study.id.desc()).limit(limit)
         if after is not None:
-            last = find_study(session, after)
+            last = session.get(Study, after)
+            if last is None:
+                raise malformed("not the `next` of a page", at="query.after")
             older = tuple_(Study.created, Study.id) < tuple_(last.created, last.id)
             query = query.where(older)
         return tuple(study_view(row) for row in session.scalars(query))

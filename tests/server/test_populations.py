@@ -199,3 +199,21 @@ async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: S
     assert (await database.read(lambda session: session.scalars(sums).all()))[0] is not None
     await served.client.post(f"/v1/studies/{study}/stop")
     assert await database.read(lambda session: session.scalars(sums).all()) == [None, None]
+
+
+async def test_populations_are_listed_by_name_page_by_page(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        for name in ("phones", "cars", "tv-sets", "1st", "books"):
+            assert (await make(served, name)).status_code == 201
+        seen: list[str] = []
+        params: dict[str, Any] = {"limit": 2}
+        while True:
+            page = (await served.client.get("/v1/populations", params=params)).json()
+            seen += [one["name"] for one in page["populations"]]
+            if page["next"] is None:
+                break
+            params["after"] = page["next"]
+        assert seen == ["1st", "books", "cars", "phones", "tv-sets"]
+        for nonsense in ({"after": "No Name"}, {"after": ""}, {"limit": 101}):
+            answer = await served.client.get("/v1/populations", params=nonsense)
+            refused(answer, 422, "malformed")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from protocol.messages import Join, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 
 LISTS = ("roster", "sharers", "confirmations", "parcels")
@@ -69,3 +70,25 @@ async def test_parameters_in_paths_are_documented(document: dict[str, Any]) -> N
         wanted = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
         assert given == wanted, name
+
+
+async def test_each_document_has_an_example_that_its_model_takes(document: dict[str, Any]) -> None:
+    models = {model.__name__: model for model in (Join, PopulationRequest, StudyRequest)}
+    seen = set()
+    for name, operation in operations(document):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if body is not None:
+            model = models[body["schema"]["$ref"].rpartition("/")[2]]
+            assert model.model_validate(body["example"]), name
+            seen.add(model)
+    assert seen == set(models.values())
+
+
+async def test_the_examples_of_an_analyst_are_accepted(
+    served: Served, document: dict[str, Any]
+) -> None:
+    for method, path in (("POST", "/v1/studies"), ("PUT", "/v1/populations/{name}")):
+        body = document["paths"][path][method.lower()]["requestBody"]["content"]
+        example = body["application/json"]["example"]
+        answer = await served.client.request(method, path.format(name="phones"), json=example)
+        assert answer.status_code == 201, answer.text

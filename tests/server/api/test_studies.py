@@ -53,7 +53,9 @@ async def test_studies_are_listed_newest_first_page_by_page(
                 break
         assert sorted(seen) == sorted(made)
         assert seen[0] == made[4]
-        assert (await served.client.get("/v1/studies?after=nope")).status_code == 404
+        for nonsense in ("nope", "%00", "a" * 65, "1;2"):
+            refused = await served.client.get(f"/v1/studies?after={nonsense}")
+            assert (refused.status_code, refused.json()["errors"][0]["at"]) == (422, "query.after")
 
 
 @pytest.mark.parametrize("path", ["", "/start", "/stop", "/rounds", "/rounds/1", "/rounds/open"])

@@ -1,0 +1,75 @@
+"""Those who poll: sent nothing they have, and told when to come again."""
+
+from random import Random
+
+import pytest
+
+from server.pacing import MOST, Pacing
+from tests.server.harness import Served
+from tests.server.party import Party, refused
+
+
+@pytest.mark.parametrize("path", ["", "/rounds", "/rounds/1", "/rounds/open", "/heavy-hitters"])
+async def test_a_document_is_sent_again_only_if_it_changed(served: Served, path: str) -> None:
+    study = await served.create()
+    address = f"/v1/studies/{study}{path}"
+    first = await served.client.get(address)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == "private, no-cache"
+    for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        again = await served.client.get(address, headers={"If-None-Match": given})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    other = await served.client.get(address, headers={"If-None-Match": '"other"'})
+    assert (other.status_code, other.content) == (200, first.content)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    changed = await served.client.get(address, headers={"If-None-Match": tag})
+    if path == "/rounds/open":
+        refused(changed, 409, "wrong-state")  # it will never have another
+    elif path != "/heavy-hitters":
+        assert changed.status_code == 200
+        assert changed.headers["etag"] != tag
+
+
+async def test_who_finds_no_round_or_no_answer_is_told_when_to_come_again(party: Party) -> None:
+    client, study = party.served.client, party.study
+    answer = await client.get(f"/v1/studies/{study}/rounds/open?after=1")
+    refused(answer, 409, "no-round")
+    assert answer.headers["retry-after"] == "1"
+    await party.served.until_phase(study, "sharing")
+    pending = await party.devices[0].get("sharers", wait=0)
+    assert (pending.status_code, pending.headers["retry-after"]) == (202, "0")
+
+
+class Time:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def test_thousands_are_spread_over_the_time_that_they_take() -> None:
+    pacing = Pacing(Random(1), a_second=100, clock=Time())
+    told = [pacing.seconds() for _ in range(2000)]
+    assert set(told[:90]) == {1}  # a few come back at once
+    assert max(told) <= 21
+    assert len(set(told[1000:])) > 10  # not all at one moment
+
+
+def test_nobody_is_sent_away_for_longer_than_clients_believe() -> None:
+    pacing = Pacing(Random(1), clock=Time())
+    told = [pacing.seconds(waiting=10**6, least=least) for _ in range(500) for least in (0, 1)]
+    assert max(told) == MOST
+    assert min(told) < 3
+
+
+def test_a_crowd_that_has_gone_costs_those_who_come_later_nothing() -> None:
+    time = Time()
+    pacing = Pacing(Random(1), a_second=100, clock=time)
+    for _ in range(5000):
+        pacing.seconds()
+    time.now += 60
+    assert {pacing.seconds() for _ in range(50)} == {1}
