@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports format bench env compose-test clean
+.PHONY: help setup demo test soak check lint types imports format bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devic
 
 test: lint types imports ## check style, types and import contracts, and run the tests (ARGS="-k graph")
 	$(BIN)/pytest --numprocesses auto $(ARGS)
+
+soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
+	$(BIN)/python -m tests.server.simulation.soak $(ARGS)
 
 check: test ## the same as `make test`
 

@@ -33,7 +33,7 @@ from protocol.digits import Digits, Rows
 from protocol.hashed import Hashed
 from protocol.interval import Interval
 from protocol.item_space import ItemSpace, Keys
-from protocol.public import refuse
+from protocol.public import Text, refuse
 
 _GROUP = 2**24  # the numbers of a group's characters stay below
 
@@ -200,7 +200,7 @@ class Listed(ItemSpace):
     """
 
     kind: Literal["listed"] = "listed"
-    items: tuple[str, ...] = Field(min_length=2, max_length=2**20, repr=False)
+    items: tuple[Text, ...] = Field(min_length=2, max_length=2**20, repr=False)
 
     @model_validator(mode="after")
     def _is_a_set(self) -> Self:

@@ -1,9 +1,14 @@
 """What every public fact has in common: it is frozen, complete, and has no unknown field."""
 
 from collections.abc import Iterable
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+# JSON may escape half a character ("\ud800"), which no bytes can hold. pydantic sees that only
+# where a string has some constraint.
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=0)]
 
 
 class Public(BaseModel):

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.local_level import Floats
-from protocol.public import Public
+from protocol.public import Public, Text
 from secagg.ring import Lane, Vector
 
 MOST_BITS = 40
@@ -44,7 +44,7 @@ class Group(Public):
     """Items whose counters have `bits` each, in the order of their lane."""
 
     bits: int = Field(ge=1, le=MOST_BITS)
-    items: tuple[str, ...] = Field(min_length=1, max_length=2**20)
+    items: tuple[Text, ...] = Field(min_length=1, max_length=2**20)
 
 
 @dataclass(frozen=True)

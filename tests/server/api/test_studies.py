@@ -8,6 +8,7 @@ import pytest
 from protocol.messages import PROBLEM, StudyPage, StudyView
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
+from tests.server.party import refused
 
 
 async def test_a_study_is_created_shown_started_once_and_stopped_once(
@@ -182,3 +183,16 @@ async def test_a_document_of_another_media_type_is_refused(
 async def test_a_limit_outside_its_range_is_malformed(served: Served, limit: str) -> None:
     response = await served.client.get("/v1/studies", params={"limit": limit})
     assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.limit")
+
+
+async def test_half_a_character_is_refused_before_it_is_kept(served: Served) -> None:
+    """JSON may escape what no bytes can hold; kept, it would spoil every list of studies."""
+    domain = {"kind": "listed", "items": ["a", "b"]}
+    question = {"mechanism": "krr", "threshold": 2, "epsilon": 2.0, "domain": domain}
+    text = json.dumps(study_request(question=question))
+    for broken in (text.replace('"b"', '"\\ud800"'), text.replace("letters", "\\udfff")):
+        assert broken != text
+        headers = {"Content-Type": "application/json"}
+        response = await served.client.post("/v1/studies", content=broken, headers=headers)
+        refused(response, 422, "malformed")
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []

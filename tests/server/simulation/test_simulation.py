@@ -14,7 +14,7 @@ from tests.server.simulation.shelf import Shelf
 from tests.server.simulation.world import Shape
 
 _BRIEF = settings(
-    max_examples=6,
+    max_examples=4,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -36,7 +36,7 @@ def shelf(request: pytest.FixtureRequest) -> Shelf:
     return request.getfixturevalue(request.param)
 
 
-@given(happening=histories(), seed=st.integers(0, 2**16))
+@given(happening=histories(8, 16), seed=st.integers(0, 2**16))
 @_BRIEF
 def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
     sqlite: Shelf, happening: list[Operation], seed: int
@@ -44,12 +44,12 @@ def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
     play(sqlite.empty(), Shape(workers=1), seed, happening)
 
 
-@given(happening=histories(), seed=st.integers(0, 2**16), cohorts=st.integers(1, 2))
+@given(happening=histories(8, 16), seed=st.integers(0, 2**16))
 @_BRIEF
 def test_on_postgresql_two_services_lose_nothing_count_nothing_twice_and_are_not_stuck(
-    postgres: Shelf, happening: list[Operation], seed: int, cohorts: int
+    postgres: Shelf, happening: list[Operation], seed: int
 ) -> None:
-    play(postgres.empty(), Shape(workers=2, cohorts=cohorts), seed, happening)
+    play(postgres.empty(), Shape(workers=2), seed, happening)
 
 
 def test_a_world_in_which_nothing_goes_wrong_counts_everybody_once(shelf: Shelf) -> None:

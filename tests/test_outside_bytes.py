@@ -1,0 +1,303 @@
+"""Bytes and documents from outside are read, or refused in our own words: nothing else happens.
+
+Each decoder is given what is nothing at all and, more often, something sound that was damaged:
+cut off, longer, another byte here and there. It may return something, which then must be what
+its own bytes say, or raise ValueError (of which ours and pydantic's are kinds) or a Refusal.
+"""
+
+import ast
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import messages
+from protocol.mechanisms import REPORTING, SUMMING, parse_plan, parse_question
+from protocol.oracles.wire import Fields
+from protocol.report import Report, packed_bytes
+from protocol.tally import NOTHING
+from secagg.deals import ENVELOPE_BYTES, KeyDeal, Parcel, Reveal, SeedDeal, Upload
+from secagg.ring import Lane, Ring
+from secagg.roster import Entry, Sharer
+from secagg.shamir import SHARE_BYTES
+from server.api.answers import _cursor, _parse
+from server.api.placed import _ticket
+from server.database import parse_url
+from server.refusals import Refusal
+from tests.protocol import test_mechanism_laws as summing
+from tests.protocol import test_reporting_laws as reporting
+
+ROOT = Path(__file__).parents[1]
+KEY = b"\x09" + bytes(30) + b"\1"  # of no low order
+PARCEL = Parcel(bytes(32), bytes(ENVELOPE_BYTES))
+DEAL = SeedDeal(bytes(32), bytes(32), (PARCEL,) * 2)
+REVEAL = Reveal({1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, frozenset({3}), bytes(64))
+RING = Ring((Lane(2**7, 9), Lane(251, 5), Lane(2**32, 3)))
+FIELDS = Fields((5, 7, 2), 3)
+ENTRY = b"".join([KEY[:5] + bytes([n]) + KEY[6:] for n in range(3)]) + bytes(64)
+URL = "postgresql://user:word@host:5432/name?option=1"
+brief = settings(max_examples=40)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Reads bytes; `write` of what it read must be these, if there is one form only."""
+
+    sound: bytes
+    read: Callable[[bytes], Any]
+    write: Callable[[Any], bytes] | None = None
+
+
+def _rows(body: bytes) -> np.ndarray[Any, Any]:
+    return np.frombuffer(body, np.uint8).reshape(1, -1)
+
+
+DECODERS = {
+    "secagg.deals.Parcel.unpack": Decoder(PARCEL.pack(), Parcel.unpack, Parcel.pack),
+    "secagg.deals.KeyDeal.unpack": Decoder(
+        KeyDeal(bytes(32), (PARCEL,) * 2, bytes(64)).pack(), KeyDeal.unpack, KeyDeal.pack
+    ),
+    "secagg.deals.SeedDeal.unpack": Decoder(DEAL.pack(), SeedDeal.unpack, SeedDeal.pack),
+    "secagg.deals.Upload.unpack": Decoder(
+        Upload(DEAL, bytes(40), bytes(64)).pack(),
+        lambda body: Upload.unpack(body, 40),
+        Upload.pack,
+    ),
+    "secagg.deals.Reveal.unpack": Decoder(REVEAL.pack(), Reveal.unpack, Reveal.pack),
+    "secagg.roster.Entry.unpack": Decoder(ENTRY, Entry.unpack, Entry.pack),
+    "secagg.ring.Lane.unpack": Decoder(
+        bytes(RING.lanes[1].nbytes), RING.lanes[1].unpack, RING.lanes[1].pack
+    ),
+    "secagg.ring.Ring.unpack": Decoder(RING.pack(RING.zero()), RING.unpack, RING.pack),
+    "protocol.messages.unpack_roster": Decoder(
+        ENTRY * 2,
+        lambda body: messages.unpack_roster(body, has_registrar=False),
+        messages.pack_roster,
+    ),
+    "protocol.messages.unpack_sharers": Decoder(
+        messages.pack_sharers(dict.fromkeys((1, 7), Sharer(bytes(32), bytes(32)))),
+        messages.unpack_sharers,
+        messages.pack_sharers,
+    ),
+    "protocol.messages.unpack_confirmations": Decoder(
+        messages.pack_confirmations({1: bytes(64), 3: bytes(64)}),
+        messages.unpack_confirmations,
+        messages.pack_confirmations,
+    ),
+    "protocol.messages.unpack_parcels": Decoder(
+        messages.pack_parcels({1: PARCEL, 5: PARCEL}),
+        messages.unpack_parcels,
+        messages.pack_parcels,
+    ),
+    "protocol.report.Report.unpack": Decoder(
+        bytes(packed_bytes(7, True)),
+        lambda body: Report.unpack(KEY, body, 7, has_registrar=True),
+        Report.pack,
+    ),
+    "protocol.oracles.wire.Fields.unpack": Decoder(
+        bytes(FIELDS.bytes),
+        lambda body: FIELDS.unpack(_rows(body)),
+        lambda found: FIELDS.pack(found).tobytes(),
+    ),
+    "server.database.parse_url": Decoder(
+        URL.encode(), lambda body: parse_url(body.decode(errors="replace"))
+    ),
+}
+DOCUMENTS = {  # tested below
+    "protocol.mechanisms.parse_question",
+    "protocol.mechanisms.parse_plan",
+}
+TRUSTED = {  # the service's own, out of its database: a fault in them stops a study
+    "protocol.tally.Tally.unpack",
+    "protocol.mechanisms.pace.Pace.unpack",
+}
+
+
+def decoders() -> Iterator[str]:
+    """Yield the names of all that is called unpack or parse, in modules that hear others."""
+    for part in ("secagg", "protocol", "server"):
+        for path in sorted((ROOT / part).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            tree = ast.parse(path.read_text())
+            inside = [(None, tree)] + [(n, n) for n in tree.body if isinstance(n, ast.ClassDef)]
+            for owner, node in inside:
+                for one in node.body:
+                    named = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+                    if named and one.name.startswith(("unpack", "parse")):
+                        names = [module.removesuffix(".__init__"), owner and owner.name, one.name]
+                        yield ".".join(name for name in names if name)
+
+
+def test_every_decoder_is_here() -> None:
+    """Whoever adds one adds it to a table above, with something sound to read."""
+    assert set(decoders()) == DECODERS.keys() | DOCUMENTS | TRUSTED
+
+
+@st.composite
+def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
+    """Return `sound` cut off, longer, or with other bytes; or anything."""
+    if draw(st.integers(0, 5)) == 0:
+        return draw(st.binary(max_size=len(sound) + 8))
+    body = bytearray(sound)
+    for _ in range(draw(st.integers(0, 4))):
+        if body:
+            body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    cut = draw(st.sampled_from([0, 0, 0, 1, 2, len(body) // 2]))
+    return bytes(body[: len(body) - cut]) + draw(st.sampled_from([b"", b"", b"\0", bytes(8)]))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(data=st.data())
+@brief
+def test_damaged_bytes_are_refused_or_are_what_was_read(name: str, data: st.DataObject) -> None:
+    decoder = DECODERS[name]
+    body = data.draw(damaged(decoder.sound))
+    try:
+        found = decoder.read(body)
+    except ValueError:
+        return
+    if decoder.write is not None:
+        assert bytes(decoder.write(found)) == body
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_damaged_was_sound_before(name: str) -> None:
+    DECODERS[name].read(DECODERS[name].sound)
+
+
+# Documents
+
+JUNK: list[Any] = [
+    None, True, -1, 0, 1, 3, 2**31, 2**63, 10**30, -0.5, 1e308, "", "a", "é\0\ud800", "1e999",
+    [], [1], {}, {"kind": "utf8"}, float("nan"), float("inf"), "sampled", "tracked",
+]  # fmt: skip
+
+
+def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to each value in a document."""
+    inside = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inside:
+        yield (*at, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*at, key))
+
+
+def first_of_each(examples: dict[str, Any]) -> dict[str, Any]:
+    """Return one example of each mechanism; to find the noise of a plan takes seconds."""
+    return {one.question.mechanism: one for one in reversed(examples.values())}
+
+
+SUMS, REPORTS = first_of_each(summing.EXAMPLES), first_of_each(reporting.EXAMPLES)
+
+
+@cache
+def plans() -> list[Any]:
+    """Return a plan of each mechanism, as JSON has it."""
+    every = [*SUMS.values(), *REPORTS.values()]
+    return [json.loads(one.plan().model_dump_json()) for one in every]
+
+
+@st.composite
+def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
+    """Return one of `documents` with junk somewhere, or without something."""
+    document = json.loads(json.dumps(draw(st.sampled_from(documents))))
+    for _ in range(draw(st.integers(1, 2))):
+        *way, last = draw(st.sampled_from(list(places(document))))
+        inside = document
+        for key in way:
+            inside = inside[key]
+        if isinstance(inside, dict) and draw(st.integers(0, 4)) == 0:
+            del inside[last]
+        else:
+            inside[last] = draw(st.sampled_from(JUNK))
+        if not document:
+            break
+    return document
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_an_altered_question_is_refused_or_comes_back(data: st.DataObject) -> None:
+    document = data.draw(altered([plan["question"] for plan in plans()]))
+    try:
+        question = parse_question(document)
+    except ValueError:
+        return
+    assert parse_question(json.loads(question.model_dump_json())) == question
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_an_altered_plan_is_refused_or_comes_back(data: st.DataObject) -> None:
+    document = data.draw(altered(plans()))
+    try:
+        plan = parse_plan(document)
+    except ValueError:
+        return
+    assert parse_plan(json.loads(plan.model_dump_json())) == plan
+
+
+# What only a plan makes readable
+
+
+@pytest.mark.parametrize("name", SUMS)
+@given(data=st.data())
+@settings(max_examples=12)
+def test_any_sum_has_a_fault_or_can_be_decoded(name: str, data: st.DataObject) -> None:
+    example = SUMS[name]
+    mechanism, plan = SUMMING[name], example.plan()
+    ring = mechanism.ring(plan)
+    noise = np.random.default_rng(data.draw(st.integers(0, 2**32))).bytes(ring.nbytes)
+    body = noise if data.draw(st.booleans()) else data.draw(damaged(bytes(ring.nbytes)))
+    try:
+        total = ring.unpack(body)
+    except ValueError:
+        return
+    if mechanism.fault(plan, total, 7) is None:
+        mechanism.decode(plan, total, 7, example.tally)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@given(data=st.data())
+@settings(max_examples=12)
+def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) -> None:
+    example = REPORTS[name]
+    mechanism, plan = REPORTING[name], example.plan()
+    sound = example.encode(plan, [{}]).tobytes()
+    noise = random.Random(data.draw(st.integers(0, 2**32))).randbytes(len(sound))
+    body = noise if data.draw(st.booleans()) else data.draw(damaged(sound))
+    try:
+        mechanism.check(plan, _rows(body))
+    except ValueError:
+        return
+    mechanism.decode(plan, mechanism.gather(plan, _rows(body)), NOTHING)
+
+
+# What stands in addresses and headers
+
+HITTER = messages.HeavyHitter(item="é<b>", estimate=3.5, standard_error=0, low=0, high=0)
+
+
+@given(st.one_of(damaged(_cursor(HITTER).encode()), st.text(max_size=60).map(str.encode)))
+def test_any_cursor_is_refused_or_comes_back(body: bytes) -> None:
+    try:
+        found = _parse(body.decode(errors="replace"))
+    except Refusal:
+        return
+    assert _parse(_cursor(found)) == found
+
+
+@given(st.one_of(damaged(b"Bearer " + b"A" * 43), st.text(max_size=60).map(str.encode)))
+async def test_any_ticket_is_refused_or_hashed(header: bytes) -> None:
+    try:
+        assert len(await _ticket(header.decode(errors="replace"))) == 32
+    except Refusal:
+        return
