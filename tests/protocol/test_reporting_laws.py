@@ -349,3 +349,12 @@ def test_a_known_bound_on_shares_is_in_the_plan_only_if_there_is_one() -> None:
     for most in (0, -1, 1.5, float("nan")):
         with pytest.raises(ValidationError, match="most"):
             _ = Example(asked | {"most": most}).question
+
+
+@pytest.mark.parametrize("epsilon", ["1", True, None, [1.0], 0, 33, float("inf")])
+def test_an_epsilon_that_is_no_number_in_range_is_refused(epsilon: object) -> None:
+    for mechanism in ("ocms", "jl-hh", "prefix-extension"):
+        own = {"mechanism": mechanism, "epsilon": epsilon}
+        domain = TEXT if mechanism == "prefix-extension" else LISTED
+        with pytest.raises(ValidationError, match="epsilon"):
+            _ = Example(own | {"domain": domain}).question
