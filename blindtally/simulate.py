@@ -1,7 +1,6 @@
 """`blindtally simulate`: a study over a data file, in memory, measured against the truth."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -18,10 +17,11 @@ from rich.text import Text
 from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
-from blindtally.output import failed, write_json
+from blindtally.output import failed, faults, refuse_others, write_json
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
+from protocol.oracles.goals import heeds_bound, heeds_goal
 from protocol.oracles.registry import ORACLES
 from protocol.privacy.release import Mode as Release
 from protocol.simulation import run_study
@@ -30,6 +30,13 @@ from secagg.parameters import Mode
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
 _SHOWN = 20
 _WORDS = 2000
+_THRESHOLD, _DELTA = 50.0, 1e-6
+_ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
+_ALWAYS = ("sets", "seed", "json_path")
+_OF_REPORTS = {"confidence", "goal", "most"}
+_OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release"}
+# What --set does not take: what options say, or the command itself.
+_OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "goal", "most"}
 _RELEASES: dict[str, Release] = {"triehh": "sample-threshold", "hierarchical-histogram": "noise"}
 
 
@@ -84,14 +91,26 @@ class Setup:
 
 
 def simulate(
+    context: typer.Context,
     mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
     data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
     column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds (R); reports have one.")] = 30,
     clients: Annotated[int, typer.Option(min=3, help="Devices in a round (n).")] = 10_000,
     threshold: Annotated[
-        float, typer.Option(min=1, help="An item is heavy from this count on, over all rounds.")
-    ] = 50,
+        float | None,
+        typer.Option(
+            min=1,
+            help="An item is heavy from this count on, over all rounds "
+            "[50; reports: what counts of nothing hardly reach].",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float,
+        typer.Option(
+            min=0.01, max=0.999, help="How sure it must be that a report's item is heavy."
+        ),
+    ] = 0.5,
     words: Annotated[
         int | None,
         typer.Option(
@@ -119,8 +138,11 @@ def simulate(
         float, typer.Option(help="What a report, or a study of released counts, may cost.")
     ] = 1.0,
     delta: Annotated[
-        float, typer.Option(help="With epsilon, what all levels of a trie may cost.")
-    ] = 1e-6,
+        float | None,
+        typer.Option(
+            help="With epsilon: of all levels of a trie [1e-6], of a report in noise [0]."
+        ),
+    ] = None,
     levels: Annotated[
         int | None,
         typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
@@ -139,6 +161,10 @@ def simulate(
     goal: Annotated[
         Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
     ] = "l2",
+    most: Annotated[
+        float,
+        typer.Option(help="No item is held by a larger share (f*); for --goal worst-mse."),
+    ] = 1.0,
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A field of this mechanism's question."),
@@ -156,12 +182,23 @@ def simulate(
     """
     own: dict[str, Any] = {"data": data, "column": column, "clients": clients, "seed": seed}
     own["epsilon"] = epsilon
+    if mechanism not in MECHANISMS:
+        raise failed(f"no mechanism {mechanism!r}; there is {', '.join(MECHANISMS)}")
     if mechanism in REPORTING:
-        own |= {"mechanism": mechanism, "threshold": threshold, "goal": goal}
+        refuse_others(
+            context, {*_ALL, *_ALWAYS, *taken_by(mechanism)}, f"a simulation of {mechanism}"
+        )
+        own |= {"mechanism": mechanism, "threshold": threshold, "confidence": confidence}
+        own |= {"delta": delta, "goal": goal, "most": most, "length": length}
         kind: Kind = simulate_reports if mechanism in ORACLES else simulate_heavy
         _play(kind, own, words, sets, json_path)
         return
+    others = _OF_REPORTS if mechanism in simulate_numbers.LEVELS else _OF_REPORTS | _OF_RELEASES
+    known = {option.name for option in context.command.params if option.name is not None}
+    refuse_others(context, known - others, f"a simulation of {mechanism}")
+    threshold = _THRESHOLD if threshold is None else threshold
     if mechanism in simulate_numbers.LEVELS:
+        delta = _DELTA if delta is None else delta
         own |= {"delta": delta, "corrupt": corrupt, "mode": release or _RELEASES[mechanism]}
         own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
         if mechanism != "triehh" or low is not None or high is not None:
@@ -178,7 +215,7 @@ def simulate(
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
     except ValidationError as error:
-        raise failed("; ".join(_faults(error))) from None
+        raise failed(faults(error)) from None
     except ValueError as error:
         raise failed(str(error)) from None
     result = run(setup, seed, secure=secagg, dropout=dropout)
@@ -200,7 +237,7 @@ def _play(
         wanted = kind.asked(options, words, _settings(sets or []))
         result = kind.run(wanted)
     except ValidationError as error:
-        raise failed("; ".join(_faults(error))) from None
+        raise failed(faults(error)) from None
     except ValueError as error:
         raise failed(str(error)) from None
     if json_path != "-":
@@ -209,9 +246,14 @@ def _play(
         write_json(json_path, kind.as_json(wanted, result))
 
 
-def _faults(error: ValidationError) -> Iterator[str]:
-    for one in error.errors():
-        yield ": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")])
+def taken_by(mechanism: str) -> set[str]:
+    """Return which options a mechanism of reports takes beside those that all of them do."""
+    if mechanism == "prefix-extension":
+        return {"length"}
+    if mechanism not in ORACLES:
+        return {"delta"}
+    bound = {"most"} if heeds_bound(mechanism) else set()
+    return bound | ({"goal"} if heeds_goal(mechanism) else set())
 
 
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
@@ -284,11 +326,15 @@ def prepare(asked: Asked) -> Setup:
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
-    """Return the question's own fields: values are JSON, or else the text as it stands."""
+    """Return the question's own fields: values are JSON, or else the text as it stands.
+
+    Raises:
+        ValueError: if one has no value, or is an option of the command.
+    """
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or name in SumQuestion.model_fields:
+        if not equals or name in _OPTIONS:
             raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
         try:
             settings[name] = json.loads(value)

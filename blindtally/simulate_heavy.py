@@ -1,5 +1,6 @@
 """A study of reports without a dictionary, in memory: what was found of what is really heavy."""
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from random import Random
@@ -15,11 +16,16 @@ from blindtally.measures import Comparison, compare
 from blindtally.simulate_reports import Wanted, terms_for
 from protocol.chance import seeded
 from protocol.domain import Domain, Listed, Utf8, cheapest_domain
+from protocol.hashed import Hashed
+from protocol.mechanism import VARIANCE
 from protocol.mechanisms import REPORTING, AnyPlan, parse_question
+from protocol.mechanisms.prefix_extension import PrefixPlan
 from protocol.sampling import clip
-from protocol.tally import NOTHING
+from protocol.tally import NOTHING, Tally
 
-_SHOWN = 20
+_SHOWN, _LISTED = 20, 1000
+_ERRORS = 4
+_LONGEST = 1024
 _MOST_VALUES = 2**64
 
 
@@ -33,6 +39,9 @@ class Heavy:
     nbytes: int
     epsilon: float
     delta: float
+    threshold: float
+    least: float | None  # count from which on a string is found with odds of 95%, if predicted
+    left_out: int  # devices whose item is longer than strings may be
 
 
 def asked(options: dict[str, Any], words: int | None, settings: dict[str, Any]) -> Wanted:
@@ -48,26 +57,41 @@ def run(wanted: Wanted) -> Heavy:
         ValueError: if there is none; says why, and where in the file.
     """
     population = read(wanted.data, wanted.column)
-    domain = _domain(wanted.mechanism, population.items)
-    asked = {"mechanism": wanted.mechanism, "threshold": wanted.threshold, "domain": domain}
+    domain = _domain(wanted.mechanism, population.items, wanted.length)
+    asked: dict[str, Any] = {"mechanism": wanted.mechanism, "domain": domain}
+    asked |= {"threshold": wanted.threshold or 1, "confidence": wanted.confidence}
+    if wanted.delta is not None:
+        asked["delta"] = wanted.delta
     question = parse_question(wanted.settings | asked | {"epsilon": wanted.epsilon})
     clients = population.clients(1, wanted.clients)
     rng = np.random.default_rng(wanted.seed)
     held = [clip(one, 1, rng) for one in next(population.rounds(1, clients, 1, rng))]
+    short = [{item: 1 for item in one if item in domain} for one in held]
     truth = Counter(item for one in held for item in one)
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
     plan: AnyPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
-    heard = mechanism.gather(plan, mechanism.encode(plan, held, seeded(rng)))
+    heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
     tally = mechanism.decode(plan, heard, NOTHING).tally
-    found = mechanism.conclude(question, tally)
+    least = plan.extension.sure_count(clients) if isinstance(plan, PrefixPlan) else None
+    if wanted.threshold is None:
+        taken = _threshold(plan, clients, tally)
+        question = question.model_copy(update={"threshold": taken})
+    named = _items(domain, population.items)
+    found = [
+        (named.get(one.item, one.item), one.count, one.variance**0.5)
+        for one in mechanism.conclude(question, tally)
+    ]
     return Heavy(
         plan,
         clients,
-        compare(((e.item, e.count, e.variance**0.5) for e in found), truth, wanted.threshold),
+        compare(found, truth, question.threshold),
         mechanism.nbytes(plan),
         mechanism.epsilon(plan),
         mechanism.delta(plan),
+        question.threshold,
+        least,
+        sum(bool(one) for one in held) - sum(bool(one) for one in short),
     )
 
 
@@ -81,8 +105,11 @@ def as_json(wanted: Wanted, result: Heavy) -> dict[str, Any]:
         **asdict(compared.score),
         "clients": result.devices,
         "bytes": result.nbytes,
-        "threshold": wanted.threshold,
-        "heavy_hitters": [asdict(one) for one in compared.found],
+        "threshold": result.threshold,
+        "least_count": result.least if result.least and math.isfinite(result.least) else None,
+        "left_out": result.left_out,
+        "found": len(compared.found),
+        "heavy_hitters": [asdict(one) for one in compared.found[:_LISTED]],
         "missed": compared.missed,
         "question": result.plan.question.model_dump(mode="json", exclude={"domain": {"items"}}),
         "asked": {"data": str(wanted.data), "column": wanted.column, "seed": wanted.seed},
@@ -99,10 +126,18 @@ def show(wanted: Wanted, result: Heavy) -> None:
     missed = ", ".join(f"{item!r} {count:,}" for item, count in [*compared.missed.items()][:5])
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="bold", no_wrap=True)
-    facts.add_row("found", f"{len(compared.found):,} estimated at {wanted.threshold:g} or more")
+    why = "" if wanted.threshold is not None else ", several standard errors of nothing"
+    told = f"{len(compared.found):,} estimated at {result.threshold:,.0f} or more{why}"
+    facts.add_row("found", told)
+    if result.least is not None:
+        facts.add_row("predicted", _predicted(result))
+    if result.left_out:
+        facts.add_row("left out", f"{result.left_out:,} devices' items, longer than --length")
     facts.add_row("missed", Text(f"{len(compared.missed):,} of true count so high: {missed}"))
-    facts.add_row("precision", f"{score.precision:.4f}")
-    facts.add_row("recall", f"{score.recall:.4f}")
+    precision = f"{score.precision:.4f}" if compared.found else "n/a (nothing was found)"
+    heavy = any(one.true_count >= result.threshold for one in compared.found) or compared.missed
+    facts.add_row("precision", precision)
+    facts.add_row("recall", f"{score.recall:.4f}" if heavy else "n/a (nothing was heavy)")
     facts.add_row("F1", f"{score.f1:.4f}")
     cost = f"epsilon {result.epsilon:.3g}, delta {result.delta:.3g}"
     domain = result.plan.question.domain.kind
@@ -110,12 +145,35 @@ def show(wanted: Wanted, result: Heavy) -> None:
     Console().print(f"{wanted.mechanism}: {about}", hitters, facts, sep="\n\n")
 
 
-def _domain(mechanism: str, items: tuple[str, ...]) -> Domain:
+def _predicted(result: Heavy) -> str:
+    least, devices = result.least, result.devices
+    if least is None or not math.isfinite(least):
+        return "not even what all devices hold is found with odds of 95%: take more of them"
+    told = f"a count of {least:,.0f} ({least / devices:.2%}) is found with odds of 95%"
+    return told + ("; the threshold is below it" if result.threshold < least else "")
+
+
+def _threshold(plan: AnyPlan, clients: int, tally: Tally) -> float:
+    """Return the count that nothing hardly reaches: 4 standard errors, or what is listed at all."""
+    if isinstance(plan, PrefixPlan):
+        return max(1.0, math.ceil(plan.extension.least_count(clients)))
+    variances = tally.column(VARIANCE)
+    return max(1.0, math.ceil(_ERRORS * math.sqrt(variances.max())) if len(variances) else 1.0)
+
+
+def _items(domain: Domain, items: tuple[str, ...]) -> dict[str, str]:
+    """Return the item of each key's name, where only keys are found."""
+    return {domain.name(item): item for item in items} if isinstance(domain, Hashed) else {}
+
+
+def _domain(mechanism: str, items: tuple[str, ...], length: int | None) -> Domain:
     """Return a domain of all items that is no list of them, if the mechanism has one."""
     if mechanism == "prefix-extension":
-        return Utf8(max_bytes=max(2, *(len(item.encode()) for item in items)))
+        return Utf8(max_bytes=length or max(2, *(len(item.encode()) for item in items)))
+    if len(set(items)) < 2:
+        raise ValueError("the file has one item only: 2 or more are needed")
     if mechanism != "jl-hh":  # which asks for all values
-        cheapest = cheapest_domain(items)
-        if cheapest.values < _MOST_VALUES:
-            return cheapest
+        for domain in (cheapest_domain(items), Hashed(max_bytes=_LONGEST)):
+            if domain.values < _MOST_VALUES and all(item in domain for item in items):
+                return domain
     return Listed(items=tuple(dict.fromkeys(items)))

@@ -47,7 +47,7 @@ class ReportQuestion(Question):
     """Which items are heavy, by reports that are each `epsilon`-locally private."""
 
     contribution: Literal[1] = 1
-    epsilon: float = Field(ge=1e-6, le=32)
+    epsilon: float = Field(ge=1e-6, le=32, strict=True)
 
 
 class ReportPlan(Plan):

@@ -36,7 +36,7 @@ Json = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
 ]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(name="figures", add_completion=False, no_args_is_help=True)
 app.command()(words.words)
 app.command()(words.grid)
 app.command()(ldp.ldp)

@@ -73,8 +73,8 @@ class LinearQuestion(ReportQuestion, ABC):
     """Which items are heavy, by noise of one kind for neighbours by one relation."""
 
     mechanism: Name
-    epsilon: float = Field(ge=0.01, le=32)
-    delta: float = Field(default=0, ge=0, le=0.5)
+    epsilon: float = Field(ge=0.01, le=32, strict=True)
+    delta: float = Field(default=0, ge=0, le=0.5, strict=True)
     noise: Noise = "sampled"
     relation: Relation = "replacement"
 

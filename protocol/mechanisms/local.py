@@ -62,7 +62,7 @@ class LocalQuestion(ReportQuestion):
     mechanism: Name
     goal: Goal = "l2"
     # Left out where it is 1, so that plans of before have the digests that they had.
-    most: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda most: most == 1)
+    most: float = Field(default=1.0, gt=0, le=1, strict=True, exclude_if=lambda most: most == 1)
 
     @model_validator(mode="after")
     def _is_a_dictionary(self) -> Self:

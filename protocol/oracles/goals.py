@@ -56,6 +56,11 @@ def heeds_goal(name: str) -> bool:
     return worst is not squares
 
 
+def heeds_bound(name: str) -> bool:
+    """Return whether a known bound on frequencies may lower an oracle's worst variance."""
+    return name in _BOUNDED
+
+
 def oracle_for(name: str, epsilon: float, domain: int, goal: Goal, most: float = 1.0) -> Oracle:
     """Return the oracle of kind `name` with the parameters that are best for `goal`.
 

@@ -1,6 +1,7 @@
 """The paper's experiments come out as the theory says, and the command tells and draws them."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -113,3 +114,43 @@ def test_a_file_of_few_items_and_a_picture_of_no_kind_are_refused(tmp_path: Path
         result = CliRunner().invoke(app, ["figures", "ldp", "--runs", "1", *options])
         assert result.exit_code == 2
         assert "49 items" in result.output or "cannot draw" in result.output
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+HEAVY = {("zipf", L): (4, 5), ("kosarak_100k", L): (4, 5), ("kosarak_100k", RHR): (5,)}
+
+
+def test_a_hundred_runs_are_as_near_to_theory_as_the_docs_say() -> None:
+    """The rows of the run that the docs show, of which `figures ldp --json` wrote the file."""
+    document = json.loads((DOCS / "figures" / "ldp.json").read_text())
+    rows, methods = document["rows"], len(METHODS)
+    assert (document["runs"], len(rows)) == (100, 3 * 5 * methods)
+    for row in rows:
+        assert row["l2"] == pytest.approx(row["l2_theory"], rel=0.05)
+        assert row["l1"] == pytest.approx(row["l1_theory"], rel=0.02)
+        ratio = row["worst"] / row["worst_theory"]
+        if row["epsilon"] in HEAVY.get((row["experiment"], row["method"]), ()):
+            assert 0.75 < ratio < 1  # one value has the greatest variance by far
+        else:
+            assert 1 <= ratio <= 1.7
+    table = re.findall(
+        r"^\| (zipf|gauss|kosarak) \| (\S+) \| (\S+) \(([\d.]+)\)",
+        (DOCS / "oracles.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(table) == 3 * methods
+    known = {
+        (row["experiment"].split("_")[0], row["method"]): row for row in rows if row["epsilon"] == 1
+    }
+    for name, method, l2, ratio in table:
+        row = known[name, method]
+        assert f"{row['l2']:.2e}" == l2
+        assert f"{row['l2'] / row['l2_theory']:.2f}" == ratio
+
+
+def test_the_run_of_the_docs_is_what_the_code_makes() -> None:
+    """One of its rows again, bit for bit: the third method of the first experiment."""
+    rows = json.loads((DOCS / "figures" / "ldp.json").read_text())["rows"]
+    again = measure(zipf(np.random.default_rng(1)), GF, 1.0, 100, 1)
+    (kept,) = [r for r in rows if (r["experiment"], r["method"], r["epsilon"]) == ("zipf", GF, 1.0)]
+    assert again.as_json() == pytest.approx(kept)

@@ -65,7 +65,7 @@ def test_what_is_missed_is_told(words: Path) -> None:
 
 def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
     common = ["--data", words, "--clients", 500, "--epsilon", 2, "--threshold", 100, "--json", "-"]
-    sets = ["--set", "noise=laplace", "--set", "delta=1e-6", "--set", "relation=deletion"]
+    sets = ["--set", "noise=laplace", "--delta", 1e-6, "--set", "relation=deletion"]
     result = found(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
     assert result["question"]["rows"] == 32
     assert result["epsilon"] == 4
@@ -78,6 +78,11 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
         (["--set", "noise=loud"], "'paper', 'laplace'"),
         (["--set", "noise"], "--set takes name=value"),
         (["--set", "keep=1"], "Extra inputs"),
+        (["--set", "epsilon=50"], "--set takes name=value of a mechanism's own field"),
+        (["--set", "delta=1e-6"], "--set takes name=value of a mechanism's own field"),
+        (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
+        (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
+        (["--goal", "l2", "--length", 5], "takes no --length, --goal"),
         (["--epsilon", 0], "greater than or equal to 0.01"),
     ],
 )
@@ -85,3 +90,43 @@ def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) ->
     told = simulate("bucket-hh", "--data", words, *options)
     assert told.exit_code == 2
     assert why in told.stderr
+
+
+def test_a_length_bounds_strings_and_what_is_longer_is_told(words: Path) -> None:
+    words.write_text(words.read_text() + "a string of more bytes,2000\n")
+    common = [
+        "prefix-extension",
+        "--data",
+        words,
+        "--clients",
+        20_000,
+        "--epsilon",
+        6,
+        "--length",
+        6,
+    ]
+    told = simulate(*common, "--threshold", 500)
+    assert told.exit_code == 0, told.stderr
+    assert "left out" in told.stdout
+    assert "found with odds of 95%; the threshold is below it" in " ".join(told.stdout.split())
+    result = found(simulate(*common, "--json", "-"))
+    assert result["question"]["domain"]["max_bytes"] == 6
+    assert 2000 < result["left_out"] < 4500  # of 20,000, a sixth
+    assert 1000 < result["threshold"] < result["least_count"] < 10_000
+    assert {one["item"] for one in result["heavy_hitters"]} <= {"first", "second", "third"}
+
+
+def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
+    words.write_text(words.read_text() + "a long string with Spaces,9000\n")
+    options = ["--clients", 40_000, "--epsilon", 6, "--seed", 2, "--json", "-"]
+    result = found(simulate("glps-hh", "--data", words, *options))
+    assert result["question"]["domain"]["kind"] == "hashed"
+    assert result["heavy_hitters"][0]["item"] == "a long string with Spaces"
+    assert result["threshold"] > 1000
+
+
+def test_where_nothing_is_found_precision_is_not_told(words: Path) -> None:
+    common = ["jl-hh", "--data", words, "--clients", 500, "--epsilon", 1, "--threshold", 499]
+    told = simulate(*common)
+    assert "n/a (nothing was found)" in told.stdout
+    assert "n/a (nothing was heavy)" in told.stdout

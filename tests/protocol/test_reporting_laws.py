@@ -333,3 +333,28 @@ def test_a_plan_of_before_with_more_functions_is_still_read() -> None:
     read = type(plan).model_validate(old)
     assert read.digest().hex()[:32] == "10011ecf418cfeb23dca812fa51ffbef"
     assert example.encode(read, HELD).shape == (100, 4)
+
+
+def test_a_known_bound_on_shares_is_in_the_plan_only_if_there_is_one() -> None:
+    asked = {"mechanism": "ocms", "goal": "worst-mse", "epsilon": 3.0}
+    plain, bounded = Example(asked), Example(asked | {"most": 0.01})
+    assert "most" not in plain.question.model_dump()
+    assert bounded.plan().question.most == 0.01
+    assert bounded.plan().parameters["m"] > 2 * plain.plan().parameters["m"]
+    read = TypeAdapter(AnyPlan).validate_json(bounded.plan().model_dump_json())
+    assert read.digest() == bounded.plan().digest() != plain.plan().digest()
+    for own in ({"goal": "l2"}, {"mechanism": "hadamard"}):
+        with pytest.raises(ValueError, match="most must be 1 but for goal worst-mse of ocms"):
+            Example(asked | {"most": 0.01} | own).plan()
+    for most in (0, -1, 1.5, float("nan")):
+        with pytest.raises(ValidationError, match="most"):
+            _ = Example(asked | {"most": most}).question
+
+
+@pytest.mark.parametrize("epsilon", ["1", True, None, [1.0], 0, 33, float("inf")])
+def test_an_epsilon_that_is_no_number_in_range_is_refused(epsilon: object) -> None:
+    for mechanism in ("ocms", "jl-hh", "prefix-extension"):
+        own = {"mechanism": mechanism, "epsilon": epsilon}
+        domain = TEXT if mechanism == "prefix-extension" else LISTED
+        with pytest.raises(ValidationError, match="epsilon"):
+            _ = Example(own | {"domain": domain}).question

@@ -86,7 +86,7 @@ def test_the_parameters_must_be_those_of_the_oracle_that_is_asked_for() -> None:
         ({"step": 16, "keep": 65}, "keep must be within 1 and 64"),
         ({"max_bytes": 400, "step": 2}, "step must be larger"),
         ({"epsilon": float("inf")}, "finite"),
-        ({"oracle": "ocms-gf", "epsilon": 10.0}, "epsilon must be less"),
+        ({"oracle": "ocms-gf", "hashed_bits": 8, "epsilon": 10.0}, "domain must be more than m"),
         ({"oracle": "rappor"}, "'hadamard' or 'ocms-gf'"),
     ],
 )

@@ -16,6 +16,7 @@ from protocol.oracles.counts import Counts, Values
 from protocol.oracles.hadamard import RecursiveHadamard
 from protocol.oracles.inner_product import OcmsGf
 from protocol.oracles.kernel import count_solutions
+from protocol.oracles.krr import RandomisedResponse
 from protocol.oracles.limits import MOST_WHOLE
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.mixture import OcmsMixture
@@ -298,3 +299,21 @@ def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
     before, after = (OcmsGf(2.0, d, 8) for d in (2**18, 2**18 + 1))
     assert after.whole_ns(100_000) < 20 * before.whole_ns(100_000)
     assert OcmsGf(2.0, 2**20, 8).whole_ns(100_000) < 2e9
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "domain", "why"),
+    [
+        ("1", 10, "epsilon must be within 1e-06 and 32, not '1'"),
+        (True, 10, "not True"),
+        (None, 10, "epsilon must be"),
+        (float("nan"), 10, "epsilon must be"),
+        (1.0, 10.5, "domain must be within 2 and 2.32, a whole number, not 10.5"),
+        (1.0, "10", "domain must be"),
+        (1.0, True, "domain must be"),
+        (1.0, 1, "domain must be"),
+    ],
+)
+def test_what_is_no_number_in_range_is_refused(epsilon: object, domain: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        RandomisedResponse(epsilon, domain)  # type: ignore[arg-type]
