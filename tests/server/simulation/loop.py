@@ -38,14 +38,17 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Process:
-    """What one server process would own; `doom` counts down the jobs that it has left."""
+    """What one server process would own.
+
+    `doom` counts down the jobs that it has left; `last` is set while its last job runs.
+    """
 
     context: Context = field(init=False)
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     connections: list[Any] = field(default_factory=list)  # to databases
     is_dead: bool = False
     doom: tuple[int, Moment] | None = None
-    is_committing_last: bool = False
+    last: Moment | None = None
 
     def __post_init__(self) -> None:
         self.context = copy_context()
@@ -156,23 +159,21 @@ class Loop(asyncio.SelectorEventLoop):
         # A thread goes on when whoever awaits it was cancelled, if it has begun.
         if job.future.cancelled() and self._rng.random() < 0.5:
             return
-        owner, moment = job.owner, _count_down(job.owner)
+        owner, result, fault = job.owner, None, None
+        if owner is not None:
+            owner.last = _count_down(owner)
         try:
-            result = self._run_in_weather(job, moment == "before the commit")
-        except Crash:
-            pass
-        except Exception as error:
-            if not job.future.done():
-                job.future.set_exception(error)
-        else:
-            if moment is None and not job.future.done():
-                job.future.set_result(result)
-        if owner is not None and moment is not None:
+            result = self._run_in_weather(job)
+        except (Crash, Exception) as error:
+            fault = error
+        if owner is not None and owner.last is not None:
             self.kill(owner)
             job.future.cancel()
+        elif not job.future.done():
+            _ = job.future.set_exception(fault) if fault else job.future.set_result(result)
 
-    def _run_in_weather(self, job: _Job, is_last: bool) -> Any:
-        """Run a job, up to its commit if it is the last, with an outage if there is one."""
+    def _run_in_weather(self, job: _Job) -> Any:
+        """Run a job, with an outage if there is one."""
         left, moment = self.outage
         fails = left > 0 and job.is_transaction
         if fails:
@@ -180,19 +181,24 @@ class Loop(asyncio.SelectorEventLoop):
         away = OperationalError("", None, Exception("the database is away"))
         if fails and moment == "before the commit":
             raise away
-        if is_last and job.owner is not None:
-            job.owner.is_committing_last = True
-        token = _RUNNING.set(job.owner)
+        _RUNNING.append(job.owner)
         try:
             result = job.run()
         finally:
-            _RUNNING.reset(token)
+            _RUNNING.pop()
         if fails:
             raise away
         return result
 
 
-_RUNNING: ContextVar[Process | None] = ContextVar("running", default=None)
+_RUNNING: list[Process | None] = [None]  # whose job this is: a thread keeps no context
+
+
+def die_now(moment: Moment) -> None:
+    """Let the process whose job this is die in it: before its commit, or once it is committed."""
+    process = _RUNNING[-1]
+    assert process is not None
+    process.last = moment
 
 
 def _count_down(owner: Process | None) -> Moment | None:
@@ -206,13 +212,13 @@ def _count_down(owner: Process | None) -> Moment | None:
 
 @event.listens_for(Pool, "connect")
 def _own(connection: Any, _record: object) -> None:
-    running = _RUNNING.get()
+    running = _RUNNING[-1]
     if running is not None:
         running.connections.append(connection)
 
 
 @event.listens_for(Engine, "commit")
 def _die_before(_connection: Connection) -> None:
-    running = _RUNNING.get()
-    if running is not None and running.is_committing_last:
+    running = _RUNNING[-1]
+    if running is not None and running.last == "before the commit":
         raise Crash
