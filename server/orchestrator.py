@@ -20,6 +20,7 @@ from random import Random
 
 import structlog
 
+from protocol.events import Cause
 from protocol.mechanisms import AnyPlan
 from protocol.messages import RETRY_SECONDS
 from protocol.round import Phase, Waiting, settle
@@ -28,6 +29,7 @@ from secagg.errors import InfeasibleError, RecoveryError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
 from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
+from server.metrics import Metrics
 from server.refusals import Refusal
 from server.store import Store
 from server.store.cohorts import Due
@@ -65,6 +67,7 @@ class Orchestrator:
     now: Callable[[], datetime]
     rng: Random
     pace: Pace = Pace()
+    metrics: Metrics = field(default_factory=Metrics)
     _since: datetime = field(init=False)
     _was_deaf: bool = field(default=False, init=False)  # no database, so nobody was heard
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -134,7 +137,8 @@ class Orchestrator:
                 await self._settle_safely(due)
                 deadlines.append(self._waiting(due).closing)
         for study, number in await self.store.rounds.complete():
-            self._beside((study, number), self._close_round(study, number))
+            self._beside((study, number), "answer", self._close_round(study, number))
+        self.metrics.look((due.waiting for due in waiting), self.now().timestamp())
         return min(deadlines, default=None)
 
     def _notice(self, waiting: tuple[Due, ...]) -> None:
@@ -146,20 +150,25 @@ class Orchestrator:
                 study, _ = before or after or ("", None)
                 self.watch.ring(cohort_bell(cohort), study_bell(study))
             if after is None:  # it is over, so what was said in it is needed no more
-                self._beside(("forget", cohort), self.store.cohorts.forget(cohort))
+                self._beside(("forget", cohort), "forget", self.store.cohorts.forget(cohort))
         self._seen = now
 
-    def _beside(self, key: object, work: Coroutine[object, object, None]) -> None:
+    def _beside(self, key: object, kind: str, work: Coroutine[object, object, None]) -> None:
         if key in self._busy:
             work.close()
             return
-        task = asyncio.create_task(self._guarded(key, work))
+        task = asyncio.create_task(self._guarded(key, kind, work))
         self._busy[key] = task
 
-    async def _guarded(self, key: object, work: Coroutine[object, object, None]) -> None:
+    async def _guarded(self, key: object, kind: str, work: Coroutine[object, object, None]) -> None:
         try:
-            async with self._room:
-                await work
+            with self.metrics.work.labels(kind, "waiting").track_inprogress():
+                await self._room.acquire()
+            try:
+                with self.metrics.working(kind):
+                    await work
+            finally:
+                self._room.release()
             self.wake()
         except UNAVAILABLE as error:
             _log.warning("database unavailable", error=type(error).__name__)
@@ -176,7 +185,7 @@ class Orchestrator:
             raise
         except Exception:
             _log.exception("cohort failed", **_names(due))
-            await self._fail(due, _INTERNAL)
+            await self._fail(due, Cause.INTERNAL, _INTERNAL)
 
     async def _settle(self, due: Due) -> None:
         """Do with one cohort what the table of phases says."""
@@ -189,11 +198,11 @@ class Orchestrator:
                 f"{waiting.heard} of {waiting.expected} {_WHAT[phase]} in time, "
                 f"where {waiting.quorum} are needed"
             )
-            await self._fail(due, reason, waiting.heard)
+            await self._fail(due, Cause.TOO_FEW, reason, waiting.heard)
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(due)
         elif phase is Phase.UNMASKING:
-            self._beside(due.id, self._sum(due))
+            self._beside(due.id, "sum", self._sum(due))
         else:
             moved = await self.store.cohorts.move(
                 due.id, phase, settled, self._deadline(due, settled)
@@ -220,15 +229,15 @@ class Orchestrator:
         try:
             await asyncio.to_thread(parameters, due.enrolled, due.assumptions)
         except InfeasibleError as error:
-            await self._fail(due, str(error), due.waiting.heard)
+            await self._fail(due, Cause.INFEASIBLE, str(error), due.waiting.heard)
             return
         deadline = self._deadline(due, Phase.SHARING)
         moved = await self.store.cohorts.close_enrolling(due.id, due.enrolled, deadline)
         self._moved(due, Phase.SHARING, moved)
 
-    async def _fail(self, due: Due, reason: str, heard: int | None = None) -> None:
-        if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard):
-            _log.warning("cohort failed", reason=reason, **_names(due))
+    async def _fail(self, due: Due, cause: Cause, reason: str, heard: int | None = None) -> None:
+        if await self.store.cohorts.fail(due.id, due.waiting.phase, reason, heard, cause):
+            _log.warning("cohort failed", cause=cause.value, reason=reason, **_names(due))
             self.watch.ring(cohort_bell(due.id), study_bell(due.study))
         self.wake()
 
@@ -240,15 +249,16 @@ class Orchestrator:
             raise
         except RecoveryError as error:
             await self._blame(due, error.blamed)
-            await self._fail(due, str(error))
+            await self._fail(due, Cause.UNRECOVERABLE, str(error))
         except PoisonedError as error:
             await self._blame(due, error.blamed)
-            await self._fail(due, f"its sum is not one of honest vectors: {error}")
+            reason = f"its sum is not one of honest vectors: {error}"
+            await self._fail(due, Cause.POISONED, reason)
         except Refusal:  # stopped, or summed by another process: bodies are gone already
             _log.info("cohort over before its sum was made", **_names(due))
         except Exception:
             _log.exception("cohort not summed", **_names(due))
-            await self._fail(due, _INTERNAL)
+            await self._fail(due, Cause.INTERNAL, _INTERNAL)
         else:
             await self._blame(due, found.blamed)
             moved = await self.store.cohorts.finish(due.id, found.total)
@@ -258,6 +268,7 @@ class Orchestrator:
         if dealers:
             _log.warning("false shares dealt", slots=sorted(dealers), **_names(due))
             await self.store.cohorts.blame(due.id, dict.fromkeys(dealers, _FALSE_DEALER))
+            self.metrics.blamed.inc(len(dealers))
 
     async def _close_round(self, study: str, number: int) -> None:
         """Decode the sum of a round's cohorts, keep the answer, open the next round."""

@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from server import migrations
 from server.database import Database
 from server.frozen import Frozen
+from server.metrics import Metrics
 from server.orchestrator import Orchestrator, Pace
 from server.settings import Settings
 from server.store import Store, open_store
@@ -28,6 +29,7 @@ class Service:
     frozen: Frozen
     watch: Watch
     orchestrator: Orchestrator
+    metrics: Metrics
 
 
 @asynccontextmanager
@@ -39,17 +41,18 @@ async def run_service(
     Raises:
         SchemaTooNewError: if a newer program made the database.
     """
-    database = Database(settings.database_url, settings.busy_timeout)
+    metrics = Metrics()
+    database = Database(settings.database_url, settings.busy_timeout, metrics)
     try:
         await migrations.upgrade(database)
         store = open_store(database, now, rng)
         watch = Watch()
         pace = Pace(poll=settings.poll_seconds, rest=settings.pace_seconds)
-        orchestrator = Orchestrator(store, watch, now, rng, pace)
+        orchestrator = Orchestrator(store, watch, now, rng, pace, metrics)
         await orchestrator.resume()  # before a device hears that a deadline has passed
         ticker = asyncio.create_task(orchestrator.run())
         try:
-            yield Service(settings, store, Frozen(store), watch, orchestrator)
+            yield Service(settings, store, Frozen(store), watch, orchestrator, metrics)
         finally:
             watch.release()
             ticker.cancel()

@@ -3,7 +3,7 @@
 Saying a thing twice is the same as saying it once. Nothing is acknowledged before it is
 committed. Whoever moves something names the state it saw, and is told whether it was still
 there, so any number of servers may try. Where a transaction locks several rows, it does so
-in one order: population, study, round, cohort.
+in one order: population, study, round, cohort, and the feed of events last.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from random import Random
 from server.database import Database
 from server.store.answers import Answers
 from server.store.cohorts import Cohorts
+from server.store.events import Events
 from server.store.messages import Messages
 from server.store.participants import Participants
 from server.store.populations import Populations
@@ -35,6 +36,7 @@ class Store:
     reports: Reports
     answers: Answers
     populations: Populations
+    events: Events
 
 
 def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> Store:
@@ -49,4 +51,5 @@ def open_store(database: Database, now: Callable[[], datetime], rng: Random) -> 
         Reports(database, now),
         Answers(database),
         Populations(database, now),
+        Events(database),
     )

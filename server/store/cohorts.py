@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
+from protocol.events import Cause, EventKind
 from protocol.mechanism import Terms
 from protocol.messages import Timeouts
 from protocol.round import Phase, Waiting
 from secagg.parameters import Assumptions
 from server.database import BusyError, Database, reading, writing
 from server.schema import Cohort, Message, Participant, Study
+from server.store.events import tell
 from server.store.opening import entry
 from server.store.views import KIND
 
@@ -65,7 +67,7 @@ class Cohorts:
         row = _lock(session, cohort, Phase.ENROLLING)
         if row is None or row.enrolled != enrolled:
             return False
-        self._enter(row, Phase.SHARING, row.enrolled, deadline)
+        enter(session, row, Phase.SHARING, row.enrolled, self.now(), deadline)
         return True
 
     async def move(self, cohort: int, seen: Phase, to: Phase, deadline: datetime) -> bool:
@@ -93,16 +95,23 @@ class Cohorts:
         row = _lock(session, cohort, seen)
         if row is None:
             return False
-        self._enter(row, to, _heard(session, row), deadline)
+        enter(session, row, to, heard_in(session, row), self.now(), deadline)
         return True
 
-    async def fail(self, cohort: int, seen: Phase, reason: str, heard: int | None = None) -> bool:
+    async def fail(
+        self,
+        cohort: int,
+        seen: Phase,
+        reason: str,
+        heard: int | None = None,
+        cause: Cause = Cause.INTERNAL,
+    ) -> bool:
         """Fail for `reason`; False if somebody moved it on or, given `heard`, was heard since.
 
         Raises:
             BusyError: as `move`.
         """
-        return await self._fail(cohort, seen, reason, heard, self.now())
+        return await self._fail(cohort, seen, (reason, cause), heard, self.now())
 
     @writing
     def blame(self, session: Session, cohort: int, culprits: Mapping[int, str]) -> None:
@@ -117,7 +126,7 @@ class Cohorts:
         session: Session,
         cohort: int,
         seen: Phase,
-        reason: str,
+        why: tuple[str, Cause],
         heard: int | None,
         decided: datetime,
     ) -> bool:
@@ -125,11 +134,11 @@ class Cohorts:
         row = _lock(session, cohort, seen)
         if row is None:
             return False
-        frozen = _heard(session, row)
+        frozen = heard_in(session, row)
         if heard not in (None, frozen):
             return False
-        row.failure = reason
-        self._enter(row, Phase.FAILED, frozen, row.deadline)
+        row.failure, cause = why
+        enter(session, row, Phase.FAILED, frozen, self.now(), cause=cause)
         return True
 
     def _refuse_stale(self, decided: datetime) -> None:
@@ -143,13 +152,8 @@ class Cohorts:
         if row is None:
             return False
         row.sum = total
-        self._enter(row, Phase.SUMMED, _heard(session, row), row.deadline)
+        enter(session, row, Phase.SUMMED, heard_in(session, row), self.now())
         return True
-
-    def _enter(self, row: Cohort, phase: Phase, heard: int, deadline: datetime) -> None:
-        closed = row.history[-1] | {"heard": heard}
-        row.history = [*row.history[:-1], closed, entry(phase, self.now())]
-        row.phase, row.deadline = phase, deadline
 
     async def resume(self) -> int:
         """Give what waited while no server ran its time back; return how many cohorts.
@@ -241,7 +245,40 @@ def _lock(session: Session, cohort: int, seen: Phase) -> Cohort | None:
     return session.scalar(query.with_for_update())
 
 
-def _heard(session: Session, row: Cohort) -> int:
+def enter(
+    session: Session,
+    row: Cohort,
+    phase: Phase,
+    heard: int,
+    now: datetime,
+    deadline: datetime | None = None,
+    *,
+    cause: Cause | None = None,
+) -> None:
+    """Move a locked cohort on to `phase`, now that so many were `heard`, and tell of it."""
+    before, closed = row.phase, row.history[-1] | {"heard": heard}
+    seconds = (now - datetime.fromisoformat(closed["entered"])).total_seconds()
+    expected = row.history[-2]["heard"] if len(row.history) > 1 else None
+    row.history = [*row.history[:-1], closed, entry(phase, now)]
+    row.phase, row.deadline = phase, deadline or row.deadline
+    tell(
+        session,
+        row.study,
+        EventKind.COHORT_FAILED if phase is Phase.FAILED else EventKind.COHORT_MOVED,
+        now,
+        round=row.round,
+        cohort=row.number,
+        before=before,
+        phase=phase,
+        heard=heard,
+        expected=expected,
+        seconds=max(seconds, 0.0),
+        cause=cause,
+        reason=row.failure,
+    )
+
+
+def heard_in(session: Session, row: Cohort) -> int:
     """Return how many were heard in the present phase of a locked cohort: nobody else will."""
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from protocol.events import EventKind
 from protocol.mechanism import Answer, Estimate, Plan, Terms
 from protocol.mechanisms import AnyPlan, parse_plan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
@@ -16,6 +17,7 @@ from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Message, Participant, Round
 from server.store.answers import keep_tally
+from server.store.events import tell
 from server.store.opening import insert_round
 from server.store.studies import find_study
 from server.store.views import KIND, cohort_view, round_view, study_view
@@ -126,6 +128,8 @@ class Rounds:
         else:
             row.round = plan.round
             insert_round(session, study_view(row), plan, self.now())
+        if row.state != "running":
+            tell(session, study, EventKind.STUDY_ENDED, self.now(), state=row.state)
         return study_view(row)
 
     def _close(self, session: Session, study: str, number: int, outcome: Outcome) -> bool:
@@ -146,12 +150,37 @@ class Rounds:
             Cohort.number.in_(outcome.left_out),
         )
         session.execute(update(Cohort).where(*left_out).values(failure=_LEFT_OUT))
-        if parse_plan(session.get_one(Round, (study, number)).plan).question.withholds:
+        plan = parse_plan(session.get_one(Round, (study, number)).plan)
+        if plan.question.withholds:
             every = (Cohort.study == study, Cohort.round == number)
             session.execute(update(Cohort).where(*every).values(sum=None))
         if answer is not None:
             keep_tally(session, study, answer.tally, outcome.heavy)
+        self._tell(session, study, number, outcome, getattr(plan, "t", None))
         return True
+
+    def _tell(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        outcome: Outcome,
+        threshold: float | None,
+    ) -> None:
+        for cohort in sorted(outcome.left_out):
+            facts = {"round": number, "cohort": cohort}
+            tell(session, study, EventKind.COHORT_LEFT_OUT, self.now(), **facts)
+        tell(
+            session,
+            study,
+            EventKind.ROUND_CLOSED,
+            self.now(),
+            round=number,
+            state=outcome.state,
+            participants=outcome.participants,
+            threshold=threshold,
+            found=None if outcome.answer is None else len(outcome.heavy),
+        )
 
 
 def _views(session: Session, rows: Sequence[Round]) -> tuple[RoundView, ...]:

@@ -1,7 +1,7 @@
 """Studies: created, listed, started and stopped."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -9,6 +9,7 @@ from random import Random
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
+from protocol.events import Cause, EventKind
 from protocol.hashed import Hashed
 from protocol.mechanisms import (
     MECHANISMS,
@@ -29,6 +30,8 @@ from secagg.parameters import MOST_HOLDERS
 from server.database import Database, reading, writing
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Round, Study
+from server.store.cohorts import enter, heard_in
+from server.store.events import tell
 from server.store.opening import insert_round
 from server.store.populations import afford, ledger_of
 from server.store.views import study_view
@@ -140,6 +143,7 @@ class Studies:
             return None
         session.add(study)
         session.flush()
+        tell(session, study.id, EventKind.STUDY_CREATED, self.now())
         if plan is not None:
             self._open_first(session, study, plan)
         return study_view(study)
@@ -159,6 +163,7 @@ class Studies:
 
     def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
+        tell(session, study.id, EventKind.STUDY_STARTED, self.now())
         insert_round(session, study_view(study), plan, self.now())
 
     @reading
@@ -212,21 +217,31 @@ class Studies:
         row = find_study(session, study, lock=True)
         if row.state in ("created", "running"):
             row.state = "stopped"
-            self._fail_running(session, study)
+            cohorts = self._lock_running(session, study)
             if parse_question(row.question).withholds:  # there will be no answer to forget them
                 sums = update(Cohort).where(Cohort.study == study).values(sum=None)
                 session.execute(sums.execution_options(synchronize_session=False))
+            self._fail_running(session, row, cohorts)
+            tell(session, study, EventKind.STUDY_ENDED, self.now(), state="stopped")
         return study_view(row)
 
-    def _fail_running(self, session: Session, study: str) -> None:
-        running = (Round.study == study, Round.state == "running")
-        session.execute(update(Round).where(*running).values(state="failed", closed=self.now()))
+    def _lock_running(self, session: Session, study: str) -> Sequence[Cohort]:
+        """Return the cohorts of a study that wait, all locked: events are told afterwards."""
         waiting = Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED))
         cohorts = select(Cohort).where(Cohort.study == study, waiting).with_for_update()
-        for cohort in session.scalars(cohorts):
-            cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
-            entered = {"phase": "failed", "entered": self.now().isoformat(), "heard": 0}
-            cohort.history = [*cohort.history, entered]
+        return session.scalars(cohorts).all()
+
+    def _fail_running(self, session: Session, study: Study, cohorts: Sequence[Cohort]) -> None:
+        running = (Round.study == study.id, Round.state == "running")
+        fail = update(Round).where(*running).values(state="failed", closed=self.now())
+        numbers = session.scalars(fail.returning(Round.number)).all()
+        for cohort in cohorts:
+            cohort.failure = _STOPPED
+            heard = heard_in(session, cohort)
+            enter(session, cohort, Phase.FAILED, heard, self.now(), cause=Cause.STOPPED)
+        for number in numbers:
+            facts = {"round": number, "state": "failed"}
+            tell(session, study.id, EventKind.ROUND_CLOSED, self.now(), **facts)
 
 
 def _is_unchanged(session: Session, population: str | None, seen: Ledger | None) -> bool:
