@@ -8,18 +8,22 @@ import socket
 from contextlib import suppress
 from datetime import UTC, datetime
 from random import SystemRandom
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from server import logs, migrations
+from server import logs, migrations, traces
 from server.app import create_app
 from server.database import Database
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as Sdk
 
 _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between phases
 
@@ -56,16 +60,19 @@ def serve(
 
     Every flag has an environment variable, and so have the finer settings:
     BLINDTALLY_BUSY_TIMEOUT, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
-    BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_SHUTDOWN_SECONDS.
+    BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_SHUTDOWN_SECONDS,
+    BLINDTALLY_MAX_EVENT_STREAMS. Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
     """
     settings = _settings(host=host, port=port, database_url=database_url)
     logs.configure(as_json=log == "json", level=log_level)
     _prepare(settings)
-    app = create_app(settings, lambda: datetime.now(UTC), SystemRandom())
+    provider = _traces()
+    app = create_app(settings, lambda: datetime.now(UTC), SystemRandom(), provider)
     listener = _listen(settings)
     config = uvicorn.Config(
         app,
         log_level="warning",
+        log_config=None,  # its lines go where ours go
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
@@ -73,6 +80,8 @@ def serve(
     )
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
         _Server(config, app).run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends what it still has
 
 
 def _settings(**flags: str | int | None) -> Settings:
@@ -84,6 +93,18 @@ def _settings(**flags: str | int | None) -> Settings:
             name = "_".join(str(part) for part in fault["loc"]).upper()
             typer.echo(f"BLINDTALLY_{name}: {fault['msg']}", err=True)
         raise typer.Exit(2) from None
+
+
+def _traces() -> "Sdk | None":
+    """Return where to send traces, if the environment says so; without the extra, say that."""
+    if not traces.is_wanted():
+        return None
+    try:
+        return traces.exporting()
+    except ImportError:
+        why = "pip install 'blindtally[traces]'"
+        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=why)
+        return None
 
 
 def _prepare(settings: Settings) -> None:

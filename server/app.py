@@ -7,11 +7,13 @@ from functools import partial
 from random import Random
 
 from fastapi import FastAPI
+from opentelemetry.trace import TracerProvider
 
-from server import problems
+from server import problems, traces
 from server.api import (
     answers,
     distributions,
+    events,
     health,
     participants,
     populations,
@@ -22,6 +24,8 @@ from server.api import (
 )
 from server.api.openapi import describe
 from server.limits import BodyLimit, LastWord, SafeHeaders
+from server.metrics import Metrics
+from server.observing import Observed
 from server.service import run_service
 from server.settings import Settings
 
@@ -31,28 +35,44 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, now: Callable[[], datetime], rng: Random) -> FastAPI:
+def create_app(
+    settings: Settings,
+    now: Callable[[], datetime],
+    rng: Random,
+    provider: TracerProvider | None = None,
+) -> FastAPI:
     """Return the service; its database is opened when its lifespan starts.
 
-    `rng` makes public seeds, identifiers and graphs: pass the system's randomness.
+    `rng` makes public seeds, identifiers and graphs: pass the system's randomness. `provider`
+    takes the traces; if None, that of the process does, which is none unless somebody sets it.
     """
+    metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with run_service(settings, now, rng) as service:
+        tracer = traces.of_work(provider)
+        async with run_service(settings, now, rng, metrics, tracer) as service:
             app.state.service = service
             yield
 
-    app = FastAPI(title="blindtally", version="1", description=_DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="blindtally",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        telemetry=traces.of_requests(provider),
+    )
     problems.install(app)
     app.add_middleware(
         BodyLimit, most_octets=settings.max_upload_bytes, most_json=settings.max_json_bytes
     )
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
+    app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(SafeHeaders)
     for part in (
         studies,
         rounds,
+        events,
         answers,
         distributions,
         populations,

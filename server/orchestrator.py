@@ -12,13 +12,14 @@ get the time back in which nobody could be heard.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
 import structlog
+from opentelemetry.trace import NoOpTracer, Tracer
 
 from protocol.events import Cause
 from protocol.mechanisms import AnyPlan
@@ -29,6 +30,7 @@ from secagg.errors import InfeasibleError, RecoveryError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
 from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
+from server.logs import concerning
 from server.metrics import Metrics
 from server.refusals import Refusal
 from server.store import Store
@@ -68,6 +70,7 @@ class Orchestrator:
     rng: Random
     pace: Pace = Pace()
     metrics: Metrics = field(default_factory=Metrics)
+    tracer: Tracer = field(default_factory=NoOpTracer)
     _since: datetime = field(init=False)
     _was_deaf: bool = field(default=False, init=False)  # no database, so nobody was heard
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -108,7 +111,8 @@ class Orchestrator:
             if self._was_deaf:
                 await self.resume()
                 self._was_deaf = False
-            return await self.tick()
+            with self.tracer.start_as_current_span("tick", record_exception=False):
+                return await self.tick()
         except UNAVAILABLE as error:
             self._was_deaf = True
             _log.warning("database unavailable", error=type(error).__name__)
@@ -137,7 +141,8 @@ class Orchestrator:
                 await self._settle_safely(due)
                 deadlines.append(self._waiting(due).closing)
         for study, number in await self.store.rounds.complete():
-            self._beside((study, number), "answer", self._close_round(study, number))
+            names: dict[str, str | int] = {"study": study, "round": number}
+            self._beside((study, number), "answer", self._close_round(study, number), names)
         self.metrics.look((due.waiting for due in waiting), self.now().timestamp())
         return min(deadlines, default=None)
 
@@ -153,19 +158,35 @@ class Orchestrator:
                 self._beside(("forget", cohort), "forget", self.store.cohorts.forget(cohort))
         self._seen = now
 
-    def _beside(self, key: object, kind: str, work: Coroutine[object, object, None]) -> None:
+    def _beside(
+        self,
+        key: object,
+        kind: str,
+        work: Coroutine[object, object, None],
+        names: Mapping[str, str | int] | None = None,
+    ) -> None:
         if key in self._busy:
             work.close()
             return
-        task = asyncio.create_task(self._guarded(key, kind, work))
+        task = asyncio.create_task(self._guarded(key, kind, work, names or {}))
         self._busy[key] = task
 
-    async def _guarded(self, key: object, kind: str, work: Coroutine[object, object, None]) -> None:
+    async def _guarded(
+        self,
+        key: object,
+        kind: str,
+        work: Coroutine[object, object, None],
+        names: Mapping[str, str | int],
+    ) -> None:
         try:
             with self.metrics.work.labels(kind, "waiting").track_inprogress():
                 await self._room.acquire()
             try:
-                with self.metrics.working(kind):
+                with (
+                    self.metrics.working(kind),
+                    self.tracer.start_as_current_span(kind, record_exception=False),
+                ):
+                    concerning(**names)
                     await work
             finally:
                 self._room.release()
@@ -202,7 +223,7 @@ class Orchestrator:
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(due)
         elif phase is Phase.UNMASKING:
-            self._beside(due.id, "sum", self._sum(due))
+            self._beside(due.id, "sum", self._sum(due), _names(due))
         else:
             moved = await self.store.cohorts.move(
                 due.id, phase, settled, self._deadline(due, settled)
@@ -284,7 +305,8 @@ class Orchestrator:
             self.watch.ring(study_bell(study))
             return
         try:
-            outcome = await decode_round(self.store, study, plan, tally)
+            with self.tracer.start_as_current_span("decode", record_exception=False):
+                outcome = await decode_round(self.store, study, plan, tally)
         except UNAVAILABLE:
             raise
         except Exception:
@@ -317,5 +339,5 @@ class Orchestrator:
             return plan.following(self.rng)
 
 
-def _names(due: Due) -> dict[str, object]:
+def _names(due: Due) -> dict[str, str | int]:
     return {"study": due.study, "round": due.round, "cohort": due.number}

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from protocol.messages import PROBLEM, Problem, ProblemType
 from server.database import UNAVAILABLE
+from server.logs import concerning
 from server.refusals import Refusal
 
 MEDIA_TYPE = "application/problem+json"
@@ -56,6 +57,7 @@ _OF_STATUS = {
 
 def respond(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:
     """Return `refusal` as a response."""
+    concerning(problem=refusal.kind.value)
     status, title = STATUS[refusal.kind]
     status = refusal.status or status
     problem = Problem(

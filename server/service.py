@@ -9,6 +9,7 @@ from random import Random
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+from opentelemetry.trace import Tracer
 
 from server import migrations
 from server.database import Database
@@ -17,6 +18,7 @@ from server.metrics import Metrics
 from server.orchestrator import Orchestrator, Pace
 from server.settings import Settings
 from server.store import Store, open_store
+from server.streams import Streams
 from server.watch import Watch
 
 
@@ -29,35 +31,44 @@ class Service:
     frozen: Frozen
     watch: Watch
     orchestrator: Orchestrator
+    streams: Streams
     metrics: Metrics
 
 
 @asynccontextmanager
 async def run_service(
-    settings: Settings, now: Callable[[], datetime], rng: Random
+    settings: Settings,
+    now: Callable[[], datetime],
+    rng: Random,
+    metrics: Metrics,
+    tracer: Tracer,
 ) -> AsyncIterator[Service]:
     """Bring the schema up to date, start the ticker, and stop both at the end.
 
     Raises:
         SchemaTooNewError: if a newer program made the database.
     """
-    metrics = Metrics()
     database = Database(settings.database_url, settings.busy_timeout, metrics)
     try:
         await migrations.upgrade(database)
         store = open_store(database, now, rng)
         watch = Watch()
         pace = Pace(poll=settings.poll_seconds, rest=settings.pace_seconds)
-        orchestrator = Orchestrator(store, watch, now, rng, pace, metrics)
+        orchestrator = Orchestrator(store, watch, now, rng, pace, metrics, tracer)
+        streams = Streams(store.events, watch, metrics, settings.max_event_streams)
         await orchestrator.resume()  # before a device hears that a deadline has passed
-        ticker = asyncio.create_task(orchestrator.run())
+        tasks = (
+            asyncio.create_task(orchestrator.run()),
+            asyncio.create_task(streams.run(settings.poll_seconds)),
+        )
         try:
-            yield Service(settings, store, Frozen(store), watch, orchestrator, metrics)
+            yield Service(settings, store, Frozen(store), watch, orchestrator, streams, metrics)
         finally:
             watch.release()
-            ticker.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticker
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
     finally:
         await database.close()
 

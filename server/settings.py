@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(
         default=256 * 2**10, ge=1024, description="The largest JSON body accepted."
     )
+    max_event_streams: int = Field(
+        default=500, ge=1, le=100_000, description="Event streams open at a time, in a process."
+    )
     poll_seconds: float = Field(
         default=1.0, gt=0, le=60, description="The longest time between two looks at the cohorts."
     )

@@ -14,6 +14,7 @@ from protocol.messages import Pending, ProblemType
 from protocol.round import Phase
 from secagg.errors import FaultyParticipantError
 from server.api.parts import ParticipantId
+from server.logs import concerning
 from server.refusals import Refusal, cohort_failed, left_out, malformed
 from server.service import Served, Service
 from server.store.participants import Place, Standing
@@ -39,6 +40,7 @@ async def _place(ticket: Ticket, participant: ParticipantId, service: Served) ->
     place = await service.frozen.place(participant)
     if not compare_digest(place.ticket, ticket):
         raise Refusal(ProblemType.NOT_AUTHORISED, "this is another participant's ticket")
+    concerning(cohort_id=place.cohort)
     return place
 
 

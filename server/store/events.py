@@ -54,7 +54,7 @@ class Events:
     def last(self, session: Session, studies: Collection[str]) -> dict[str, int]:
         """Return the number of the last event of each of `studies`."""
         query = select(Feed.study, Feed.last).where(Feed.study.in_(studies))
-        return dict(session.execute(query).tuples().all())
+        return {row.study: row.last for row in session.execute(query)}
 
 
 def tell(session: Session, study: str, kind: EventKind, at: datetime, **facts: object) -> None:
