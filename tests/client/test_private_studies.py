@@ -1,5 +1,6 @@
 """Studies in which devices take part in every round, hidden by noise or by coins, through ASGI."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -88,6 +89,25 @@ async def test_a_sampled_study_shows_no_sum_and_promises_the_server_nothing(
     assert sights["server"] is None
     assert sights["public"] is not None
     assert sights["public"] < 8
+
+
+async def test_a_sampled_study_tells_no_more_in_its_events_than_its_rounds_show(
+    connect: Connect,
+) -> None:
+    study = await create(connect, mode="sample-threshold", theta=4, probability=0.5, delta=0.5)
+    await play(connect, study)
+    lines = (await get(connect, f"/studies/{study.id}/events")).text.splitlines()
+    said = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert set().union(*said) <= {
+        "id", "study", "kind", "at", "round", "cohort", "before", "phase", "heard", "expected",
+        "seconds", "cause", "reason", "state", "participants", "found",
+    }  # fmt: skip
+    found = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()["heavy_hitters"]
+    closed = [one for one in said if one["kind"] == "round-closed"]
+    assert closed[-1]["found"] == len(found)
+    for one in closed:
+        shown = await get(connect, f"/studies/{study.id}/rounds/{one['round']}")
+        assert shown.json()["participants"] == one["participants"]
 
 
 @pytest.mark.parametrize(

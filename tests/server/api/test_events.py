@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from protocol.events import Cause, Event, EventKind
 from protocol.round import Phase
 from tests.server.conftest import Serve
-from tests.server.harness import STEPS, Served, play, together
+from tests.server.harness import Served, play, together
 from tests.server.listener import Listener, listening
 from tests.server.party import refused
 
@@ -199,31 +199,3 @@ async def test_a_stream_without_news_says_that_it_lives(
     study = await served.create()
     async with listening(served, study) as listener:
         await listener.until(3, text=": ping\n\n: ping\n\n")
-
-
-async def test_a_study_that_suppresses_rare_counts_tells_no_more_than_its_rounds(
-    served: Served,
-) -> None:
-    question = {
-        "mechanism": "triehh",
-        "threshold": 4,
-        "contribution": 1,
-        "domain": {"kind": "alphabet", "characters": "abc", "length": 3},
-        "mode": "sample-threshold",
-        "epsilon": 8,
-        "delta": 0.01,
-    }
-    study = await served.create(question=question)
-    devices = await served.join(study, 6)
-    await together(devices, *STEPS)
-    await served.until_closed(study)
-    async with listening(served, study) as listener:
-        events = await listener.until_over()
-    facts = set().union(*(event.model_dump(exclude_none=True) for event in events))
-    assert facts == {
-        "id", "study", "kind", "at", "round", "cohort", "before", "phase", "heard", "expected",
-        "seconds", "state", "participants", "found",
-    }  # fmt: skip
-    (closed,) = (event for event in events if event.kind is EventKind.ROUND_CLOSED)
-    shown = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
-    assert closed.found == len(shown["heavy_hitters"])
