@@ -48,5 +48,5 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     count = study.terms.cohorts if is_sum else 1
     cohorts = [cohort | {"number": number} for number in range(count)]
     session.execute(insert(Cohort), cohorts)
-    facts = {"round": plan.round, "threshold": getattr(plan, "t", None)}
+    facts = {"round": plan.round, "threshold": plan.t}
     tell(session, study.id, EventKind.ROUND_OPENED, now, **facts)

@@ -156,7 +156,7 @@ class Rounds:
             session.execute(update(Cohort).where(*every).values(sum=None))
         if answer is not None:
             keep_tally(session, study, answer.tally, outcome.heavy)
-        self._tell(session, study, number, outcome, getattr(plan, "t", None))
+        self._tell(session, study, number, outcome, plan.t)
         return True
 
     def _tell(

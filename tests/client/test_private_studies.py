@@ -100,7 +100,7 @@ async def test_a_sampled_study_tells_no_more_in_its_events_than_its_rounds_show(
     said = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert set().union(*said) <= {
         "id", "study", "kind", "at", "round", "cohort", "before", "phase", "heard", "expected",
-        "seconds", "cause", "reason", "state", "participants", "found",
+        "seconds", "cause", "reason", "state", "participants", "threshold", "found",
     }  # fmt: skip
     found = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()["heavy_hitters"]
     closed = [one for one in said if one["kind"] == "round-closed"]

@@ -117,7 +117,7 @@ async def test_applications_in_one_process_count_apart(serve: Serve, postgres_ur
 
 
 def test_the_document_lists_every_metric_and_no_other() -> None:
-    rows = re.findall(r"^\| `(blindtally_\w+)` \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(blindtally_\w+)` \|([^|]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     listed = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
     exported = {}
     for family in Metrics().registry.collect():
