@@ -5,7 +5,7 @@ from typing import Any, Final
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
-from protocol.messages import Join, PopulationRequest, StudyRequest
+from protocol.messages import Enrolment, Join, PopulationRequest, StudyRequest
 from protocol.privacy.ledger import Budget
 from protocol.public import Public
 
@@ -20,10 +20,12 @@ _STUDY = StudyRequest(
 )
 _POPULATION = PopulationRequest(budget=Budget(epsilon=4, delta=1e-6))
 _JOIN = Join(identity="1f" * 32, mask_key="2e" * 32, seal_key="3d" * 32, signature="4c" * 64)
+_ENROLMENT = Enrolment(identity="1f" * 32, credential="5b" * 32, signature="4c" * 64)
 _EXAMPLES: Final[dict[str, Public]] = {
     "StudyRequest": _STUDY,
     "PopulationRequest": _POPULATION,
     "Join": _JOIN,
+    "Enrolment": _ENROLMENT,
 }
 
 

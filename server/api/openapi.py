@@ -32,7 +32,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path.startswith("/v1/"):
-                operation["responses"] |= problems(401, 403, 429) | operation["responses"]
+                strangers = {str(status): what for status, what in problems(401, 403, 429).items()}
+                operation["responses"] = strangers | operation["responses"]
             _describe_problems(operation["responses"])
             _describe_credential(path, operation)
             _give_example(operation)

@@ -162,7 +162,7 @@ async def test_the_clock_of_a_server_closes_nothing(
     for name, module in list(sys.modules.items()):
         if name.startswith("server.") and getattr(module, "datetime", None) is datetime:
             monkeypatch.setattr(module, "datetime", Jumped)
-    app = create_app(Settings(database_url=postgres_url), None, Random(os.getpid()))
+    app = create_app(Settings(database_url=postgres_url, open=True), None, Random(os.getpid()))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -38,7 +38,7 @@ CHECKS = [
     checks.negative_data_rejection,
     checks.missing_required_header,
 ]
-_SETTINGS = Settings(database_url="sqlite:///unused.db")
+_SETTINGS = Settings(database_url="sqlite:///unused.db", open=True)
 _DOCUMENT = create_app(_SETTINGS, lambda: NOON, Random(0)).openapi()
 _CREATION = {"path": "/v1/studies", "method": "POST"}
 schema = schemathesis.openapi.from_dict(_DOCUMENT)
@@ -55,7 +55,9 @@ class Loop:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         url = f"sqlite:///{folder}/contract.db"
-        settings = Settings(database_url=url, max_json_bytes=20_000, max_upload_bytes=50_000)
+        settings = Settings(
+            database_url=url, max_json_bytes=20_000, max_upload_bytes=50_000, open=True
+        )
         self._app = create_app(settings, Clock(), Random(1))
         self._lifespan = self._app.router.lifespan_context(self._app)
         self._await(self._lifespan.__aenter__())

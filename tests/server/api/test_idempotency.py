@@ -59,9 +59,9 @@ async def test_without_a_key_or_by_another_each_request_is_a_study_of_its_own(
 
 
 async def test_first_uses_at_the_same_time_create_one_study(
-    serve: Serve, database_url: str
+    serve: Serve, postgres_url: str
 ) -> None:
-    async with serve(database_url) as one, serve(database_url) as other:
+    async with serve(postgres_url) as one, serve(postgres_url) as other:
         answers = await asyncio.gather(*(create(served) for served in (one, other) * 4))
         assert {answer.status_code for answer in answers} == {201}
         assert {answer.content for answer in answers} == {answers[0].content}

@@ -30,7 +30,7 @@ class Host:
         self.loop: Loop | None = None
         self.rng = Random()
         quick: dict[str, Any] = {"poll_seconds": 1.0, "pace_seconds": 0}
-        self.app = create_app(Settings(database_url=url, **quick), self._now, self.rng)
+        self.app = create_app(Settings(database_url=url, open=True, **quick), self._now, self.rng)
 
     def _now(self) -> datetime:
         assert self.loop is not None
