@@ -46,7 +46,8 @@ class Service:
 
     def retry_after(self, least: int = 1) -> int:
         """Return in how many seconds one who is sent away is to come back."""
-        return self.pacing.seconds(self.watch.waiting, least)
+        waiting = max(self.watch.waiting - self.streams.count, 0)  # who listens does not come back
+        return self.pacing.seconds(waiting, least)
 
 
 @asynccontextmanager

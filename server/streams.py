@@ -1,9 +1,10 @@
 """Event streams: each sends what happens in one study as it happens, to whoever listens.
 
 A stream reads rows after the last that it sent and waits for the study's bell; between two
-readings it holds no connection to the database. What other servers wrote rings here as well,
-at the next look at how many events each study has that somebody follows. There are so many
-streams at most: each is a connection of its own, for hours.
+readings it holds no connection to the database. What other servers wrote rings here as well: at
+once if the database tells of it (`server/listener.py`), and in any case at the next look at how
+many events each study has that somebody follows. There are so many streams at most: each is a
+connection of its own, for hours.
 """
 
 import asyncio
@@ -36,6 +37,11 @@ class Streams:
         self._followed: Counter[str] = Counter()
         self._last: dict[str, int] = {}
 
+    @property
+    def count(self) -> int:
+        """Return how many are open."""
+        return self._followed.total()
+
     @contextmanager
     def open(self, study: str) -> Iterator[None]:
         """Take a place for one stream.
@@ -43,7 +49,7 @@ class Streams:
         Raises:
             Refusal: if all are taken.
         """
-        if self._followed.total() >= self._most:
+        if self.count >= self._most:
             detail = f"{self._most} event streams are open here, and no more may be: try again"
             raise Refusal(ProblemType.UNAVAILABLE, detail)
         self._followed[study] += 1

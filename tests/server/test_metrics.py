@@ -4,12 +4,17 @@ import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
+from protocol.events import EventKind
+from server import migrations
 from server.database import Database
 from server.metrics import Metrics
+from server.store.events import Events, tell
 from tests.server.conftest import Serve
-from tests.server.harness import Served, play, together
+from tests.server.harness import NOON, Served, play, together
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
 
@@ -27,13 +32,12 @@ async def scrape(served: Served) -> dict[tuple[str, tuple[str, ...]], float]:
     }  # fmt: skip
 
 
-async def test_a_round_with_losses_is_counted(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
-        study = await served.create()
-        await play(served, study, lost=((), (1,), (), (3,)))
-        await served.until_closed(study)
-        await served.tick()
-        seen = await scrape(served)
+async def test_a_round_with_losses_is_counted(served: Served) -> None:
+    study = await served.create()
+    await play(served, study, lost=((), (1,), (), (3,)))
+    await served.until_closed(study)
+    await served.tick()
+    seen = await scrape(served)
     assert seen["devices_heard_total", ("sharing",)] == 6
     assert seen["devices_heard_total", ("masking",)] == 5
     assert seen["devices_lost_total", ("masking", "silent")] == 1
@@ -77,8 +81,8 @@ async def test_requests_are_counted_by_route_and_never_by_path(served: Served) -
     await served.client.get("/v1/nothing/of/this")
     await served.client.get(f"/v1/studies/{study}/rounds/x?after=marmalade")
     answer = await served.client.get("/metrics")
-    for text in (study, device.seat.participant, "nothing", "marmalade"):
-        assert text not in answer.text
+    for said in (study, device.seat.participant, "nothing", "marmalade"):
+        assert said not in answer.text
     seen = await scrape(served)
     count = "http_request_duration_seconds_count"
     assert seen[count, ("GET", "/v1/participants/{participant}/roster", "202")] == 1
@@ -107,6 +111,29 @@ async def test_errors_of_the_database_are_counted(sqlite_url: str) -> None:
     assert value("blindtally_database_errors_total", {"error": "OperationalError"}) == 2
     name = "blindtally_database_transaction_duration_seconds_count"
     assert value(name, {"mode": "read"}) == value(name, {"mode": "write"}) == 1
+
+
+async def test_an_event_counts_once_however_often_its_transaction_is_done(
+    postgres_url: str,
+) -> None:
+    metrics, tries = Metrics(), []
+    database = Database(postgres_url, metrics=metrics)
+    await migrations.upgrade(database)
+
+    def change(session: Session) -> None:
+        tell(session, "ab" * 8, EventKind.STUDY_CREATED, NOON)
+        tries.append(1)
+        if len(tries) < 3:
+            failure = "RAISE EXCEPTION USING ERRCODE = 'serialization_failure'"
+            session.execute(text(f"DO $$ BEGIN {failure}; END $$"))
+
+    await database.write(change)
+    told = await Events(database).after("ab" * 8, 0)
+    await database.close()
+    assert (len(tries), [event.id for event in told]) == (3, [1])
+    value = metrics.registry.get_sample_value
+    assert value("blindtally_events_total", {"kind": "study-created"}) == 1
+    assert value("blindtally_database_errors_total", {"error": "OperationalError"}) == 2
 
 
 async def test_applications_in_one_process_count_apart(serve: Serve, postgres_url: str) -> None:

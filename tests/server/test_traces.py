@@ -23,9 +23,7 @@ async def test_requests_and_work_have_spans_that_name_no_device(
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    settings = Settings(
-        database_url=sqlite_url, poll_seconds=0.05, pace_seconds=0.005, open=True
-    )
+    settings = Settings(database_url=sqlite_url, poll_seconds=0.05, pace_seconds=0.005, open=True)
     app = create_app(settings, clock, Random(1), provider)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -25,9 +25,9 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 async def test_a_stream_tells_a_study_from_its_creation_to_its_end(
-    serve: Serve, database_url: str
+    serve: Serve, postgres_url: str
 ) -> None:
-    async with serve(database_url) as served:
+    async with serve(postgres_url) as served:
         study = await served.create(rounds=2)
         async with listening(served, study) as listener:
             await play(served, study, lost=((), (1,), (), ()))
