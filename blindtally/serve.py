@@ -10,21 +10,25 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from server import logs, migrations
+from server import logs, migrations, traces
 from server.app import create_app
 from server.connection import BoundedProtocol, Bounds
 from server.database import Database
 from server.settings import Settings
 from server.sole import DatabaseInUseError, sole_process
 from server.store.access import Access
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as Sdk
 
 _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between phases
 
@@ -90,7 +94,8 @@ def serve(
     BLINDTALLY_MAX_HEAD_BYTES, BLINDTALLY_MAX_HEAD_FIELDS, BLINDTALLY_HEAD_SECONDS,
     BLINDTALLY_SILENCE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_LEASE_SECONDS,
-    BLINDTALLY_SHUTDOWN_SECONDS.
+    BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
+    OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
     """
     settings = _settings(
         host=host,
@@ -103,12 +108,15 @@ def serve(
     )
     logs.configure(as_json=log == "json", level=log_level)
     _check_access(settings, has_keys=_prepare(settings))
-    app = create_app(settings, None, SystemRandom())
+    provider = _traces()
+    app = create_app(settings, None, SystemRandom(), provider)
     config = _config(app, settings)
     listener = _listen(settings)
     server = _Server(config, app)
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
         server.run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends what it still has
     if not server.started:  # the log says why
         raise typer.Exit(1)
 
@@ -125,6 +133,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds)),
         ws="none",
         log_level="warning",
+        log_config=None,  # its lines go where ours go
         access_log=False,
         server_header=False,
         forwarded_allow_ips=settings.forwarded_allow_ips,
@@ -150,6 +159,18 @@ def _settings(**flags: str | int | Path | None) -> Settings:
             name = "_".join(("blindtally", *map(str, fault["loc"]))).upper()
             typer.echo(f"{name}: {fault['msg']}", err=True)
         raise typer.Exit(2) from None
+
+
+def _traces() -> "Sdk | None":
+    """Return where to send traces, if the environment says so; without the extra, say that."""
+    if not traces.is_wanted():
+        return None
+    try:
+        return traces.exporting()
+    except ImportError:
+        why = "pip install 'blindtally[traces]'"
+        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=why)
+        return None
 
 
 def _check_access(settings: Settings, *, has_keys: bool) -> None:

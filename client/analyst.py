@@ -8,11 +8,13 @@
             print(row.item, row.estimate, row.standard_error)
 
 Every call is one request or a walk over pages, blocks until it is answered, and is repeated
-if the service is out of reach for a moment. `watch` yields a round whenever it has changed.
+if the service is out of reach for a moment. `watch` yields a round whenever it has changed,
+`events` what happens as it happens.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from secrets import token_urlsafe
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,8 +22,10 @@ from urllib.parse import quote
 
 import httpx
 import stamina
+from httpx_sse import EventSource, connect_sse
 
-from client.problems import accept, worth_repeating
+from client.problems import WrongStateError, accept, worth_repeating
+from protocol.events import Event, EventKind
 from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING, AnyQuestion
 from protocol.messages import (
@@ -44,6 +48,7 @@ from protocol.privacy.ledger import Budget, Statement
 from secagg.ring import Ring, Vector
 
 OVER: Final = ("finished", "stopped")
+_PAUSE: Final = 0.2  # seconds, before a stream that broke off is opened again
 _JSON: Final = {"content-type": "application/json"}
 
 
@@ -179,6 +184,47 @@ class Analyst:
             if progress:
                 progress(view)
         return self.study(study)
+
+    def events(self, study: str, after: int = 0) -> Iterator[Event]:
+        """Yield what happens in a study, from the event after number `after` until it ends.
+
+        A stream that breaks off is resumed where it did.
+
+        Raises:
+            NotFoundError: if there is no such study.
+            httpx.TransportError: if the service is out of reach for as long as our patience.
+        """
+        while True:
+            with ExitStack() as stack:
+                try:
+                    source = self._listen(stack, study, after)
+                except WrongStateError:  # it is over, and has told everything
+                    return
+                with suppress(httpx.TransportError):  # it broke off: what is retried is opening it
+                    for said in source.iter_sse():
+                        if not said.data:  # how soon to come back, and no event
+                            continue
+                        told = Event.model_validate_json(said.data)
+                        after = told.id
+                        yield told
+                        if told.kind is EventKind.STUDY_ENDED:
+                            return
+            time.sleep(_PAUSE)
+
+    def _listen(self, stack: ExitStack, study: str, after: int) -> EventSource:
+        """Return the stream of the events after number `after`; it ends with `stack`."""
+        path, headers = f"/studies/{quote(study, safe='')}/events", {"Last-Event-ID": str(after)}
+        for attempt in stamina.retry_context(
+            worth_repeating, attempts=None, timeout=self._patience, wait_max=RETRY_SECONDS
+        ):
+            with attempt:
+                opened = connect_sse(self._http, "GET", path, headers=headers)
+                source = stack.enter_context(opened)
+                if not source.response.is_success:
+                    source.response.read()
+                accept(source.response)
+                return source
+        raise AssertionError("the last attempt returns or raises")
 
     def heavy_hitters(self, study: str) -> list[HeavyHitter]:
         """Return the items found so far, the most frequent first."""

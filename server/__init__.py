@@ -14,6 +14,8 @@ Reading order:
     problems.py       every refusal as problem+json
     limits.py         what is refused before it is read: bodies too large, or too slow
     connection.py     the same of heads, and of what is no HTTP
+    observing.py      what is kept of a request; metrics.py, logs.py, traces.py: where it goes
+    streams.py        who follows a study's events, and what wakes them
     api/              the paths under /v1, thin: read, ask the store, answer
     app.py            joins the parts; settings.py what an operator may choose
 

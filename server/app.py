@@ -7,12 +7,14 @@ from functools import partial
 from random import Random
 
 from fastapi import FastAPI
+from opentelemetry.trace import TracerProvider
 
-from server import problems
+from server import problems, traces
 from server.api import (
     access,
     answers,
     distributions,
+    events,
     health,
     participants,
     populations,
@@ -24,6 +26,8 @@ from server.api import (
 from server.api.openapi import describe
 from server.doorkeeper import Doorkeeper
 from server.limits import BodyLimit, LastWord, SafeHeaders
+from server.metrics import Metrics
+from server.observing import Observed
 from server.service import run_service
 from server.settings import Settings
 
@@ -33,20 +37,34 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, clock: Callable[[], datetime] | None, rng: Random) -> FastAPI:
+def create_app(
+    settings: Settings,
+    clock: Callable[[], datetime] | None,
+    rng: Random,
+    provider: TracerProvider | None = None,
+) -> FastAPI:
     """Return the service; its database is opened when its lifespan starts.
 
     Tests have a `clock` of theirs; None is the database's. `rng` makes public seeds,
-    identifiers and graphs: pass the system's randomness.
+    identifiers and graphs: pass the system's randomness. `provider` takes the traces; if None,
+    that of the process does, which is none unless somebody sets it.
     """
+    metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with run_service(settings, clock, rng) as service:
+        tracer = traces.of_work(provider)
+        async with run_service(settings, clock, rng, metrics, tracer) as service:
             app.state.service = service
             yield
 
-    app = FastAPI(title="blindtally", version="1", description=_DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="blindtally",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        telemetry=traces.of_requests(provider),
+    )
     problems.install(app)
     app.add_middleware(
         BodyLimit,
@@ -57,10 +75,12 @@ def create_app(settings: Settings, clock: Callable[[], datetime] | None, rng: Ra
     )
     app.add_middleware(Doorkeeper)
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
+    app.add_middleware(Observed, metrics=metrics)  # sees what the doorkeeper refuses
     app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
     for part in (
         studies,
         rounds,
+        events,
         answers,
         distributions,
         populations,

@@ -28,7 +28,7 @@ class Right(StrEnum):
 
     READ = "read"  # see studies, answers, ledgers
     WRITE = "write"  # create, start and stop studies; create populations
-    OPERATE = "operate"  # see the audit trail
+    OPERATE = "operate"  # see the audit trail, and metrics
     TAKE_PART = "take-part"  # as a device
 
 

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from math import ceil
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import stamina
 from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
@@ -42,10 +42,13 @@ from sqlalchemy.exc import (
     InterfaceError,
     InternalError,
     OperationalError,
+    SQLAlchemyError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
+from protocol.events import Event
+from server.metrics import Metrics
 from server.schema import Utc
 
 P = ParamSpec("P")
@@ -60,6 +63,7 @@ _DRIVERS = {
 }
 _FIRST_SECONDS = 5.0  # to wait for whoever makes the same database file
 _IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
+_TOLD = "told"  # the events of a transaction, in its session
 _READERS = 6  # threads; they wait for the database, not for the processor
 _WRITERS = 10  # threads for PostgreSQL, whose writers wait for one another's commits
 _TRIES = 5  # at a transaction that others make PostgreSQL take back
@@ -109,8 +113,10 @@ class Database:
         url: str,
         busy_timeout: float = 5.0,
         clock: Callable[[], datetime] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.url = parse_url(url)
+        self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._clock = clock
         if clock is None and self.is_sqlite:
@@ -156,7 +162,11 @@ class Database:
         """Return the answer to `question`, asked in one transaction that changes nothing."""
 
         def ask() -> T:
-            with _passing_errors(), Session(self.engine, expire_on_commit=False) as session:
+            with (
+                self._counted("read"),
+                _passing_errors(),
+                Session(self.engine, expire_on_commit=False) as session,
+            ):
                 return question(session)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
@@ -171,12 +181,15 @@ class Database:
         last = monotonic() + self._patience
 
         def commit() -> T:
-            if monotonic() > last:
-                raise BusyError("the database is busy with other writers")
             for attempt in stamina.retry_context(on=_is_taken_back, attempts=_TRIES, wait_max=1.0):
-                with attempt, _passing_errors(), self._begin() as session:
-                    return change(session)
-            raise AssertionError  # the last attempt returns or raises
+                with attempt, self._counted("write"), _passing_errors():
+                    if monotonic() > last:
+                        raise BusyError("the database is busy with other writers")
+                    with self._begin() as session:
+                        answer = change(session)
+            for told in session.info.get(_TOLD, ()):  # only by the attempt that was committed
+                self.metrics.count(told)
+            return answer
 
         return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
 
@@ -185,11 +198,26 @@ class Database:
         with Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
+    @contextmanager
+    def _counted(self, mode: Literal["read", "write"]) -> Iterator[None]:
+        """Count a transaction, and its error if the database has one."""
+        with self.metrics.transactions.labels(mode).time():
+            try:
+                yield
+            except (SQLAlchemyError, BusyError) as error:
+                self.metrics.database_errors.labels(type(error).__name__).inc()
+                raise
+
     async def close(self) -> None:
         """Finish what was begun, and close every connection."""
         for threads in (self._readers, self._writers):
             await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
         self.engine.dispose()
+
+
+def once_committed(session: Session, event: Event) -> None:
+    """Have `event` counted once the transaction is committed; never if it is taken back."""
+    session.info.setdefault(_TOLD, []).append(event)
 
 
 class _Book(Protocol):

@@ -136,7 +136,10 @@ def _log_complaints(cohort: int, reveals: dict[int, Reveal]) -> None:
     pairs = sorted((owner, slot) for slot, reveal in reveals.items() for owner in reveal.faulty)
     if pairs:
         _log.warning(
-            "shares did not open", cohort=cohort, pairs=len(pairs), owners_holders=pairs[:_SHOWN]
+            "shares did not open",
+            cohort_id=cohort,
+            pairs=len(pairs),
+            owners_holders=pairs[:_SHOWN],
         )
 
 

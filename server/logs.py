@@ -1,13 +1,19 @@
 """Logs: one line an event, to standard error, with names of things and never their secrets.
 
-Tracebacks are plain: those that show local variables would show what is being unmasked.
+Lines that belong to a request say its id, and the study, round and cohort where these are known.
+Tracebacks are plain: those that show local variables would show what is being unmasked. What
+libraries say goes the same way, from warnings on and whatever our own level: the statements and
+rows that a database driver would show hold what devices said.
 """
 
 import logging
 import sys
-from typing import Any
+from typing import Any, Final
 
 import structlog
+from opentelemetry import trace
+
+BOUND: Final = ("request_id", "trace_id", "study", "round", "cohort", "cohort_id", "problem")
 
 
 def configure(*, as_json: bool, level: str = "info") -> None:
@@ -19,14 +25,35 @@ def configure(*, as_json: bool, level: str = "info") -> None:
     ]
     if as_json:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    first: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        processors=[*first, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*first, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+
+
+def concerning(**names: str | int) -> None:
+    """Have all further lines of this task, and its trace, say what they are about.
+
+    `names` are among `BOUND`.
+    """
+    span = trace.get_current_span()
+    context = span.get_span_context()
+    span.set_attributes({f"blindtally.{name}": value for name, value in names.items()})
+    traced = {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}
+    structlog.contextvars.bind_contextvars(**names, **traced)

@@ -21,12 +21,15 @@ from random import Random
 from typing import Any
 
 import structlog
+from opentelemetry.trace import NoOpTracer, Tracer
 
+from protocol.events import Cause
 from protocol.round import Phase, Waiting, settle
 from secagg.errors import InfeasibleError
 from secagg.parameters import parameters
 from server.database import UNAVAILABLE
 from server.leases import Holder, process_name
+from server.metrics import Metrics
 from server.presence import Presence
 from server.store import Store
 from server.store.due import Due, Look
@@ -63,6 +66,8 @@ class Orchestrator:
     watch: Watch
     rng: Random
     pace: Pace = Pace()
+    metrics: Metrics = field(default_factory=Metrics)
+    tracer: Tracer = field(default_factory=NoOpTracer)
     presence: Presence = field(init=False)
     _worker: Worker = field(init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -74,7 +79,7 @@ class Orchestrator:
         name = process_name()
         self.presence = Presence(self.store, name)
         holder = Holder(self.store.leases, name, self.pace.lease)
-        self._worker = Worker(self.store, self.watch, self.rng, holder)
+        self._worker = Worker(self.store, self.watch, self.rng, holder, self.metrics, self.tracer)
 
     def wake(self) -> None:
         """Look again soon: something was said."""
@@ -101,7 +106,8 @@ class Orchestrator:
         try:
             if self.presence.is_deaf:
                 await self.resume()
-            return await self.tick()
+            with self.tracer.start_as_current_span("tick", record_exception=False):
+                return await self.tick()
         except UNAVAILABLE as error:
             self.presence.is_deaf = True
             _log.warning("database unavailable", error=type(error).__name__)
@@ -131,7 +137,8 @@ class Orchestrator:
         for study, number in await self.store.rounds.complete():
             work = closing(study, number)
             if not self._is_taken(look, work):
-                self._beside(work.name, self._worker.close_round, study, number)
+                self._beside(work.name, "answer", self._worker.close_round, study, number)
+        self.metrics.look((due.waiting for due in look.due), look.now.timestamp())
         return max((min(ends) - look.now).total_seconds(), 0.0) if ends else None
 
     def _is_taken(self, look: Look, work: Work) -> bool:
@@ -152,21 +159,25 @@ class Orchestrator:
                 study, _ = before or after or ("", None)
                 self.watch.ring(cohort_bell(cohort), study_bell(study))
             if after is None:  # it is over, so what was said in it is needed no more
-                self._beside(f"forget {cohort}", self._worker.forget, cohort)
+                self._beside(f"forget {cohort}", "forget", self._worker.forget, cohort)
         self._seen = now
 
     def _beside(
-        self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
+        self, name: str, kind: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
     ) -> None:
         if name not in self._busy:
-            self._busy[name] = asyncio.create_task(self._guarded(name, work, *of))
+            self._busy[name] = asyncio.create_task(self._guarded(name, kind, work, *of))
 
     async def _guarded(
-        self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
+        self, name: str, kind: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object
     ) -> None:
         try:
-            async with self._room:  # before it is claimed: another process may have room
+            with self.metrics.work.labels(kind, "waiting").track_inprogress():
+                await self._room.acquire()  # before it is claimed: another process may have room
+            try:
                 await work(*of)
+            finally:
+                self._room.release()
         except UNAVAILABLE as error:
             _log.warning("database unavailable", error=type(error).__name__)
         except Exception:
@@ -182,7 +193,7 @@ class Orchestrator:
             raise
         except Exception:
             _log.exception("cohort failed", **names(due))
-            await self._fail(due, INTERNAL)
+            await self._fail(due, Cause.INTERNAL, INTERNAL)
 
     async def _settle(self, due: Due, now: datetime) -> None:
         """Do with one cohort what the table of phases says."""
@@ -195,11 +206,11 @@ class Orchestrator:
                 f"{waiting.heard} of {waiting.expected} {_WHAT[phase]} in time, "
                 f"where {waiting.quorum} are needed"
             )
-            await self._fail(due, reason, waiting.heard)
+            await self._fail(due, Cause.TOO_FEW, reason, waiting.heard)
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(due)
         elif phase is Phase.UNMASKING:
-            self._beside(summing(due.id).name, self._worker.sum, due)
+            self._beside(summing(due.id).name, "sum", self._worker.sum, due)
         else:
             self._moved(due, settled, await self.store.cohorts.move(due, settled))
 
@@ -214,12 +225,12 @@ class Orchestrator:
         try:
             await asyncio.to_thread(parameters, due.enrolled, due.assumptions)
         except InfeasibleError as error:
-            await self._fail(due, str(error), due.waiting.heard)
+            await self._fail(due, Cause.INFEASIBLE, str(error), due.waiting.heard)
             return
         self._moved(due, Phase.SHARING, await self.store.cohorts.close_enrolling(due))
 
-    async def _fail(self, due: Due, reason: str, heard: int | None = None) -> None:
-        if await self.store.cohorts.fail(due, reason, heard):
-            _log.warning("cohort failed", reason=reason, **names(due))
+    async def _fail(self, due: Due, cause: Cause, reason: str, heard: int | None = None) -> None:
+        if await self.store.cohorts.fail(due, reason, heard, cause):
+            _log.warning("cohort failed", cause=cause.value, reason=reason, **names(due))
             self.watch.ring(cohort_bell(due.id), study_bell(due.study))
         self.wake()

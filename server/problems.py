@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from protocol.messages import PROBLEM, Problem, ProblemType
 from server.database import UNAVAILABLE
+from server.logs import concerning
 from server.refusals import Fault, Refusal, malformed_all
 
 MEDIA_TYPE = "application/problem+json"
@@ -67,6 +68,7 @@ def respond(
     refusal: Refusal, headers: Mapping[str, str] | None = None, retry_after: int = RETRY_AFTER
 ) -> Response:
     """Return `refusal` as a response; what passes by itself names `retry_after` seconds."""
+    concerning(problem=refusal.kind.value)
     status, title = STATUS[refusal.kind]
     status = refusal.status or status
     problem = Problem(

@@ -3,6 +3,7 @@
     studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
     studies 1---1 tallies, 1---* heavy_hitters (what the rounds so far say together)
     populations 1---* studies (what they tell of a device together has a budget)
+    studies 1---1 feeds, 1---* events (what happened, as it happened)
     enrolment_tokens 1---* devices; api_keys; audit (who may do what, and who did)
 
 The rows are all there is: a server that starts over continues from them alone. Bodies of
@@ -303,6 +304,31 @@ class StudyTally(Table):
 
     study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     body: Mapped[bytes]
+
+
+class Feed(Table):
+    """How many events a study has told: the last row that a transaction locks.
+
+    It names its study without a foreign key, and so do events: PostgreSQL would lock the study
+    for it, after its cohort, and a stop locks them the other way round.
+    """
+
+    __tablename__ = "feeds"
+
+    study: Mapped[str] = mapped_column(String(64), primary_key=True)
+    last: Mapped[int]
+
+
+class Event(Table):
+    """Something that happened in a study: numbered from 1, without a gap."""
+
+    __tablename__ = "events"
+
+    study: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(32))
+    at: Mapped[datetime]
+    facts: Mapped[dict[str, Any]]
 
 
 class IdempotencyKey(Table):

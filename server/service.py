@@ -5,22 +5,26 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import Annotated, Any, cast
 
 import structlog
 from fastapi import Depends, Request
+from opentelemetry.trace import Tracer
 
 from server import migrations
 from server.database import Database
 from server.doorkeeper import Keeper
 from server.frozen import Frozen
 from server.listener import Listener
+from server.metrics import Metrics
 from server.orchestrator import Orchestrator, Pace
 from server.pacing import Pacing
 from server.settings import Settings
 from server.sole import sole_process
 from server.store import Store, open_store
+from server.streams import Streams
 from server.watch import Watch
 
 _log = structlog.get_logger(__name__)
@@ -35,17 +39,24 @@ class Service:
     frozen: Frozen
     watch: Watch
     orchestrator: Orchestrator
+    streams: Streams
+    metrics: Metrics
     keeper: Keeper
     pacing: Pacing
 
     def retry_after(self, least: int = 1) -> int:
         """Return in how many seconds one who is sent away is to come back."""
-        return self.pacing.seconds(self.watch.waiting, least)
+        waiting = max(self.watch.waiting - self.streams.count, 0)  # who listens does not come back
+        return self.pacing.seconds(waiting, least)
 
 
 @asynccontextmanager
 async def run_service(
-    settings: Settings, clock: Callable[[], datetime] | None, rng: Random
+    settings: Settings,
+    clock: Callable[[], datetime] | None,
+    rng: Random,
+    metrics: Metrics,
+    tracer: Tracer,
 ) -> AsyncIterator[Service]:
     """Bring the schema up to date, start what runs beside requests, and stop it at the end.
 
@@ -55,25 +66,34 @@ async def run_service(
         DatabaseInUseError: if another process serves the same SQLite file.
         SchemaTooNewError: if a newer program made the database.
     """
-    database = Database(settings.database_url, settings.busy_timeout, clock)
+    database = Database(settings.database_url, settings.busy_timeout, clock, metrics)
     try:
         with sole_process(database):
             await migrations.upgrade(database)
             store = open_store(database, rng)
             watch = Watch()
             pace = Pace(settings.poll_seconds, settings.pace_seconds, settings.lease_seconds)
-            orchestrator = Orchestrator(store, watch, rng, pace)
+            orchestrator = Orchestrator(store, watch, rng, pace, metrics, tracer)
+            streams = Streams(store.events, watch, metrics, settings.max_event_streams)
             await orchestrator.resume()  # before a device hears that a deadline has passed
             listener = Listener(database, watch, orchestrator.wake)
-            presence = orchestrator.presence
-            async with _beside(orchestrator.run, listener.run, presence.run):
+            look = partial(streams.run, settings.poll_seconds)
+            async with _beside(orchestrator.run, listener.run, orchestrator.presence.run, look):
                 try:
-                    keeper = Keeper(settings, store.access)
-                    frozen, pacing = Frozen(store), Pacing(rng)
-                    yield Service(settings, store, frozen, watch, orchestrator, keeper, pacing)
+                    yield Service(
+                        settings,
+                        store,
+                        Frozen(store),
+                        watch,
+                        orchestrator,
+                        streams,
+                        metrics,
+                        Keeper(settings, store.access),
+                        Pacing(rng),
+                    )
                 finally:
                     watch.release()
-            await presence.leave()
+            await orchestrator.presence.leave()
     finally:
         await database.close()
 

@@ -49,6 +49,9 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(
         default=256 * 2**10, ge=1024, description="The largest JSON body accepted."
     )
+    max_event_streams: int = Field(
+        default=500, ge=1, le=100_000, description="Event streams open at a time, in a process."
+    )
     max_head_bytes: int = Field(
         default=64 * 2**10, ge=1024, le=2**20, description="The longest head of a request."
     )

@@ -3,24 +3,30 @@
 Each is done under a lease (`server/leases.py`), so by one process at a time, and each ends in
 one transaction that checks the lease: a process that dies in between costs the time of doing
 the work again from the same rows, and one that comes too late publishes nothing. An answer is
-published once, and with it the next round is opened.
+published once, and with it the next round is opened. What the process that has the lease does
+is measured, and makes a span: one that claims in vain does nothing.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
 import structlog
+from opentelemetry.trace import Tracer
 
+from protocol.events import Cause
 from protocol.mechanisms import AnyPlan
 from protocol.tally import Tally
 from secagg.errors import RecoveryError
 from server.database import UNAVAILABLE
 from server.decoding import PoisonedError, decode_round, plan_next, unmask_cohort
 from server.leases import Holder
+from server.logs import concerning
+from server.metrics import Metrics
 from server.refusals import Refusal
 from server.store import Store
 from server.store.due import Due
-from server.store.leases import Lease, StaleLeaseError, closing, forgetting, summing
+from server.store.leases import Lease, StaleLeaseError, Work, closing, forgetting, summing
 from server.store.rounds import Outcome
 from server.watch import Watch, cohort_bell, study_bell
 
@@ -38,15 +44,24 @@ class Worker:
     watch: Watch
     rng: Random
     holder: Holder
+    metrics: Metrics
+    tracer: Tracer
 
     async def sum(self, due: Due) -> None:
         """Take the masks off a cohort's sum and keep it, unless another process does."""
-        await self.holder.do(summing(due.id), lambda lease: self._sum(due, lease))
+        work = summing(due.id)
+        await self._do(work, "sum", lambda lease: self._sum(due, lease), **names(due))
 
     async def close_round(self, study: str, number: int) -> None:
         """Decode a round, keep the answer and open the next, unless another process does."""
         work = closing(study, number)
-        await self.holder.do(work, lambda lease: self._close_round(study, number, lease))
+        await self._do(
+            work,
+            "answer",
+            lambda lease: self._close_round(study, number, lease),
+            study=study,
+            round=number,
+        )
 
     async def forget(self, cohort: int) -> None:
         """Drop the bodies of a cohort that is over, unless another process does."""
@@ -54,7 +69,22 @@ class Worker:
         async def forget(_lease: Lease) -> None:  # done twice is done once: there is no fence
             await self.store.cohorts.forget(cohort)
 
-        await self.holder.do(forgetting(cohort), forget)
+        await self._do(forgetting(cohort), "forget", forget)
+
+    async def _do(
+        self, work: Work, kind: str, action: Callable[[Lease], Awaitable[None]], **names: str | int
+    ) -> None:
+        """Do `action` under a lease, measured and traced from the claim on, if there is one."""
+
+        async def measured(lease: Lease) -> None:
+            with (
+                self.metrics.working(kind),
+                self.tracer.start_as_current_span(kind, record_exception=False),
+            ):
+                concerning(**names)
+                await action(lease)
+
+        await self.holder.do(work, measured)
 
     async def _sum(self, due: Due, lease: Lease) -> None:
         try:
@@ -63,15 +93,16 @@ class Worker:
             raise
         except RecoveryError as error:
             await self._blame(due, error.blamed, lease)
-            await self._give_up(due, str(error), lease)
+            await self._give_up(due, Cause.UNRECOVERABLE, str(error), lease)
         except PoisonedError as error:
             await self._blame(due, error.blamed, lease)
-            await self._give_up(due, f"its sum is not one of honest vectors: {error}", lease)
+            reason = f"its sum is not one of honest vectors: {error}"
+            await self._give_up(due, Cause.POISONED, reason, lease)
         except Refusal:  # stopped meanwhile: bodies are gone already
             _log.info("cohort over before its sum was made", **names(due))
         except Exception:
             _log.exception("cohort not summed", **names(due))
-            await self._give_up(due, INTERNAL, lease)
+            await self._give_up(due, Cause.INTERNAL, INTERNAL, lease)
         else:
             await self._blame(due, found.blamed, lease)
             if await self.store.cohorts.finish(due.id, found.total, lease):
@@ -82,11 +113,12 @@ class Worker:
         if dealers:
             _log.warning("false shares dealt", slots=sorted(dealers), **names(due))
             culprits = dict.fromkeys(dealers, _FALSE_DEALER)
-            await self.store.cohorts.blame(due.id, culprits, lease)
+            count = await self.store.cohorts.blame(due.id, culprits, lease)
+            self.metrics.blamed.inc(count)
 
-    async def _give_up(self, due: Due, reason: str, lease: Lease) -> None:
-        if await self.store.cohorts.give_up(due.id, reason, lease):
-            _log.warning("cohort failed", reason=reason, **names(due))
+    async def _give_up(self, due: Due, cause: Cause, reason: str, lease: Lease) -> None:
+        if await self.store.cohorts.give_up(due.id, reason, cause, lease):
+            _log.warning("cohort failed", cause=cause.value, reason=reason, **names(due))
             self.watch.ring(cohort_bell(due.id), study_bell(due.study))
 
     async def _close_round(self, study: str, number: int, lease: Lease) -> None:
@@ -102,7 +134,8 @@ class Worker:
             self.watch.ring(study_bell(study))
             return
         try:
-            outcome = await decode_round(self.store, study, plan, tally)
+            with self.tracer.start_as_current_span("decode", record_exception=False):
+                outcome = await decode_round(self.store, study, plan, tally)
         except _PASSING:
             raise
         except Exception:
@@ -135,6 +168,6 @@ class Worker:
             return plan.following(self.rng)
 
 
-def names(due: Due) -> dict[str, object]:
+def names(due: Due) -> dict[str, str | int]:
     """Return what the log calls a cohort."""
     return {"study": due.study, "round": due.round, "cohort": due.number}

@@ -1,10 +1,13 @@
-"""Whether the process lives, and whether it can serve."""
+"""Whether the process lives, whether it can serve, and what it measures."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
 
 from protocol.messages import ProblemType
 from server import migrations
 from server.api.parts import problems
+from server.api.rights import needs
+from server.credentials import Right
 from server.refusals import Refusal
 from server.service import Served
 
@@ -31,3 +34,10 @@ async def ready(service: Served) -> dict[str, str]:
         detail = f"the database has schema {found}; {migrations.head()} is needed"
         raise Refusal(ProblemType.UNAVAILABLE, detail)
     return {"status": "ok"}
+
+
+@router.get("/metrics", dependencies=[needs(Right.OPERATE)], include_in_schema=False)
+async def metrics(request: Request, service: Served) -> Response:
+    """Return what this process measures, in the form that Prometheus asks for."""
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(service.metrics.registry), media_type=media_type)

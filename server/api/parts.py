@@ -6,6 +6,7 @@ from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
 
 from server.limits import OCTETS, check_media_type
+from server.logs import concerning
 from server.refusals import not_found
 
 _LONGEST_ID = 64
@@ -25,6 +26,7 @@ async def _study(study: str) -> str:
     """Return the study's id if it could be one: what never was one is not looked up."""
     if not _is_id(study):
         raise not_found("study")
+    concerning(study=study)
     return study
 
 

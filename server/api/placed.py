@@ -13,6 +13,7 @@ from secagg.errors import FaultyParticipantError
 from server.api.parts import ParticipantId
 from server.credentials import bearer, digest
 from server.doorkeeper import address
+from server.logs import concerning
 from server.refusals import Refusal, cohort_failed, left_out, malformed
 from server.service import Served, Service
 from server.store.participants import Place, Standing
@@ -46,6 +47,7 @@ async def _place(
     if place is None or not compare_digest(place.ticket, ticket):
         await service.keeper.fail(address(request.scope), "bad ticket", participant)
         raise Refusal(ProblemType.NOT_AUTHORISED, "this is another participant's ticket")
+    concerning(cohort_id=place.cohort)
     return place
 
 

@@ -3,8 +3,8 @@
 Saying a thing twice is the same as saying it once. Nothing is acknowledged before it is
 committed. Whoever moves something names the state it saw, or the lease under which it worked,
 and is told whether it was still there, so any number of servers may try. Where a transaction
-locks several rows, it does so in one order: lease, population, study, round, cohort. Time is
-told by the database alone.
+locks several rows, it does so in one order: lease, population, study, round, cohort, and the
+feed of events last. Time is told by the database alone.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from server.database import Database
 from server.store.access import Access
 from server.store.answers import Answers
 from server.store.cohorts import Cohorts
+from server.store.events import Events
 from server.store.leases import Leases
 from server.store.messages import Messages
 from server.store.participants import Participants
@@ -40,6 +41,7 @@ class Store:
     access: Access
     leases: Leases
     processes: Processes
+    events: Events
 
 
 def open_store(database: Database, rng: Random) -> Store:
@@ -57,4 +59,5 @@ def open_store(database: Database, rng: Random) -> Store:
         Access(database, rng),
         Leases(database),
         Processes(database),
+        Events(database),
     )

@@ -14,11 +14,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from protocol.events import Cause, EventKind
 from protocol.round import Phase
 from server.database import BusyError, Database, reading, writing
 from server.listener import announce
 from server.schema import Cohort, Message, Participant
 from server.store.due import Due, Look, read_due
+from server.store.events import tell
 from server.store.leases import Lease, check, taken
 from server.store.opening import entry
 from server.store.processes import earliest
@@ -55,7 +57,8 @@ class Cohorts:
         row = _lock(session, due)
         if row is None or row.enrolled != due.enrolled:
             return False
-        self._enter(session, row, Phase.SHARING, row.enrolled, _lasting(due, Phase.SHARING))
+        now, lasts = self.database.now(session), _lasting(due, Phase.SHARING)
+        enter(session, row, Phase.SHARING, row.enrolled, now, lasts)
         return True
 
     async def move(self, due: Due, to: Phase) -> bool:
@@ -76,26 +79,39 @@ class Cohorts:
         row = _lock(session, due)
         if row is None:
             return False
-        self._enter(session, row, to, _heard(session, row), _lasting(due, to))
+        now, lasts = self.database.now(session), _lasting(due, to)
+        enter(session, row, to, heard_in(session, row), now, lasts)
         return True
 
-    async def fail(self, due: Due, reason: str, heard: int | None = None) -> bool:
+    async def fail(
+        self, due: Due, reason: str, heard: int | None = None, cause: Cause = Cause.INTERNAL
+    ) -> bool:
         """Fail for `reason`; False if it was moved on or, given `heard`, somebody was heard since.
 
         Raises:
             BusyError: as `move`.
         """
-        return await self._fail(due, reason, heard, self.database.seconds())
+        return await self._fail(due, (reason, cause), heard, self.database.seconds())
 
     @writing
     def _fail(
-        self, session: Session, due: Due, reason: str, heard: int | None, decided: float
+        self,
+        session: Session,
+        due: Due,
+        why: tuple[str, Cause],
+        heard: int | None,
+        decided: float,
     ) -> bool:
         self._refuse_stale(decided)
         row = _lock(session, due)
-        if row is None or (heard is not None and heard != _heard(session, row)):
+        if row is None:
             return False
-        self._end(session, row, Phase.FAILED, failure=reason)
+        frozen = heard_in(session, row)
+        if heard not in (None, frozen):
+            return False
+        row.failure, cause = why
+        now = self.database.now(session)
+        enter(session, row, Phase.FAILED, frozen, now, cause=cause)
         return True
 
     def _refuse_stale(self, decided: float) -> None:
@@ -105,16 +121,22 @@ class Cohorts:
     @writing
     def blame(
         self, session: Session, cohort: int, culprits: Mapping[int, str], lease: Lease
-    ) -> None:
+    ) -> int:
         """Keep who departed from the protocol and how: they are barred from the study.
+
+        Returns how many were not blamed before: work that is done again blames them again.
 
         Raises:
             StaleLeaseError: if the sum was claimed again since.
         """
         check(session, lease)
+        count = 0
         for slot, what in culprits.items():
             seat = (Participant.cohort == cohort, Participant.slot == slot)
-            session.execute(update(Participant).where(*seat).values(blamed=what))
+            fresh = update(Participant).where(*seat, Participant.blamed.is_(None))
+            blamed = session.scalar(fresh.values(blamed=what).returning(Participant.slot))
+            count += blamed is not None
+        return count
 
     @writing
     def finish(self, session: Session, cohort: int, total: bytes, lease: Lease) -> bool:
@@ -128,11 +150,13 @@ class Cohorts:
         if row is None:
             return False
         row.sum = total
-        self._end(session, row, Phase.SUMMED)
+        enter(session, row, Phase.SUMMED, heard_in(session, row), self.database.now(session))
         return True
 
     @writing
-    def give_up(self, session: Session, cohort: int, reason: str, lease: Lease) -> bool:
+    def give_up(
+        self, session: Session, cohort: int, reason: str, cause: Cause, lease: Lease
+    ) -> bool:
         """Fail for want of a sum; False if the cohort is no longer unmasking.
 
         Raises:
@@ -142,24 +166,10 @@ class Cohorts:
         row = _lock_unmasking(session, cohort)
         if row is None:
             return False
-        self._end(session, row, Phase.FAILED, failure=reason)
+        row.failure = reason
+        heard, now = heard_in(session, row), self.database.now(session)
+        enter(session, row, Phase.FAILED, heard, now, cause=cause)
         return True
-
-    def _end(self, session: Session, row: Cohort, phase: Phase, failure: str | None = None) -> None:
-        row.failure = failure
-        self._enter(session, row, phase, _heard(session, row), None)
-
-    def _enter(
-        self, session: Session, row: Cohort, phase: Phase, heard: int, lasts: timedelta | None
-    ) -> None:
-        """Enter a phase that `lasts` so long from now; the deadline stays if it does not."""
-        now = self.database.now(session)
-        closed = row.history[-1] | {"heard": heard}
-        row.history = [*row.history[:-1], closed, entry(phase, now)]
-        row.phase = phase
-        if lasts is not None:
-            row.deadline = now + lasts
-        announce(session, cohort_bell(row.id), study_bell(row.study))
 
     async def resume(self) -> int:
         """Give what waited while no server ran its time back; return how many cohorts.
@@ -222,7 +232,46 @@ def _lock_unmasking(session: Session, cohort: int) -> Cohort | None:
     return session.scalar(query.with_for_update())
 
 
-def _heard(session: Session, row: Cohort) -> int:
+def enter(
+    session: Session,
+    row: Cohort,
+    phase: Phase,
+    heard: int,
+    now: datetime,
+    lasts: timedelta | None = None,
+    *,
+    cause: Cause | None = None,
+) -> None:
+    """Move a locked cohort on to `phase`, now that so many were `heard`, and tell of it.
+
+    The phase `lasts` so long from `now`; without that the deadline stays as it was.
+    """
+    before, closed = row.phase, row.history[-1] | {"heard": heard}
+    seconds = (now - datetime.fromisoformat(closed["entered"])).total_seconds()
+    expected = row.history[-2]["heard"] if len(row.history) > 1 else None
+    row.history = [*row.history[:-1], closed, entry(phase, now)]
+    row.phase = phase
+    if lasts is not None:
+        row.deadline = now + lasts
+    announce(session, cohort_bell(row.id), study_bell(row.study))
+    tell(
+        session,
+        row.study,
+        EventKind.COHORT_FAILED if phase is Phase.FAILED else EventKind.COHORT_MOVED,
+        now,
+        round=row.round,
+        cohort=row.number,
+        before=before,
+        phase=phase,
+        heard=heard,
+        expected=expected,
+        seconds=max(seconds, 0.0),
+        cause=cause,
+        reason=row.failure,
+    )
+
+
+def heard_in(session: Session, row: Cohort) -> int:
     """Return how many were heard in the present phase of a locked cohort: nobody else will."""
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled

@@ -6,11 +6,13 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from protocol.events import EventKind
 from protocol.mechanism import Plan
 from protocol.mechanisms import SUMMING
 from protocol.messages import StudyView
 from protocol.round import Phase
 from server.schema import Cohort, Round
+from server.store.events import tell
 
 
 def entry(phase: Phase, entered: datetime) -> dict[str, Any]:
@@ -46,3 +48,5 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     count = study.terms.cohorts if is_sum else 1
     cohorts = [cohort | {"number": number} for number in range(count)]
     session.execute(insert(Cohort), cohorts)
+    facts = {"round": plan.round, "threshold": plan.t}
+    tell(session, study.id, EventKind.ROUND_OPENED, now, **facts)

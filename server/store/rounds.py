@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from protocol.events import EventKind
 from protocol.mechanism import Answer, Estimate, Plan, Terms
 from protocol.mechanisms import AnyPlan, parse_plan
 from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
@@ -16,6 +17,7 @@ from server.listener import announce
 from server.refusals import Refusal, not_found
 from server.schema import Cohort, Message, Participant, Round
 from server.store.answers import keep_tally
+from server.store.events import tell
 from server.store.leases import Lease, check
 from server.store.opening import insert_round
 from server.store.studies import find_study
@@ -137,6 +139,9 @@ class Rounds:
         else:
             row.round = plan.round
             insert_round(session, study_view(row), plan, self.database.now(session))
+        if row.state != "running":
+            now = self.database.now(session)
+            tell(session, study, EventKind.STUDY_ENDED, now, state=row.state)
         announce(session, study_bell(study))
         return study_view(row)
 
@@ -158,12 +163,38 @@ class Rounds:
             Cohort.number.in_(outcome.left_out),
         )
         session.execute(update(Cohort).where(*left_out).values(failure=_LEFT_OUT))
-        if parse_plan(session.get_one(Round, (study, number)).plan).question.withholds:
+        plan = parse_plan(session.get_one(Round, (study, number)).plan)
+        if plan.question.withholds:
             every = (Cohort.study == study, Cohort.round == number)
             session.execute(update(Cohort).where(*every).values(sum=None))
         if answer is not None:
             keep_tally(session, study, answer.tally, outcome.heavy)
+        self._tell(session, study, number, outcome, plan.t)
         return True
+
+    def _tell(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        outcome: Outcome,
+        threshold: float | None,
+    ) -> None:
+        now = self.database.now(session)
+        for cohort in sorted(outcome.left_out):
+            facts = {"round": number, "cohort": cohort}
+            tell(session, study, EventKind.COHORT_LEFT_OUT, now, **facts)
+        tell(
+            session,
+            study,
+            EventKind.ROUND_CLOSED,
+            now,
+            round=number,
+            state=outcome.state,
+            participants=outcome.participants,
+            threshold=threshold,
+            found=None if outcome.answer is None else len(outcome.heavy),
+        )
 
 
 def _views(session: Session, rows: Sequence[Round]) -> tuple[RoundView, ...]:

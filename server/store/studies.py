@@ -1,13 +1,16 @@
 """Studies: created, listed, started and stopped."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from protocol.events import Cause, EventKind
 from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
 from protocol.messages import ProblemType, StudyRequest, StudyView
 from protocol.privacy.entries import Mechanism as Loss
@@ -18,11 +21,13 @@ from server.listener import announce
 from server.refusals import Refusal, malformed, not_found
 from server.schema import Cohort, Round, Study
 from server.store.asking import Asked, Limits, first_plan, plan_of, salted
+from server.store.cohorts import enter, heard_in
 from server.store.creations import Intent, answered, keep
-from server.store.opening import entry, insert_round
+from server.store.events import tell
+from server.store.opening import insert_round
 from server.store.populations import afford, ledger_of
 from server.store.views import study_view
-from server.watch import cohort_bell, study_bell
+from server.watch import study_bell
 
 _STOPPED = "the study was stopped"
 
@@ -137,16 +142,20 @@ class Studies:
             return None
         session.add(study)
         session.flush()
+        now = self.database.now(session)
+        tell(session, study.id, EventKind.STUDY_CREATED, now)  # to nobody yet: no lock to wait for
         if plan is not None:
             self._open_first(session, study, plan)
         view = study_view(study)
         if intent is not None:
-            keep(session, intent, view.model_dump(mode="json"), self.database.now(session))
+            keep(session, intent, view.model_dump(mode="json"), now)
         return view
 
     def _open_first(self, session: Session, study: Study, plan: AnyPlan) -> None:
         study.state, study.round = "running", 1
-        insert_round(session, study_view(study), plan, self.database.now(session))
+        now = self.database.now(session)
+        tell(session, study.id, EventKind.STUDY_STARTED, now)
+        insert_round(session, study_view(study), plan, now)
         announce(session, study_bell(study.id))
 
     @reading
@@ -207,23 +216,34 @@ class Studies:
         row = find_study(session, study, lock=True)
         if row.state in ("created", "running"):
             row.state = "stopped"
-            self._fail_running(session, study)
+            cohorts = self._lock_running(session, study)
             if parse_question(row.question).withholds:  # there will be no answer to forget them
                 sums = update(Cohort).where(Cohort.study == study).values(sum=None)
                 session.execute(sums.execution_options(synchronize_session=False))
+            now = self.database.now(session)
+            self._fail_running(session, row, cohorts, now)
+            tell(session, study, EventKind.STUDY_ENDED, now, state="stopped")
             announce(session, study_bell(study))
         return study_view(row)
 
-    def _fail_running(self, session: Session, study: str) -> None:
-        now = self.database.now(session)
-        running = (Round.study == study, Round.state == "running")
-        session.execute(update(Round).where(*running).values(state="failed", closed=now))
+    def _lock_running(self, session: Session, study: str) -> Sequence[Cohort]:
+        """Return the cohorts of a study that wait, all locked: events are told afterwards."""
         waiting = Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED))
         cohorts = select(Cohort).where(Cohort.study == study, waiting).with_for_update()
-        for cohort in session.scalars(cohorts):
-            cohort.phase, cohort.failure = Phase.FAILED, _STOPPED
-            cohort.history = [*cohort.history, entry(Phase.FAILED, now)]
-            announce(session, cohort_bell(cohort.id))
+        return session.scalars(cohorts).all()
+
+    def _fail_running(
+        self, session: Session, study: Study, cohorts: Sequence[Cohort], now: datetime
+    ) -> None:
+        running = (Round.study == study.id, Round.state == "running")
+        fail = update(Round).where(*running).values(state="failed", closed=now)
+        numbers = session.scalars(fail.returning(Round.number)).all()
+        for cohort in cohorts:
+            cohort.failure = _STOPPED
+            heard = heard_in(session, cohort)
+            enter(session, cohort, Phase.FAILED, heard, now, cause=Cause.STOPPED)
+        for number in numbers:
+            tell(session, study.id, EventKind.ROUND_CLOSED, now, round=number, state="failed")
 
 
 def _asked(study: StudyRequest | StudyView) -> Asked:

@@ -1,7 +1,7 @@
 """The analyst's calls against a service that answers from a script, page by page."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -175,3 +175,65 @@ def test_a_study_is_created_once_the_service_is_there() -> None:
 
     with analyst(answer, patience=10) as waiting:
         assert waiting.create("words", QUESTION, TERMS, rounds=2).id == "s1"
+
+
+def said(number: int, kind: str, **facts: object) -> str:
+    event = {"id": number, "study": "s1", "kind": kind, "at": NOON} | facts
+    return f"event: {kind}\ndata: {json.dumps(event)}\nid: {number}\n\n"
+
+
+class Broken(httpx.SyncByteStream):
+    """A stream that says something and breaks off."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.text.encode()
+        raise httpx.ReadError("reset by peer")
+
+
+def test_events_go_on_where_a_stream_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.analyst._PAUSE", 0)
+    asked: list[str] = []
+    streaming = {"content-type": "text/event-stream"}
+    first = "retry: 2000\n\n" + said(1, "study-created") + ": ping\n\n" + said(2, "study-started")
+    half = said(3, "round-opened", round=1, threshold=2.5) + said(4, "study-ended")[:30]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/v1/studies/s1/events"
+        asked.append(request.headers["last-event-id"])
+        if len(asked) == 1:
+            return httpx.Response(200, headers=streaming, stream=Broken(first))
+        if len(asked) == 2:
+            return httpx.Response(200, headers=streaming, text=half)  # a server that stops
+        if len(asked) == 3:
+            return httpx.Response(503, text="no server behind this proxy")
+        text = said(4, "study-ended", state="finished")
+        return httpx.Response(200, headers=streaming, text=text)
+
+    with analyst(answer, patience=5) as asking:
+        events = list(asking.events("s1"))
+    assert [event.id for event in events] == [1, 2, 3, 4]
+    assert asked == ["0", "2", "3", "3"]
+    assert (events[2].round, events[2].threshold) == (1, 2.5)
+    assert events[3].state == "finished"
+
+
+def test_events_of_a_study_that_told_everything_are_none() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["last-event-id"] == "9"
+        problem = {"type": PROBLEM + ProblemType.WRONG_STATE, "title": "", "status": 409}
+        return httpx.Response(409, json=problem | {"detail": "the study is finished"})
+
+    with analyst(answer) as asking:
+        assert list(asking.events("s1", after=9)) == []
+
+
+def test_events_of_a_study_that_nobody_knows_are_an_error() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        problem = {"type": PROBLEM + ProblemType.NOT_FOUND, "title": "", "status": 404}
+        return httpx.Response(404, json=problem | {"detail": "there is no such study"})
+
+    with analyst(answer) as asking, pytest.raises(NotFoundError):
+        list(asking.events("s1"))

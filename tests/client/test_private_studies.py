@@ -1,5 +1,6 @@
 """Studies in which devices take part in every round, hidden by noise or by coins, through ASGI."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -88,6 +89,23 @@ async def test_a_sampled_study_shows_no_sum_and_promises_the_server_nothing(
     assert sights["server"] is None
     assert sights["public"] is not None
     assert sights["public"] < 8
+    await check_events(connect, study)
+
+
+async def check_events(connect: Connect, study: StudyView) -> None:
+    """Check that a study's events tell no more than its rounds show."""
+    lines = (await get(connect, f"/studies/{study.id}/events")).text.splitlines()
+    said = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert set().union(*said) <= {
+        "id", "study", "kind", "at", "round", "cohort", "before", "phase", "heard", "expected",
+        "seconds", "cause", "reason", "state", "participants", "threshold", "found",
+    }  # fmt: skip
+    found = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()["heavy_hitters"]
+    closed = [one for one in said if one["kind"] == "round-closed"]
+    assert closed[-1]["found"] == len(found)
+    for one in closed:
+        shown = await get(connect, f"/studies/{study.id}/rounds/{one['round']}")
+        assert shown.json()["participants"] == one["participants"]
 
 
 @pytest.mark.parametrize(

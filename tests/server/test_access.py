@@ -103,6 +103,7 @@ async def test_a_stranger_is_answered_alike_wherever_it_asks(serve: Serve, sqlit
         (Right.READ, "GET", "/v1/studies/{study}"),
         (Right.READ, "GET", "/v1/studies/{study}/heavy-hitters"),
         (Right.OPERATE, "GET", "/v1/audit"),
+        (Right.OPERATE, "GET", "/metrics"),
     ],
 )
 async def test_a_key_does_what_its_scopes_say_and_no_more(
@@ -123,6 +124,31 @@ async def test_a_key_does_what_its_scopes_say_and_no_more(
                 assert right in problem(answer, 403, "forbidden")
         refused = [e for e in await book(served).trail(50, None) if e.outcome == "refused"]
         assert [path.format(study=study) in e.subject for e in refused] == [True]
+
+
+async def test_events_are_for_keys_that_read(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        head = await keyed(served)
+        study = await study_of(served, head)
+        await served.client.post(f"/v1/studies/{study}/stop", headers=head)
+        path = f"/v1/studies/{study}/events"  # it ends at once, for the study did
+        problem(await served.client.get(path), 401, "not-authorised")
+        others = await keyed(served, Right.WRITE, Right.OPERATE)
+        problem(await served.client.get(path, headers=others), 403, "forbidden")
+        answer = await served.client.get(path, headers=await keyed(served, Right.READ))
+        assert answer.status_code == 200
+        assert "event: study-ended" in answer.text
+
+
+async def test_a_stranger_at_the_metrics_is_refused_and_counted(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False) as served:
+        refused = await served.client.get("/metrics", headers={"X-Request-ID": "of-a-stranger"})
+        problem(refused, 401, "not-authorised")
+        assert refused.headers["X-Request-ID"] == "of-a-stranger"
+        answer = await served.client.get("/metrics", headers=await keyed(served, Right.OPERATE))
+        assert 'blindtally_refusals_total{type="not-authorised"} 1.0' in answer.text
 
 
 async def test_a_key_that_is_over_or_revoked_is_no_key(serve: Serve, sqlite_url: str) -> None:

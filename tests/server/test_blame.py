@@ -130,7 +130,7 @@ async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Part
     assert complaint == {
         "event": "shares did not open",
         "log_level": "warning",
-        "cohort": 1,
+        "cohort_id": 1,
         "pairs": 2,
         "owners_holders": [(0, 1), (0, 4)],
     }

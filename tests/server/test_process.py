@@ -115,6 +115,22 @@ async def test_a_service_that_is_stopped_lets_waiting_devices_go_at_once(
             assert status == (0 if how is signal.SIGINT else -signal.SIGTERM)
 
 
+async def test_an_open_event_stream_does_not_hold_up_a_shutdown(sqlite_url: str) -> None:
+    with running(sqlite_url) as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
+            study = await Served(FastAPI(), client, Clock()).create()
+            async with client.stream("GET", f"/v1/studies/{study}/events") as stream:
+                lines = stream.aiter_lines()
+                async for line in lines:
+                    if line == "event: round-opened":
+                        break
+                process.popen.send_signal(signal.SIGTERM)
+                rest = [line async for line in lines]  # to a proper end
+            assert rest[-1] == ""
+            status = await asyncio.to_thread(process.popen.wait, 10)
+            assert status == -signal.SIGTERM
+
+
 async def test_a_device_whose_upload_a_shutdown_cuts_off_is_told_to_come_again(
     sqlite_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

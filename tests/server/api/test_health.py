@@ -1,6 +1,10 @@
 """Health, and the two refusals of the framework itself."""
 
+from unittest.mock import Mock
+
+import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from protocol.messages import PROBLEM
 from tests.server.conftest import Serve
@@ -43,3 +47,21 @@ async def test_every_answer_keeps_browsers_from_guessing(served: Served) -> None
         headers = (await served.client.get(path)).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
+
+
+async def test_a_service_without_its_database_is_alive_but_not_ready(
+    serve: Serve, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(database_url) as served:
+        database = served.app.state.service.store.database
+        database.engine.dispose()
+        away = OperationalError("", None, Exception("connection refused"))
+        with monkeypatch.context() as patch:
+            patch.setattr(database.engine, "connect", Mock(side_effect=away))
+            patch.setattr(database.engine, "raw_connection", Mock(side_effect=away))
+            assert (await served.client.get("/healthz")).status_code == 200
+            response = await served.client.get("/readyz")
+            assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+            assert response.headers["retry-after"]
+            assert "refused" not in response.text
+        assert (await served.client.get("/readyz")).status_code == 200  # without a restart

@@ -1,0 +1,102 @@
+"""Somebody who follows an event stream, over ASGI: httpx would wait for the stream's end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from httpx_sse._decoders import SSEDecoder
+
+from protocol.events import Event
+from tests.server.harness import Served
+
+_PATIENCE = 60.0
+
+
+class Listener:
+    """One open request: what came so far, and how to leave."""
+
+    def __init__(self, served: Served, path: str, headers: dict[str, str]) -> None:
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.text = ""
+        self._asked = False
+        self._came = asyncio.Event()
+        self._left = asyncio.Event()
+        parts = urlsplit(path)
+        self._scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": parts.path,
+            "raw_path": parts.path.encode(),
+            "query_string": parts.query.encode(),
+            "root_path": "",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "server": ("test", 80),
+            "client": ("127.0.0.1", 1),
+        }
+        self.task = asyncio.create_task(served.app(self._scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        self.text += message.get("body", b"").decode()
+        self._came.set()
+
+    @property
+    def events(self) -> list[Event]:
+        """Return the events that came, each checked to have its id and kind outside too."""
+        decoder, found = SSEDecoder(), []
+        for line in self.text.split("\n"):
+            one = decoder.decode(line)
+            if one is not None and one.data:
+                event = Event.model_validate(json.loads(one.data))
+                assert (one.id, one.event) == (str(event.id), event.kind.value)
+                found.append(event)
+        return found
+
+    async def until(self, count: int = 0, text: str = "") -> list[Event]:
+        """Wait for so many events, or for `text`; return the events."""
+        async with asyncio.timeout(_PATIENCE):
+            while len(self.events) < count or text not in self.text or self.status is None:
+                self._came.clear()
+                await self._came.wait()
+        return self.events
+
+    async def until_over(self) -> list[Event]:
+        """Wait until the service ends the stream; return the events."""
+        async with asyncio.timeout(_PATIENCE):
+            await asyncio.shield(self.task)
+        return self.events
+
+    async def leave(self) -> None:
+        """Hang up."""
+        self._left.set()
+        with suppress(asyncio.CancelledError):
+            await self.task
+
+
+@asynccontextmanager
+async def listening(
+    served: Served, study: str, after: int | None = None
+) -> AsyncIterator[Listener]:
+    """Yield a listener to a study's events; it hangs up at the end."""
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    listener = Listener(served, f"/v1/studies/{study}/events", headers)
+    try:
+        yield listener
+    finally:
+        await listener.leave()
