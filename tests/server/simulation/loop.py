@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Literal
 from weakref import WeakSet
 
+from filelock import BaseFileLock, FileLock
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
@@ -46,6 +47,8 @@ class Process:
     context: Context = field(init=False)
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     connections: list[Any] = field(default_factory=list)  # to databases
+    locks: list[BaseFileLock] = field(default_factory=list)  # of the operating system
+    cut: WeakSet[asyncio.Future[Any]] = field(default_factory=WeakSet)  # tasks, by its death
     is_dead: bool = False
     doom: tuple[int, Moment] | None = None
     last: Moment | None = None
@@ -115,10 +118,13 @@ class Loop(asyncio.SelectorEventLoop):
         for job in [job for job in self._jobs if job.owner is owner]:
             self._jobs.remove(job)
             job.future.cancel()
-        for task in list(owner.tasks):
+        for task in [task for task in owner.tasks if not task.done()]:
+            owner.cut.add(task)
             task.cancel()
         for connection in owner.connections:
             connection.close()
+        for lock in owner.locks:
+            lock.release(force=True)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -199,6 +205,15 @@ def die_now(moment: Moment) -> None:
     process = _RUNNING[-1]
     assert process is not None
     process.last = moment
+
+
+def own_lock(path: str, **how: Any) -> BaseFileLock:
+    """Return a lock that goes with the process which made it, however that ends."""
+    lock = FileLock(path, **how)
+    owner = _OWNER.get()
+    if owner is not None:
+        owner.locks.append(lock)
+    return lock
 
 
 def _count_down(owner: Process | None) -> Moment | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.server.simulation.loop import Loop, Moment
 from tests.server.simulation.member import Lost
-from tests.server.simulation.worker import Unanswered
+from tests.server.simulation.worker import Unanswered, simulated
 from tests.server.simulation.world import Score, Shape, World
 
 
@@ -253,7 +253,7 @@ def play(url: str, shape: Shape, seed: int, happening: list[Operation]) -> Score
     loop = Loop(Random(seed))
     world = World(loop, url, shape, Random(seed))
     try:
-        with world.listening():
+        with world.listening(), simulated(loop):
             loop.run_until_complete(_play(world, happening))
     finally:
         loop.run_until_complete(world.close())

@@ -1,18 +1,46 @@
 """One server process of a simulation: started, asked, stopped, killed."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import cache
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
+from server import database, presence, sole, watch
 from server.app import create_app
 from server.database import UNAVAILABLE
+from server.listener import Listener
 from server.settings import Settings
+from server.store.processes import FRESH
 from tests.server.harness import NOON
-from tests.server.simulation.loop import Loop, Process
+from tests.server.simulation.loop import Loop, Process, own_lock
+
+_LOOK = 0.1  # seconds between two looks whether a server has come up
+_LOOKS = int(2 * FRESH.total_seconds() / _LOOK)  # one that comes up watches the others first
+
+
+@contextmanager
+def simulated(loop: Loop) -> Iterator[None]:
+    """Give what in the server has a clock of its own that of `loop`; let nobody listen.
+
+    A listener has a real socket, and an answer on it comes when it comes. Without it servers
+    look every second, which is what they do for as long as they have no such connection.
+    """
+    with ExitStack() as stack:
+        for part in (database, presence, watch):
+            stack.enter_context(patch.object(part, "monotonic", loop.time))
+        stack.enter_context(patch.object(sole, "FileLock", own_lock))
+        stack.enter_context(patch.object(Listener, "run", _hear_nothing))
+        yield
+
+
+async def _hear_nothing(_listener: Listener) -> None:
+    """Return, as on SQLite."""
 
 
 class Unanswered(Exception):  # noqa: N818  (what a network does is no error)
@@ -67,6 +95,11 @@ class Worker:
         """Come up, or die of the database's being away, as a supervised program would."""
         self._serving = self.loop.start(self.process, self._serve())
         await self.loop.rest()
+        for _ in range(_LOOKS):
+            if self._is_up or self._serving.done():
+                break
+            self.loop.advance(_LOOK)
+            await self.loop.rest()
         if self._serving.done() and not self._serving.cancelled():
             error = self._serving.exception()
             assert isinstance(error, UNAVAILABLE), error
@@ -92,8 +125,7 @@ class Worker:
             await asyncio.wait({task})
         finally:
             self._asked.discard(task)
-        if task.cancelled():
-            assert self.process.is_dead
+        if task in self.process.cut:  # nothing that it says about its end is heard
             raise Unanswered
         return task.result()
 
