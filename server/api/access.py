@@ -17,6 +17,20 @@ from server.service import Served
 router = APIRouter(prefix="/v1", tags=["access"])
 
 
+async def _token(
+    request: Request,
+    service: Served,
+    authorization: Annotated[str | None, Header()] = None,
+) -> bytes:
+    """Return the digest of the token that is shown: whoever shows none is told nothing else."""
+    token = bearer(authorization)
+    if token is None or not token.startswith(ENROLMENT_TOKEN):
+        await service.keeper.fail(address(request.scope), "enrol", "without a token")
+        detail = "Authorization: Bearer and an enrolment token are needed"
+        raise Refusal(ProblemType.NOT_AUTHORISED, detail)
+    return digest(token)
+
+
 @router.post(
     "/devices",
     status_code=204,
@@ -24,10 +38,10 @@ router = APIRouter(prefix="/v1", tags=["access"])
     responses=problems(400, 401, 403, 409, 413, 415, 422, 429),
 )
 async def enrol(
+    token: Annotated[bytes, Depends(_token)],
     asked: Enrolment,
     request: Request,
     service: Served,
-    authorization: Annotated[str | None, Header()] = None,
 ) -> None:
     """Let an identity in by an enrolment token; saying it again changes nothing."""
     identity, credential = bytes.fromhex(asked.identity), bytes.fromhex(asked.credential)
@@ -36,19 +50,10 @@ async def enrol(
     if not is_signed(identity, possession(credential), bytes.fromhex(asked.signature)):
         raise malformed("the signature is not that of the identity under the credential")
     try:
-        token = _token(authorization)
         await service.store.access.enrol(token, asked.identity, credential)
     except Refusal:
         await service.keeper.fail(address(request.scope), "enrol", asked.identity)
         raise
-
-
-def _token(authorization: str | None) -> bytes:
-    token = bearer(authorization)
-    if token is None or not token.startswith(ENROLMENT_TOKEN):
-        detail = "Authorization: Bearer and an enrolment token are needed"
-        raise Refusal(ProblemType.NOT_AUTHORISED, detail)
-    return digest(token)
 
 
 @router.get("/audit", dependencies=[needs(Right.OPERATE)], responses=problems(401, 403, 422))
