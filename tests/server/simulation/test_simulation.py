@@ -3,18 +3,27 @@
 `make soak` plays 10,000 operations on each database; here are some, and what was found.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.server.simulation.operations import Everybody, Operation, Stop, histories, play
+from tests.server.simulation.operations import (
+    Advance,
+    Everybody,
+    Operation,
+    Stop,
+    StrikeHolder,
+    histories,
+    play,
+)
 from tests.server.simulation.shelf import Shelf
-from tests.server.simulation.world import Shape
+from tests.server.simulation.world import Shape, World
 
 _BRIEF = settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -36,20 +45,20 @@ def shelf(request: pytest.FixtureRequest) -> Shelf:
     return request.getfixturevalue(request.param)
 
 
-@given(happening=histories(8, 16), seed=st.integers(0, 2**16))
+@given(happening=histories(6, 12), seed=st.integers(0, 2**16))
 @_BRIEF
 def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
     sqlite: Shelf, happening: list[Operation], seed: int
 ) -> None:
-    play(sqlite.empty(), Shape(workers=1), seed, happening)
+    play(sqlite.empty(), Shape(rounds=2), seed, happening)
 
 
-@given(happening=histories(8, 16), seed=st.integers(0, 2**16))
+@given(happening=histories(6, 12), seed=st.integers(0, 2**16))
 @_BRIEF
 def test_on_postgresql_two_services_lose_nothing_count_nothing_twice_and_are_not_stuck(
     postgres: Shelf, happening: list[Operation], seed: int
 ) -> None:
-    play(postgres.empty(), Shape(workers=2), seed, happening)
+    play(postgres.empty(), Shape(rounds=2, workers=2), seed, happening)
 
 
 def test_a_world_in_which_nothing_goes_wrong_counts_everybody_once(shelf: Shelf) -> None:
@@ -60,3 +69,51 @@ def test_a_world_in_which_nothing_goes_wrong_counts_everybody_once(shelf: Shelf)
 def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(shelf: Shelf) -> None:
     score = play(shelf.empty(), Shape(), 1, [*[Everybody()] * 4, Stop()])
     assert (score.acknowledged, score.summed, score.failed) == (18, 0, 1)
+
+
+@dataclass(frozen=True)
+class Expect(Operation):
+    """So many claims of a sum were made, and so many sums published; `up` servers are up."""
+
+    claims: int
+    sums: int
+    up: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        book = world.loop.book
+        claims = [who for work, who in book.claims if work.startswith("sum ")]
+        up = sum(worker.is_up for worker in world.workers)
+        assert (len(claims), len(book.sums), up) == (self.claims, self.sums, self.up)
+        assert len(world.published) == self.sums
+        assert len(set(claims)) == self.claims, "somebody claimed twice"
+
+
+def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
+    postgres: Shelf,
+) -> None:
+    happening = [
+        StrikeHolder("sum"),
+        *[Everybody()] * 5,
+        Expect(claims=1, sums=0, up=1),
+        Advance(16),
+        Expect(claims=2, sums=1, up=1),
+    ]
+    score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
+    assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
+
+
+def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
+    postgres: Shelf,
+) -> None:
+    happening = [
+        StrikeHolder("sum", 40),
+        *[Everybody()] * 5,
+        Expect(claims=1, sums=0, up=2),
+        Advance(16),
+        Expect(claims=2, sums=1, up=2),
+        Advance(40),
+        Expect(claims=2, sums=1, up=2),
+    ]
+    score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
+    assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
