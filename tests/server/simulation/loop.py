@@ -8,7 +8,10 @@ gives the same order again.
 
 A job is also where a program may die: before it ran, before its transaction is committed, or
 after that and before anybody hears of it. Every task and every job belongs to the worker in
-whose context it was made, and a worker that is killed takes them all with it.
+whose context it was made, and a worker that is killed takes them all with it. One that is
+frozen, as by SIGSTOP, keeps them: none of its jobs runs until it goes on.
+
+What was committed of claims and sums is in the loop's `Book`, whoever lives to tell of it.
 """
 
 import asyncio
@@ -23,10 +26,13 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from filelock import BaseFileLock, FileLock
-from sqlalchemy import event
+from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
+
+from server.schema import Cohort, Lease
 
 Moment = Literal["before the commit", "after the commit"]
 _OWNER: ContextVar["Process | None"] = ContextVar("owner", default=None)
@@ -37,6 +43,31 @@ class Crash(BaseException):
     """A program dies here: nothing of it goes on, not even what it does about exceptions."""
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A cohort whose sum was written; `work` is what claims of it name."""
+
+    work: str
+    round: int
+    number: int
+
+
+@dataclass
+class Book:
+    """What was committed, in order, and by which process."""
+
+    claims: list[tuple[str, "Process"]] = field(default_factory=list)
+    sums: list[tuple[Summed, "Process"]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Hits who claims work whose name begins so: frozen for so many seconds, or killed."""
+
+    work: str
+    seconds: float | None
+
+
 @dataclass(eq=False)
 class Process:
     """What one server process would own.
@@ -44,12 +75,14 @@ class Process:
     `doom` counts down the jobs that it has left; `last` is set while its last job runs.
     """
 
+    book: Book
     context: Context = field(init=False)
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     connections: list[Any] = field(default_factory=list)  # to databases
     locks: list[BaseFileLock] = field(default_factory=list)  # of the operating system
     cut: WeakSet[asyncio.Future[Any]] = field(default_factory=WeakSet)  # tasks, by its death
     is_dead: bool = False
+    frozen: float = 0.0  # until then
     doom: tuple[int, Moment] | None = None
     last: Moment | None = None
 
@@ -80,13 +113,21 @@ class _Selector(selectors.DefaultSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """See the module's docstring. `outage` counts the transactions that fail from now on."""
+    """See the module's docstring.
+
+    Attributes:
+        book: what was committed.
+        outage: how many transactions fail from now on.
+        strike: what befalls who next claims certain work.
+    """
 
     def __init__(self, rng: Random) -> None:
         selector = _Selector()
         selector.on_idle = self._idle
         super().__init__(selector)
+        self.book = Book()
         self.outage: tuple[int, Moment] = (0, "before the commit")
+        self.strike: Strike | None = None
         self._rng = rng
         self._seconds = 0.0
         self._jumps = 0
@@ -111,6 +152,11 @@ class Loop(asyncio.SelectorEventLoop):
     def start(self, owner: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Let a process do some work beside its others."""
         return self.create_task(work, context=owner.context)
+
+    def freeze(self, owner: Process, seconds: float) -> None:
+        """Let nothing of a process happen for so long."""
+        owner.frozen = self._seconds + seconds
+        self.call_at(owner.frozen, lambda: None)  # time stops there
 
     def kill(self, owner: Process) -> None:
         """End a process as SIGKILL does: what it has not done yet is never done."""
@@ -148,9 +194,10 @@ class Loop(asyncio.SelectorEventLoop):
         return task
 
     def _idle(self, left: float | None) -> None:
-        self._jumps = 0 if self._jobs or self._resting else self._jumps + 1
-        if self._jobs:
-            self._run(self._jobs.pop(self._rng.randrange(len(self._jobs))))
+        ready = [place for place, job in enumerate(self._jobs) if not self._is_frozen(job)]
+        self._jumps = 0 if ready or self._resting else self._jumps + 1
+        if ready:
+            self._run(self._jobs.pop(self._rng.choice(ready)))
         elif self._resting:
             for future in self._resting:
                 if not future.done():
@@ -161,13 +208,15 @@ class Loop(asyncio.SelectorEventLoop):
         else:
             self._seconds += left
 
+    def _is_frozen(self, job: _Job) -> bool:
+        return job.owner is not None and job.owner.frozen > self._seconds
+
     def _run(self, job: _Job) -> None:
         # A thread goes on when whoever awaits it was cancelled, if it has begun.
         if job.future.cancelled() and self._rng.random() < 0.5:
             return
-        owner, result, fault = job.owner, None, None
-        if owner is not None:
-            owner.last = _count_down(owner)
+        owner, moment = job.owner, _count_down(job.owner)
+        claims = len(self.book.claims)
         try:
             result = self._run_in_weather(job)
         except (Crash, Exception) as error:
@@ -175,8 +224,16 @@ class Loop(asyncio.SelectorEventLoop):
         if owner is not None and owner.last is not None:
             self.kill(owner)
             job.future.cancel()
-        elif not job.future.done():
-            _ = job.future.set_exception(fault) if fault else job.future.set_result(result)
+        for work, claimant in self.book.claims[claims:]:
+            if self.strike is not None and work.startswith(self.strike.work):
+                self._strike(claimant, self.strike.seconds)
+
+    def _strike(self, owner: Process, seconds: float | None) -> None:
+        self.strike = None
+        if seconds is None:
+            self.kill(owner)
+        else:
+            self.freeze(owner, seconds)
 
     def _run_in_weather(self, job: _Job) -> Any:
         """Run a job, with an outage if there is one."""
@@ -237,3 +294,21 @@ def _die_before(_connection: Connection) -> None:
     running = _RUNNING[-1]
     if running is not None and running.last == "before the commit":
         raise Crash
+
+
+@event.listens_for(Session, "after_flush")
+def _note(session: Session, _context: object) -> None:
+    for row in (*session.new, *session.dirty):
+        if isinstance(row, Lease) and inspect(row).attrs.version.history.added:
+            session.info.setdefault("claims", []).append(row.work)
+        if isinstance(row, Cohort) and inspect(row).attrs.sum.history.added not in ((), [None]):
+            summed = Summed(f"sum {row.id}", row.round, row.number)
+            session.info.setdefault("sums", []).append(summed)
+
+
+@event.listens_for(Session, "after_commit")
+def _keep(session: Session) -> None:
+    running = _RUNNING.get()
+    if running is not None:
+        running.book.claims += [(work, running) for work in session.info.pop("claims", ())]
+        running.book.sums += [(summed, running) for summed in session.info.pop("sums", ())]

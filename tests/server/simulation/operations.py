@@ -9,7 +9,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from tests.server.simulation.loop import Loop, Moment
+from tests.server.simulation.loop import Loop, Moment, Strike
 from tests.server.simulation.member import Lost
 from tests.server.simulation.worker import Unanswered, simulated
 from tests.server.simulation.world import Score, Shape, World
@@ -146,6 +146,32 @@ class Kill(Operation):
 
 
 @dataclass(frozen=True)
+class Freeze(Operation):
+    """A server stands still for so many seconds, or until it is stopped, and then goes on."""
+
+    worker: int
+    seconds: float
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        worker = world.workers[self.worker % len(world.workers)]
+        if worker.is_up:
+            world.loop.freeze(worker.process, self.seconds)
+
+
+@dataclass(frozen=True)
+class StrikeHolder(Operation):
+    """Who claims such work next dies with the lease in its hand, or is frozen for so long."""
+
+    work: str
+    seconds: float | None = None
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        world.loop.strike = Strike(self.work, self.seconds)
+
+
+@dataclass(frozen=True)
 class Start(Operation):
     """A server that is down is started; one that is up is restarted in order."""
 
@@ -202,6 +228,8 @@ Choose = Callable[[int], int]  # returns a number from 0 to below its argument
 _MOMENTS: tuple[Moment, ...] = ("before the commit", "after the commit")
 _LOST: tuple[Lost | None, ...] = (None, None, "request", "answer")
 _PAUSES = (0.5, 0.5, 4.0, 6.0, 6.0, 6.0, 29.0, 31.0, 61.0, 400.0)
+_STRIKES = (None, None, 4.0, 29.0)  # seconds; a lease lasts 15
+_WORK = ("sum", "close", "forget")
 _TROUBLE: tuple[Callable[[Choose], Operation], ...] = (
     lambda choose: Leave(choose(13)),
     lambda choose: Repeat(choose(13), choose(13)),
@@ -212,6 +240,8 @@ _TROUBLE: tuple[Callable[[Choose], Operation], ...] = (
     lambda choose: Advance(_PAUSES[choose(len(_PAUSES))]),
     lambda choose: Kill(choose(2), choose(90), _MOMENTS[choose(2)]),
     lambda choose: Kill(choose(2), choose(15), _MOMENTS[choose(2)]),
+    lambda choose: Freeze(choose(2), _PAUSES[choose(len(_PAUSES))]),
+    lambda choose: StrikeHolder(_WORK[choose(3)], _STRIKES[choose(len(_STRIKES))]),
     lambda choose: Start(choose(2)),
     lambda choose: Start(choose(2)),
     lambda choose: Outage(1 + choose(6), _MOMENTS[choose(2)]),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 
 from server import migrations
@@ -67,8 +67,14 @@ def postgres() -> Iterator[str]:
 
 
 async def _upgrade(url: str) -> None:
+    def hurry(session: Session) -> None:
+        name = session.connection().engine.url.database
+        session.execute(text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))
+
     database = Database(url)
     await migrations.upgrade(database)
+    if not database.is_sqlite:  # which nobody kills: only servers are
+        await database.write(hurry)
     await database.close()
 
 

@@ -74,8 +74,8 @@ def report(scores: dict[str, Score], seconds: dict[str, float]) -> None:
     kinds = sorted({kind for score in scores.values() for kind in score.operations})
     rows = {kind: [score.operations[kind] for score in scores.values()] for kind in kinds}
     rows["operations in all"] = [score.operations.total() for score in scores.values()]
-    for name in ("kills", "summed", "failed", "acknowledged", "included"):
-        rows[name] = [getattr(score, name) for score in scores.values()]
+    for name in ("kills", "summed", "claims", "taken_over", "failed", "acknowledged", "included"):
+        rows[name.replace("_", " ")] = [getattr(score, name) for score in scores.values()]
     for name in ("double counts", "losses", "stuck"):
         rows[name] = [0 for _ in scores]
     for name, row in rows.items():

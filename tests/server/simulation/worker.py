@@ -78,7 +78,7 @@ class Worker:
     def __init__(self, loop: Loop, host: Host, seed: int) -> None:
         host.loop = loop
         host.rng.seed(seed)
-        self.loop, self.app, self.process = loop, host.app, Process()
+        self.loop, self.app, self.process = loop, host.app, Process(loop.book)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://test")
         self._asked: set[asyncio.Task[httpx.Response]] = set()
@@ -90,6 +90,11 @@ class Worker:
     def is_up(self) -> bool:
         """Return whether it answers."""
         return self._is_up and not self.process.is_dead
+
+    @property
+    def is_awake(self) -> bool:
+        """Return whether it answers now."""
+        return self.is_up and self.process.frozen <= self.loop.time()
 
     async def start(self) -> None:
         """Come up, or die of the database's being away, as a supervised program would."""
@@ -131,6 +136,7 @@ class Worker:
 
     async def stop(self) -> None:
         """End in order: requests first, then the ticker, then the database."""
+        self.process.frozen = 0.0
         if self._asked:
             await asyncio.wait(self._asked)
         self._stopping.set()

@@ -2,10 +2,11 @@
 
 After every operation: no cohort goes back or changes once it is over; a sum that is published has
 a 1 for each of its survivors and a 0 for everybody else, so nobody is in it twice (2), and nobody
-whose vector was acknowledged is missing (0); a failed cohort shows nothing, and failed because too
-few were heard in time; the service logs no fault of its own. At the end, when enough time has
-passed: the study is over, nobody is in two rounds, what was acknowledged is accepted again, the
-answer is that of the published sums and of each once, and no message is kept.
+whose vector was acknowledged is missing (0); it was written by one transaction, of a server that
+had claimed it, however many tried; a failed cohort shows nothing; the service logs no fault of
+its own. At the end, when enough time has passed: the study is over, nobody is in two
+rounds, what was acknowledged is accepted again, the answer is that of the published sums and of
+each once, and no message is kept.
 """
 
 import asyncio
@@ -35,8 +36,7 @@ _TURNS = 5  # that devices have once trouble is over
 _LONGEST = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
 _JUMP = 31.0  # longer than a phase lasts
 _ORDER = list(Phase)
-# Why a cohort of honest devices may fail; any other reason is a fault of the service.
-_EXPECTED = re.compile(r"\d+ of \d+ .+ in time, where \d+ are needed|the study was stopped")
+_FIGURES = ("acknowledged", "included", "summed", "failed", "kills", "claims", "taken_over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,21 @@ class Score:
     summed: int = 0
     failed: int = 0
     kills: int = 0
+    claims: int = 0  # of sums
+    taken_over: int = 0  # sums of which another server began to make one before
 
     def add(self, other: "Score") -> None:
         """Add another run."""
         self.operations += other.operations
-        for name in ("acknowledged", "included", "summed", "failed", "kills"):
+        for name in (
+            "acknowledged",
+            "included",
+            "summed",
+            "failed",
+            "kills",
+            "claims",
+            "taken_over",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -151,11 +161,16 @@ class World:
         return list(self._workers.values())
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Ask any server that is up; raises Unanswered if none is, or dies before it answers."""
+        """Ask any server that is up, a frozen one if all are.
+
+        Raises:
+            Unanswered: if none is, or dies before it answers.
+        """
         up = [worker for worker in self.workers if worker.is_up]
         if not up:
             raise Unanswered
-        answer = await self.rng.choice(up).ask(method, path, **what)
+        awake = [worker for worker in up if worker.is_awake]
+        answer = await self.rng.choice(awake or up).ask(method, path, **what)
         assert answer.status_code != 500, answer.text
         return answer
 
@@ -171,6 +186,7 @@ class World:
         """Check all that can be seen now; nothing if nobody is up to show it."""
         await self.loop.rest()
         assert not self._faults, self._faults
+        self._check_publications()
         with suppress(Unanswered):
             await self._look()
 
@@ -212,6 +228,15 @@ class World:
             assert answer.status_code == 200, answer.text
             self._check_sum(view, cohort, answer.content)
 
+    def _check_publications(self) -> None:
+        """Check that no sum was written twice, and each by the last who had claimed it."""
+        writers = self.loop.book.sums
+        assert len({summed for summed, _ in writers}) == len(writers), "a sum was written twice"
+        for summed, writer in writers:
+            claimants = [who for work, who in self.loop.book.claims if work == summed.work]
+            assert claimants, "a sum was written without a lease"
+            assert claimants[-1] is writer, "a sum was written under a stale lease"
+
     def _check_sum(self, view: RoundView, cohort: CohortView, packed: bytes) -> None:
         """Compare a published sum with who is said to be in it, and with who must be."""
         (cells,) = SUMMING[view.plan.mechanism].ring(view.plan).unpack(packed)
@@ -228,7 +253,10 @@ class World:
         assert all("vector" in seat.sent for seat in said)
         kept = {slot for slot, seat in seats.items() if "vector" in seat.accepted}
         assert kept <= set(cohort.survivors), "an acknowledged vector is lost"
-        self.published[view.number, cohort.number] = packed
+        written = [(summed.round, summed.number) for summed, _ in self.loop.book.sums]
+        key = (view.number, cohort.number)
+        assert key in written, "nobody wrote this sum"
+        assert self.published.setdefault(key, packed) == packed, "a published sum changed"
         self.score.summed += 1
         self.score.included += len(said)
 
@@ -243,10 +271,11 @@ class World:
 
     async def finish(self) -> None:
         """Let devices go on, then time pass till the study is over; look at all of it once more."""
-        self.loop.outage = (0, "before the commit")
+        self.loop.outage, self.loop.strike = (0, "before the commit"), None
         for place, worker in enumerate(self.workers):
-            worker.process.doom = None
+            worker.process.doom, worker.process.frozen = None, 0.0
             await self.start(place)
+        assert all(worker.is_up for worker in self.workers), "a server does not come up"
         for turn in range(_LONGEST):
             if turn < _TURNS:
                 await self.go_on()
@@ -274,7 +303,12 @@ class World:
                 self.score.acknowledged += len(seat.accepted)
 
     async def _check_books(self, state: str) -> None:
-        sums = Counter[int]()
+        sums, book = Counter[int](), self.loop.book
+        assert {(s.round, s.number) for s, _ in book.sums} == self.published.keys()
+        self.score.claims = sum(work.startswith("sum ") for work, _ in book.claims)
+        for summed, writer in book.sums:
+            first = next(who for work, who in book.claims if work == summed.work)
+            self.score.taken_over += first is not writer
         store = next(worker for worker in self.workers if worker.is_up).app.state.service.store
         tally = NOTHING
         for number, view in sorted(self._rounds.items()):
