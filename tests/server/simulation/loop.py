@@ -70,10 +70,7 @@ class Strike:
 
 @dataclass(eq=False)
 class Process:
-    """What one server process would own.
-
-    `doom` counts down the jobs that it has left; `last` is set while its last job runs.
-    """
+    """What one server process would own; `doom` counts down the jobs that it has left."""
 
     book: Book
     context: Context = field(init=False)
@@ -84,7 +81,7 @@ class Process:
     is_dead: bool = False
     frozen: float = 0.0  # until then
     doom: tuple[int, Moment] | None = None
-    last: Moment | None = None
+    is_committing_last: bool = False
 
     def __post_init__(self) -> None:
         self.context = copy_context()
@@ -218,10 +215,16 @@ class Loop(asyncio.SelectorEventLoop):
         owner, moment = job.owner, _count_down(job.owner)
         claims = len(self.book.claims)
         try:
-            result = self._run_in_weather(job)
-        except (Crash, Exception) as error:
-            fault = error
-        if owner is not None and owner.last is not None:
+            result = self._run_in_weather(job, moment == "before the commit")
+        except Crash:
+            pass
+        except Exception as error:
+            if not job.future.done():
+                job.future.set_exception(error)
+        else:
+            if moment is None and not job.future.done():
+                job.future.set_result(result)
+        if owner is not None and moment is not None:
             self.kill(owner)
             job.future.cancel()
         for work, claimant in self.book.claims[claims:]:
@@ -235,8 +238,8 @@ class Loop(asyncio.SelectorEventLoop):
         else:
             self.freeze(owner, seconds)
 
-    def _run_in_weather(self, job: _Job) -> Any:
-        """Run a job, with an outage if there is one."""
+    def _run_in_weather(self, job: _Job, is_last: bool) -> Any:
+        """Run a job, up to its commit if it is the last, with an outage if there is one."""
         left, moment = self.outage
         fails = left > 0 and job.is_transaction
         if fails:
@@ -244,24 +247,19 @@ class Loop(asyncio.SelectorEventLoop):
         away = OperationalError("", None, Exception("the database is away"))
         if fails and moment == "before the commit":
             raise away
-        _RUNNING.append(job.owner)
+        if is_last and job.owner is not None:
+            job.owner.is_committing_last = True
+        token = _RUNNING.set(job.owner)
         try:
             result = job.run()
         finally:
-            _RUNNING.pop()
+            _RUNNING.reset(token)
         if fails:
             raise away
         return result
 
 
-_RUNNING: list[Process | None] = [None]  # whose job this is: a thread keeps no context
-
-
-def die_now(moment: Moment) -> None:
-    """Let the process whose job this is die in it: before its commit, or once it is committed."""
-    process = _RUNNING[-1]
-    assert process is not None
-    process.last = moment
+_RUNNING: ContextVar[Process | None] = ContextVar("running", default=None)
 
 
 def own_lock(path: str, **how: Any) -> BaseFileLock:
@@ -284,15 +282,15 @@ def _count_down(owner: Process | None) -> Moment | None:
 
 @event.listens_for(Pool, "connect")
 def _own(connection: Any, _record: object) -> None:
-    running = _RUNNING[-1]
+    running = _RUNNING.get()
     if running is not None:
         running.connections.append(connection)
 
 
 @event.listens_for(Engine, "commit")
 def _die_before(_connection: Connection) -> None:
-    running = _RUNNING[-1]
-    if running is not None and running.last == "before the commit":
+    running = _RUNNING.get()
+    if running is not None and running.is_committing_last:
         raise Crash
 
 

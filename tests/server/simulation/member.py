@@ -30,7 +30,7 @@ class Over(Exception):  # noqa: N818
     """The round is over for this device."""
 
 
-class NotYet(Unanswered):
+class NotYet(Exception):  # noqa: N818
     """Nothing to say yet, or nobody to say it to."""
 
 
@@ -161,7 +161,7 @@ class Member:
                 await now.say_next(lost)
         except Over:
             self.seats[-1].is_over = True
-        except Unanswered:
+        except (NotYet, Unanswered):
             pass
         finally:
             self.is_busy = False

@@ -38,18 +38,16 @@ class Step(Operation):
 
 @dataclass(frozen=True)
 class Everybody(Operation):
-    """All devices that are there do what is next for them, at the same time; one may be slow.
+    """All devices that are there do what is next for them, at the same time.
 
     If no server is up, a supervisor has started one by then.
     """
-
-    missing: int | None = None
 
     async def happen(self, world: World) -> None:
         """See the class."""
         if not any(worker.is_up for worker in world.workers):
             await world.start(0)
-        await world.go_on(self.missing)
+        await world.go_on()
 
 
 @dataclass(frozen=True)
@@ -238,7 +236,7 @@ _TROUBLE: tuple[Callable[[Choose], Operation], ...] = (
     lambda choose: Replay(choose(13), choose(13), choose(13)),
     lambda choose: Advance(_PAUSES[choose(len(_PAUSES))]),
     lambda choose: Advance(_PAUSES[choose(len(_PAUSES))]),
-    lambda choose: Kill(choose(2), choose(90), _MOMENTS[choose(2)]),
+    lambda choose: Kill(choose(2), choose(60), _MOMENTS[choose(2)]),
     lambda choose: Kill(choose(2), choose(15), _MOMENTS[choose(2)]),
     lambda choose: Freeze(choose(2), _PAUSES[choose(len(_PAUSES))]),
     lambda choose: StrikeHolder(_WORK[choose(3)], _STRIKES[choose(len(_STRIKES))]),
@@ -252,7 +250,7 @@ def choose_operation(choose: Choose) -> Operation:
     """Return something that may happen, half of the time that all devices go on."""
     what = choose(16)
     if what < 7:
-        return Everybody(choose(13) if choose(2) else None)
+        return Everybody()
     if what < 10:
         return Step(choose(13), _LOST[choose(len(_LOST))])
     if what < 15:

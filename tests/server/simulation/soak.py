@@ -13,7 +13,6 @@ import json
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -26,7 +25,6 @@ from tests.server.simulation.shelf import Shelf, memory, postgres
 from tests.server.simulation.world import Score, Shape
 
 _LENGTH = 40
-_WORLDS = 25  # from one line of a log to the next
 _SHAPES = {
     "SQLite": (Shape(), Shape(size=5, cohorts=2), Shape(size=8)),
     "PostgreSQL": (
@@ -39,7 +37,7 @@ _SHAPES = {
 
 def soak(shelf: Shelf, operations: int, seed: int, progress: Progress) -> Score:
     """Play worlds until so many operations have happened; return their score."""
-    first, score, task = seed, Score(), progress.add_task(shelf.kind, total=operations)
+    score, task = Score(), progress.add_task(shelf.kind, total=operations)
     while score.operations.total() < operations:
         rng, seed = Random(seed), seed + 1
         shape = rng.choice(_SHAPES[shelf.kind])
@@ -52,8 +50,6 @@ def soak(shelf: Shelf, operations: int, seed: int, progress: Progress) -> Score:
             progress.print(f"{shelf.kind}: {error}\nplay(url, {shape}, {chance}, [\n{lines},\n])")
             raise
         progress.update(task, completed=score.operations.total())
-        if not progress.console.is_terminal and (seed - first) % _WORLDS == 0:
-            progress.print(f"{shelf.kind}: {score.operations.total():,} operations")
     return score
 
 
@@ -96,12 +92,11 @@ def main() -> None:
     arguments = parser.parse_args()
     Console().print(f"seed {arguments.seed}")
     scores, seconds = dict[str, Score](), dict[str, float]()
-    kinds = [arguments.database] if arguments.database else ["SQLite", "PostgreSQL"]
-    for kind in kinds:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory())))
-            url = stack.enter_context(postgres()) if kind == "PostgreSQL" else None
-            shelf, start = Shelf(folder, url), time.monotonic()
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, postgres() as url:
+        for shelf in (Shelf(Path(folder)), Shelf(Path(folder), url)):
+            if arguments.database not in (None, shelf.kind):
+                continue
+            start = time.monotonic()
             with Progress(console=Console(file=sys.stderr)) as progress:
                 scores[shelf.kind] = soak(shelf, arguments.operations, arguments.seed, progress)
             seconds[shelf.kind] = time.monotonic() - start

@@ -10,7 +10,6 @@ each once, and no message is kept.
 """
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
@@ -31,7 +30,7 @@ from tests.server.simulation.loop import Loop
 from tests.server.simulation.member import Member, verdict
 from tests.server.simulation.worker import Unanswered, Worker, host
 
-_TURN = 6.0  # seconds from one step of all devices to the next: longer than anybody's patience
+_TURN = 0.5  # seconds in which all devices take a step
 _TURNS = 5  # that devices have once trouble is over
 _LONGEST = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
 _JUMP = 31.0  # longer than a phase lasts
@@ -174,10 +173,10 @@ class World:
         assert answer.status_code != 500, answer.text
         return answer
 
-    async def go_on(self, missing: int | None = None) -> None:
-        """Let all devices that are there, but one, do what is next for them at the same time."""
+    async def go_on(self) -> None:
+        """Let all devices that are there do what is next for them, at the same time."""
         self.loop.advance(_TURN)
-        here = [one for one in self.members if not one.is_away and one.index != missing]
+        here = [member for member in self.members if not member.is_away]
         await asyncio.gather(*(member.step() for member in here))
 
     # What must be true
@@ -221,7 +220,6 @@ class World:
         if answer.status_code == 503:
             del self._seen[key]
         elif cohort.phase is Phase.FAILED:
-            assert _EXPECTED.fullmatch(cohort.failure or ""), cohort.failure
             assert verdict(answer) == (410, "cohort-failed"), answer.text
             self.score.failed += 1
         else:
