@@ -112,6 +112,7 @@ class Service:
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
+        Path(f"{self.database}.lock").unlink(missing_ok=True)  # nobody serves this folder now
 
     def kill(self) -> None:
         """Kill the server on the spot: it has no time to write anything down."""
