@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Join, PopulationRequest, StudyRequest
+from protocol.messages import Enrolment, Join, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 
 LISTS = ("roster", "sharers", "confirmations", "parcels")
@@ -51,7 +51,7 @@ async def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
 async def test_binary_bodies_are_documented(document: dict[str, Any], what: str) -> None:
     operation = document["paths"][f"/v1/participants/{{participant}}/{what}"]["put"]
     assert list(operation["requestBody"]["content"]) == ["application/octet-stream"]
-    assert operation["security"] == [{"ticket": []}]
+    assert operation["security"] == [{"credential": []}]
     assert {"204", "401", "404", "409", "410", "413", "415", "422"} <= operation["responses"].keys()
 
 
@@ -73,7 +73,8 @@ async def test_parameters_in_paths_are_documented(document: dict[str, Any]) -> N
 
 
 async def test_each_document_has_an_example_that_its_model_takes(document: dict[str, Any]) -> None:
-    models = {model.__name__: model for model in (Join, PopulationRequest, StudyRequest)}
+    documents = (Enrolment, Join, PopulationRequest, StudyRequest)
+    models = {model.__name__: model for model in documents}
     seen = set()
     for name, operation in operations(document):
         body = operation.get("requestBody", {}).get("content", {}).get("application/json")
