@@ -17,7 +17,7 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from server import logs, migrations, traces
 from server.app import create_app
@@ -192,6 +192,15 @@ def _check_access(settings: Settings, *, has_keys: bool) -> None:
         )
 
 
+async def _keep_first(access: Access, settings: Settings) -> None:
+    given = settings.first_api_key, settings.first_enrolment_token
+    first = [one.get_secret_value() if one else None for one in given]
+    try:
+        await access.keep_first(*first)
+    except IntegrityError:  # another replica kept the same, just now
+        await access.keep_first(*first)
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
@@ -210,7 +219,9 @@ def _prepare(settings: Settings) -> bool:
         try:
             with sole_process(database):
                 await migrations.upgrade(database)
-                return bool(await Access(database, SystemRandom()).keys())
+                access = Access(database, SystemRandom())
+                await _keep_first(access, settings)
+                return bool(await access.keys())
         finally:
             await database.close()
 

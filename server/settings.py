@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from server.credentials import API_KEY, ENROLMENT_TOKEN, bearer
 from server.database import parse_url
 
 
@@ -35,6 +36,12 @@ class Settings(BaseSettings):
     )
     open: bool = Field(
         default=False, description="Ask nobody for credentials: for trials on one machine."
+    )
+    first_api_key: SecretStr | None = Field(
+        default=None, description="A key that may do everything, kept at start if it is new."
+    )
+    first_enrolment_token: SecretStr | None = Field(
+        default=None, description="A token for a million devices, kept at start if it is new."
     )
     access_seconds: float = Field(
         default=5.0, gt=0, le=300, description="How long what is revoked may still be taken."
@@ -102,6 +109,15 @@ class Settings(BaseSettings):
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("a certificate and its key: name both, or neither")
         return self
+
+    @field_validator("first_api_key", "first_enrolment_token")
+    @classmethod
+    def _is_a_secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        prefix = API_KEY if info.field_name == "first_api_key" else ENROLMENT_TOKEN
+        text = given.get_secret_value() if given else ""
+        if given and not (text.startswith(prefix) and bearer(f"Bearer {text}")):
+            raise ValueError(f"{prefix} and 43 characters of base64url expected")
+        return given
 
     @field_validator("database_url")
     @classmethod

@@ -9,13 +9,14 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from protocol.messages import AuditRecord, ProblemType
-from server.credentials import API_KEY, ENROLMENT_TOKEN, Principal, Right, digest, make
+from server.credentials import API_KEY, ENROLMENT_TOKEN, SCOPES, Principal, Right, digest, make
 from server.database import Database, reading, writing
 from server.refusals import Refusal
 from server.schema import ApiKey, AuditEntry, EnrolledDevice, EnrolmentToken
 
 _ID_BYTES = 6
 COMMAND_LINE = "command line"
+FIRST_USES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,18 @@ class Access:
         self, session: Session, name: str, scopes: Collection[Right], lasting: timedelta | None
     ) -> tuple[str, str]:
         """Keep a new key; return its id and its text, which nobody can be told again."""
-        secret, now = make(API_KEY, self.rng), self.database.now(session)
+        secret = make(API_KEY, self.rng)
+        return self._add_key(session, secret, name, scopes, lasting), secret
+
+    def _add_key(
+        self,
+        session: Session,
+        secret: str,
+        name: str,
+        scopes: Collection[Right],
+        lasting: timedelta | None,
+    ) -> str:
+        now = self.database.now(session)
         row = ApiKey(
             id=self.rng.randbytes(_ID_BYTES).hex(),
             name=name,
@@ -41,7 +53,20 @@ class Access:
         )
         session.add(row)
         self._note(session, COMMAND_LINE, "create key", row.id)
-        return row.id, secret
+        return row.id
+
+    @writing
+    def keep_first(self, session: Session, key: str | None, token: str | None) -> None:
+        """Keep a key that may do everything and a token for many, made elsewhere, if they are new.
+
+        Servers that start together wait for one another's: one row each.
+        """
+        if key and session.scalar(select(ApiKey).where(ApiKey.digest == digest(key))) is None:
+            self._add_key(session, key, "first", SCOPES, None)
+        if token:
+            known = select(EnrolmentToken).where(EnrolmentToken.digest == digest(token))
+            if session.scalar(known) is None:
+                self._add_token(session, token, "first", FIRST_USES, None)
 
     @reading
     def keys(self, session: Session) -> tuple[ApiKey, ...]:
@@ -53,7 +78,13 @@ class Access:
         self, session: Session, name: str, uses: int, lasting: timedelta | None
     ) -> tuple[str, str]:
         """Keep a new token for so many identities; return its id and its text, as `create_key`."""
-        secret, now = make(ENROLMENT_TOKEN, self.rng), self.database.now(session)
+        secret = make(ENROLMENT_TOKEN, self.rng)
+        return self._add_token(session, secret, name, uses, lasting), secret
+
+    def _add_token(
+        self, session: Session, secret: str, name: str, uses: int, lasting: timedelta | None
+    ) -> str:
+        now = self.database.now(session)
         row = EnrolmentToken(
             id=self.rng.randbytes(_ID_BYTES).hex(),
             name=name,
@@ -65,7 +96,7 @@ class Access:
         )
         session.add(row)
         self._note(session, COMMAND_LINE, "create token", row.id)
-        return row.id, secret
+        return row.id
 
     @reading
     def tokens(self, session: Session) -> tuple[EnrolmentToken, ...]:

@@ -151,7 +151,11 @@ def secrets_in(folder: Path) -> Path:
     """Return a file of secrets for this run alone."""
     path = folder / "env"
     path.touch(mode=0o600)
-    path.write_text(f"POSTGRES_PASSWORD={secrets.token_hex(32)}\n")
+    path.write_text(
+        f"POSTGRES_PASSWORD={secrets.token_hex(32)}\n"
+        f"BLINDTALLY_API_KEY=btk_{secrets.token_urlsafe(32)}\n"
+        f"BLINDTALLY_ENROLMENT_TOKEN=bte_{secrets.token_urlsafe(32)}\n"
+    )
     return path
 
 

@@ -307,3 +307,19 @@ async def test_the_trail_tells_who_did_what(serve: Serve, database_url: str) -> 
         ]
         assert rest.json()["entries"][0]["subject"] == study
         assert rest.json()["next"] is None
+
+
+async def test_a_first_key_and_token_made_elsewhere_are_kept_once(
+    serve: Serve, database_url: str
+) -> None:
+    key, token = make("btk_", SystemRandom()), make(ENROLMENT_TOKEN, SystemRandom())
+    async with serve(database_url, open=False) as served:
+        for _ in range(2):
+            await book(served).keep_first(key, token)
+        assert [len(await book(served).keys()), len(await book(served).tokens())] == [1, 1]
+        answer = await served.client.get("/v1/audit", headers=showing(key))
+        assert {entry["action"] for entry in answer.json()["entries"]} == {
+            "create key",
+            "create token",
+        }
+        await enrolled(served, token, Identity.generate(Random(1)))
