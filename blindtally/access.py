@@ -17,8 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from blindtally.output import failed, write_json
 from server import migrations
-from server.credentials import SCOPES, Right
 from server.database import Database
+from server.principals import SCOPES, Right
 from server.schema import ApiKey, EnrolmentToken
 from server.store.access import Access
 
@@ -55,9 +55,7 @@ def create_key(
     Example: blindtally keys create dashboard --scope read --days 90
     """
     wanted = {Right(one) if one in SCOPES else _no_scope(one) for one in scope or SCOPES}
-    name, secret = _ask(database, lambda book: book.create_key(name, wanted, _lasting(days)))
-    typer.echo(secret)
-    typer.echo(f"key {name}: keep it, nobody can show it again", err=True)
+    _give("key", _ask(database, lambda book: book.create_key(name, wanted, _lasting(days))))
 
 
 @keys.command("list")
@@ -87,9 +85,7 @@ def create_token(
 
     Example: blindtally tokens create phones --uses 100000 --days 30
     """
-    name, secret = _ask(database, lambda book: book.create_token(name, uses, _lasting(days)))
-    typer.echo(secret)
-    typer.echo(f"token {name}: keep it, nobody can show it again", err=True)
+    _give("token", _ask(database, lambda book: book.create_token(name, uses, _lasting(days))))
 
 
 @tokens.command("list")
@@ -142,9 +138,19 @@ def admit(database: str, name: str, uses: int) -> tuple[str, str]:
     Raises:
         typer.Exit: if the database cannot be used.
     """
-    _, key = _ask(database, lambda book: book.create_key(name, SCOPES, None))
-    _, token = _ask(database, lambda book: book.create_token(name, uses, None))
-    return key, token
+
+    async def issue(book: Access) -> tuple[str, str]:
+        _, key = await book.create_key(name, SCOPES, None)
+        _, token = await book.create_token(name, uses, None)
+        return key, token
+
+    return _ask(database, issue)
+
+
+def _give(kind: str, issued: tuple[str, str]) -> None:
+    name, secret = issued
+    typer.echo(secret)
+    typer.echo(f"{kind} {name}: keep it, nobody can show it again", err=True)
 
 
 def _no_scope(name: str) -> Right:

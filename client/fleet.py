@@ -24,7 +24,6 @@ import numpy as np
 
 from client.encoding import Contribution, contribute
 from client.enrolment import enrol as enrol_device
-from client.enrolment import make_credential
 from client.journal import MemoryJournal
 from client.participation import Device, Participation, Step, steps
 from client.policy import Policy
@@ -39,6 +38,7 @@ from client.problems import (
 from client.reporting import Reporting
 from client.transport import POLL_SECONDS, Traffic, Transport
 from protocol.chance import system
+from protocol.credentials import make
 from protocol.mechanism import Histogram, enrolment_scope
 from protocol.mechanisms import REPORTING
 from protocol.messages import CohortView, RoundView, StudyView
@@ -293,7 +293,7 @@ class Fleet:
             return device
         public = device.identity.public
         if public not in self._credentials:  # kept first: the answer may be lost
-            self._credentials[public] = make_credential(self._secrets)
+            self._credentials[public] = make(self._secrets)
         credential = self._credentials[public]
         if public not in self._let_in_once:
             await enrol_device(transport, device.identity, self._crew.token, credential)

@@ -24,11 +24,11 @@ from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from client.encoding import Contribution, encode
-from client.enrolment import make_credential
 from client.journal import Given, Journal, What
 from client.policy import Policy, rho_of
 from client.transport import Transport
 from protocol.chance import Chance
+from protocol.credentials import make
 from protocol.mechanisms import SUMMING
 from protocol.messages import (
     Join,
@@ -162,7 +162,7 @@ class Participation:
 
     async def _join(self, study: str) -> tuple[Joined, Seat]:
         device = self._device
-        self._ticket = device.credential or make_credential(self._secrets)
+        self._ticket = device.credential or make(self._secrets)
         joined = join(device.identity, self._secrets)
         asked = Join(
             identity=device.identity.public.hex(),

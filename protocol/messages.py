@@ -285,11 +285,6 @@ class AuditPage(Public):
     next: int | None = None
 
 
-def possession(credential: bytes) -> bytes:
-    """Return what an identity signs to ask for a credential of this SHA-256."""
-    return b"blindtally device v1\0" + credential
-
-
 class Join(Public):
     """A device asks to take part in a round, with its identity and its keys for it.
 

@@ -16,9 +16,10 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.credentials import bearer, digest
 from protocol.messages import ProblemType
-from server.credentials import ANYBODY, Principal, bearer, digest
 from server.database import UNAVAILABLE
+from server.principals import ANYBODY, Principal
 from server.problems import respond, unavailable
 from server.refusals import Refusal
 from server.settings import Settings
@@ -128,10 +129,9 @@ class Doorkeeper:
 
 
 async def _principal(keeper: Keeper, scope: Scope) -> Principal:
-    if keeper.is_open or scope["path"].startswith(_OWN):
-        keeper.admit(address(scope))
-        return ANYBODY
     keeper.admit(address(scope))
+    if keeper.is_open or scope["path"].startswith(_OWN):
+        return ANYBODY
     secret = bearer(Headers(scope=scope).get("authorization"))
     found = await keeper.principal(secret)
     if found is None:

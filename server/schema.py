@@ -243,33 +243,36 @@ class Account(Table):
     delta: Mapped[float]
 
 
-class ApiKey(Table):
-    """An operator's or analyst's key; `digest` is the SHA-256 of its text, which is not kept."""
+class Issued:
+    """What the operator gives out; `digest` is the SHA-256 of its text, which is not kept."""
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(Utf8())
+    digest: Mapped[bytes] = mapped_column(unique=True)
+    created: Mapped[datetime]
+    expires: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
+
+    def is_good(self, now: datetime) -> bool:
+        """Return whether it was not revoked and is not over."""
+        return self.revoked is None and (self.expires is None or now < self.expires)
+
+
+class ApiKey(Issued, Table):
+    """An operator's or analyst's key."""
 
     __tablename__ = "api_keys"
 
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(Utf8())
     scopes: Mapped[list[str]]
-    digest: Mapped[bytes] = mapped_column(unique=True)
-    created: Mapped[datetime]
-    expires: Mapped[datetime | None]
-    revoked: Mapped[datetime | None]
 
 
-class EnrolmentToken(Table):
-    """What lets so many identities in; `digest` is the SHA-256 of its text."""
+class EnrolmentToken(Issued, Table):
+    """What lets so many identities in."""
 
     __tablename__ = "enrolment_tokens"
 
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(Utf8())
-    digest: Mapped[bytes] = mapped_column(unique=True)
     uses: Mapped[int]
     used: Mapped[int]
-    created: Mapped[datetime]
-    expires: Mapped[datetime | None]
-    revoked: Mapped[datetime | None]
 
 
 class EnrolledDevice(Table):

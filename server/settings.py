@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.credentials import API_KEY, ENROLMENT_TOKEN, bearer
+from protocol.credentials import API_KEY, ENROLMENT_TOKEN, bearer
 from server.database import parse_url
 
 
@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     def _is_a_secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         prefix = API_KEY if info.field_name == "first_api_key" else ENROLMENT_TOKEN
         text = given.get_secret_value() if given else ""
-        if given and not (text.startswith(prefix) and bearer(f"Bearer {text}")):
+        if given and not bearer(f"Bearer {text}", prefix):
             raise ValueError(f"{prefix} and 43 characters of base64url expected")
         return given
 

@@ -4,13 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 
-from protocol.messages import AuditPage, Enrolment, ProblemType, possession
+from protocol.credentials import ENROLMENT_TOKEN, bearer, digest, possession
+from protocol.messages import AuditPage, Enrolment, ProblemType
 from secagg.keys import check_identity, is_signed
-from server.api.parts import json_only, problems
+from server.api.parts import first_of, json_only, problems
 from server.api.placed import blame
 from server.api.rights import needs
-from server.credentials import ENROLMENT_TOKEN, Right, bearer, digest
 from server.doorkeeper import address
+from server.principals import Right
 from server.refusals import Refusal, malformed
 from server.service import Served
 
@@ -23,8 +24,8 @@ async def _token(
     authorization: Annotated[str | None, Header()] = None,
 ) -> bytes:
     """Return the digest of the token that is shown: whoever shows none is told nothing else."""
-    token = bearer(authorization)
-    if token is None or not token.startswith(ENROLMENT_TOKEN):
+    token = bearer(authorization, ENROLMENT_TOKEN)
+    if token is None:
         await service.keeper.fail(address(request.scope), "enrol", "without a token")
         detail = "Authorization: Bearer and an enrolment token are needed"
         raise Refusal(ProblemType.NOT_AUTHORISED, detail)
@@ -35,7 +36,7 @@ async def _token(
     "/devices",
     status_code=204,
     dependencies=[Depends(json_only)],
-    responses=problems(400, 401, 403, 409, 413, 415, 422, 429),
+    responses=problems(400, 409, 413, 415, 422),
 )
 async def enrol(
     token: Annotated[bytes, Depends(_token)],
@@ -56,13 +57,12 @@ async def enrol(
         raise
 
 
-@router.get("/audit", dependencies=[needs(Right.OPERATE)], responses=problems(401, 403, 422))
+@router.get("/audit", dependencies=[needs(Right.OPERATE)], responses=problems(422))
 async def trail(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> AuditPage:
     """List who did what, newest first."""
-    entries = await service.store.access.trail(limit + 1, before)
-    following = entries[limit - 1].id if len(entries) > limit else None
-    return AuditPage(entries=entries[:limit], next=following)
+    entries, last = first_of(await service.store.access.trail(limit + 1, before), limit)
+    return AuditPage(entries=entries, next=last and last.id)

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from protocol.messages import HeavyHitter, HeavyHitterPage
-from server.api.parts import StudyId, problems
+from server.api.parts import StudyId, first_of, problems
 from server.api.rights import needs
 from server.api.tagged import Tagged, tagged
-from server.credentials import Right
+from server.principals import Right
 from server.refusals import malformed
 from server.service import Served
 
@@ -54,10 +54,8 @@ async def heavy_hitters(
         return Response(_table(every), media_type="text/csv; charset=utf-8")
     cursor = None if after is None else _parse(after)
     found = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
-    shown = found[:limit]
-    return HeavyHitterPage(
-        heavy_hitters=shown, next=_cursor(shown[-1]) if len(found) > limit else None
-    )
+    shown, last = first_of(found, limit)
+    return HeavyHitterPage(heavy_hitters=shown, next=last and _cursor(last))
 
 
 def _cursor(last: HeavyHitter) -> str:

@@ -20,14 +20,14 @@ from protocol.messages import ProblemType, Told, ToldPage
 from protocol.tally import Tally
 from server.api.parts import StudyId, problems
 from server.api.rights import needs
-from server.credentials import Right
+from server.principals import Right
 from server.refusals import Refusal, malformed
 from server.service import Served
 
 router = APIRouter(
     prefix="/v1/studies/{study}",
     tags=["answers"],
-    responses=problems(401, 403, 404, 409, 422),
+    responses=problems(404, 409, 422),
     dependencies=[needs(Right.READ)],
 )
 _MOST = 1000

@@ -9,7 +9,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from protocol.events import Event
 from server.api.parts import StudyId, problems
 from server.api.rights import needs
-from server.credentials import Right
+from server.principals import Right
 from server.service import Served
 
 router = APIRouter(prefix="/v1/studies/{study}", tags=["studies"])
@@ -40,7 +40,7 @@ Stream = Annotated[AsyncIterator[Event], Depends(_stream)]
     "/events",
     dependencies=[needs(Right.READ)],
     response_class=EventSourceResponse,
-    responses=problems(401, 403, 404, 409, 422),
+    responses=problems(404, 409, 422),
 )
 async def events(stream: Stream) -> AsyncIterator[ServerSentEvent]:
     """Send each event of a study, from the one after `Last-Event-ID` on, until the study ends.

@@ -7,7 +7,7 @@ from protocol.messages import ProblemType
 from server import migrations
 from server.api.parts import problems
 from server.api.rights import needs
-from server.credentials import Right
+from server.principals import Right
 from server.refusals import Refusal
 from server.service import Served
 

@@ -29,8 +29,8 @@ from secagg.keys import PublicKeys, is_signed
 from server.api.parts import OCTETS_OUT, RoundNumber, StudyId, Wait, json_only, problems
 from server.api.placed import Placed, Ticket, blame, past, refuse_silent
 from server.api.rights import Caller, needs, only_itself
-from server.credentials import Right
 from server.limits import OCTETS
+from server.principals import Right
 from server.refusals import Refusal, malformed, out_of_phase
 from server.service import Served, Service
 from server.store.participants import Application, Place
@@ -42,7 +42,7 @@ _PENDING: dict[str, Any] = {
     "description": "Not yet: ask again.",
     "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds; often 0."}},
 }
-_QUESTION = problems(401, 404, 409, 410, 422)
+_QUESTION = problems(404, 409, 410, 422)
 
 
 @router.post(
@@ -51,7 +51,7 @@ _QUESTION = problems(401, 404, 409, 410, 422)
     dependencies=[needs(Right.TAKE_PART), Depends(json_only)],
     responses={
         200: {"model": Seat, "description": "This device has its seat already."},
-        **problems(400, 401, 403, 404, 409, 413, 415, 422),
+        **problems(400, 404, 409, 413, 415, 422),
     },
 )
 async def join(  # noqa: PLR0917 - FastAPI passes them by name

@@ -1,6 +1,7 @@
 """What the paths have in common: parameters, media types, and their documentation."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
@@ -9,6 +10,7 @@ from server.limits import OCTETS, check_media_type
 from server.logs import concerning
 from server.refusals import not_found
 
+T = TypeVar("T")
 _LONGEST_ID = 64
 Wait = Annotated[
     float,
@@ -38,6 +40,12 @@ async def _participant(participant: str) -> str:
 
 StudyId = Annotated[str, Depends(_study)]
 ParticipantId = Annotated[str, Depends(_participant)]
+
+
+def first_of(found: Sequence[T], limit: int) -> tuple[tuple[T, ...], T | None]:
+    """Return a page, and where the next begins: after its last, or None if nothing is left."""
+    shown = tuple(found[:limit])
+    return shown, shown[-1] if len(found) > limit else None
 
 
 async def json_only(request: Request) -> None:

@@ -9,9 +9,9 @@ from fastapi import Path as InPath
 from protocol.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
 from protocol.privacy.ledger import Statement
 from protocol.privacy.loss import LEAST_DELTA
-from server.api.parts import StudyId, json_only, problems
+from server.api.parts import StudyId, first_of, json_only, problems
 from server.api.rights import Caller, needs
-from server.credentials import Right
+from server.principals import Right
 from server.service import Served
 
 router = APIRouter(prefix="/v1", tags=["privacy"])
@@ -27,7 +27,7 @@ _DELTA = 1e-6
     "/populations/{name}",
     status_code=201,
     dependencies=[needs(Right.WRITE), Depends(json_only)],
-    responses={200: {"model": PopulationView}, **problems(400, 401, 403, 409, 413, 415, 422)},
+    responses={200: {"model": PopulationView}, **problems(400, 409, 413, 415, 422)},
 )
 async def create(
     name: Name, request: PopulationRequest, response: Response, service: Served, caller: Caller
@@ -41,7 +41,7 @@ async def create(
     return view
 
 
-@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(401, 403, 422))
+@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(422))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -49,14 +49,14 @@ async def page(
 ) -> PopulationPage:
     """List populations, by name."""
     found = await service.store.populations.page(limit + 1, after or "")
-    shown = found[:limit]
-    return PopulationPage(populations=shown, next=shown[-1].name if len(found) > limit else None)
+    populations, last = first_of(found, limit)
+    return PopulationPage(populations=populations, next=last and last.name)
 
 
 @router.get(
     "/populations/{name}/privacy",
     dependencies=[needs(Right.READ)],
-    responses=problems(401, 403, 404, 422),
+    responses=problems(404, 422),
 )
 async def of_population(name: Name, service: Served, delta: Delta = None) -> Statement:
     """Say what the studies of a population tell of a device, whom, and what is left."""
@@ -69,7 +69,7 @@ async def of_population(name: Name, service: Served, delta: Delta = None) -> Sta
     "/studies/{study}/privacy",
     tags=["studies"],
     dependencies=[needs(Right.READ)],
-    responses=problems(401, 403, 404, 422),
+    responses=problems(404, 422),
 )
 async def of_study(study: StudyId, service: Served, delta: Delta = None) -> Statement:
     """Say what one study tells of a device, and whom: if it runs, by all rounds that it may."""

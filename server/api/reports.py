@@ -12,8 +12,8 @@ from secagg.keys import check_identity
 from server.api.parts import OCTETS_IN, RoundNumber, StudyId, problems
 from server.api.placed import blame
 from server.api.rights import Caller, needs, only_itself
-from server.credentials import Right
 from server.limits import read_body
+from server.principals import Right
 from server.refusals import Refusal, malformed
 from server.service import Served
 from server.store.reports import Charge
@@ -26,7 +26,7 @@ Reporter = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The devic
     "/{identity}",
     status_code=204,
     dependencies=[needs(Right.TAKE_PART)],
-    responses=problems(400, 401, 403, 404, 409, 413, 415, 422),
+    responses=problems(400, 404, 409, 413, 415, 422),
     openapi_extra=OCTETS_IN,
 )
 async def put_report(

@@ -5,8 +5,8 @@ from typing import Annotated, cast
 from fastapi import Depends, Request, params
 
 from protocol.messages import ProblemType
-from server.credentials import Principal, Right
 from server.doorkeeper import address
+from server.principals import Principal, Right
 from server.refusals import Refusal
 from server.service import Served
 

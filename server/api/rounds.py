@@ -5,11 +5,19 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from protocol.messages import ProblemType, RoundPage, RoundView
-from server.api.parts import OCTETS_OUT, CohortNumber, RoundNumber, StudyId, Wait, problems
+from server.api.parts import (
+    OCTETS_OUT,
+    CohortNumber,
+    RoundNumber,
+    StudyId,
+    Wait,
+    first_of,
+    problems,
+)
 from server.api.rights import needs
 from server.api.tagged import Tagged, tagged
-from server.credentials import Right
 from server.limits import OCTETS
+from server.principals import Right
 from server.refusals import Refusal
 from server.service import Served
 from server.watch import study_bell
@@ -18,7 +26,7 @@ router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_c
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last round already known.")]
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404, 422)))
+@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(404, 422)))
 async def page(
     study: StudyId,
     service: Served,
@@ -26,15 +34,14 @@ async def page(
     after: After = 0,
 ) -> RoundPage:
     """List rounds, first to last."""
-    rounds = await service.store.rounds.page(study, limit + 1, after)
-    shown = rounds[:limit]
-    return RoundPage(rounds=shown, next=shown[-1].number if len(rounds) > limit else None)
+    rounds, last = first_of(await service.store.rounds.page(study, limit + 1, after), limit)
+    return RoundPage(rounds=rounds, next=last and last.number)
 
 
 @router.get(
     "/open",
     dependencies=[needs(Right.READ, Right.TAKE_PART)],
-    responses=tagged(problems(401, 403, 404, 409, 422)),
+    responses=tagged(problems(404, 409, 422)),
     tags=["devices"],
 )
 async def open_round(
@@ -49,9 +56,7 @@ async def open_round(
     return view
 
 
-@router.get(
-    "/{number}", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404, 422))
-)
+@router.get("/{number}", dependencies=[needs(Right.READ)], responses=tagged(problems(404, 422)))
 async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundView:
     """Show one round: its plan, how far each cohort is, what its sum said."""
     return await service.store.rounds.show(study, number)

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from server.api.creation import CREATED, Key, digest_of, limits_of, whole
-from server.api.parts import StudyId, json_only, problems
+from server.api.parts import StudyId, first_of, json_only, problems
 from server.api.rights import Caller, needs
 from server.api.tagged import Tagged, tagged
-from server.credentials import Right
+from server.principals import Right
 from server.refusals import Refusal
 from server.service import Served
 from server.store.creations import Intent
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=Tagged)
     "",
     status_code=201,
     dependencies=[needs(Right.WRITE), Depends(json_only), Depends(whole)],
-    responses={201: CREATED, **problems(400, 401, 403, 404, 409, 413, 415, 422)},
+    responses={201: CREATED, **problems(400, 404, 409, 413, 415, 422)},
 )
 async def create(
     request: StudyRequest,
@@ -49,19 +49,18 @@ async def create(
     return study
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 422)))
+@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(422)))
 async def page(
     service: Served,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> StudyPage:
     """List studies, newest first."""
-    studies = await service.store.studies.page(limit + 1, after)
-    shown = studies[:limit]
-    return StudyPage(studies=shown, next=shown[-1].id if len(studies) > limit else None)
+    studies, last = first_of(await service.store.studies.page(limit + 1, after), limit)
+    return StudyPage(studies=studies, next=last and last.id)
 
 
-@router.get("/{study}", dependencies=[needs(Right.READ)], responses=tagged(problems(401, 403, 404)))
+@router.get("/{study}", dependencies=[needs(Right.READ)], responses=tagged(problems(404)))
 async def show(study: StudyId, service: Served) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)
@@ -70,7 +69,7 @@ async def show(study: StudyId, service: Served) -> StudyView:
 @router.post(
     "/{study}/start",
     dependencies=[needs(Right.WRITE)],
-    responses=problems(401, 403, 404, 409),
+    responses=problems(404, 409),
 )
 async def start(study: StudyId, service: Served, caller: Caller) -> StudyView:
     """Start a study: its first round opens. Starting a running one changes nothing."""
@@ -87,7 +86,7 @@ async def start(study: StudyId, service: Served, caller: Caller) -> StudyView:
 @router.post(
     "/{study}/stop",
     dependencies=[needs(Right.WRITE)],
-    responses=problems(401, 403, 404),
+    responses=problems(404),
 )
 async def stop(study: StudyId, service: Served, caller: Caller) -> StudyView:
     """Stop a study: its running round fails, no other opens. What is over stays as it is."""

@@ -32,7 +32,7 @@ from server.store.participants import Place, Said
 from server.store.views import KIND
 
 router = APIRouter(prefix="/v1/participants/{participant}", tags=["devices"])
-_UPLOAD = problems(400, 401, 404, 409, 410, 413, 415, 422)
+_UPLOAD = problems(400, 404, 409, 410, 413, 415, 422)
 
 
 @router.put("/shares", status_code=204, responses=_UPLOAD, openapi_extra=OCTETS_IN)

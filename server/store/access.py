@@ -8,9 +8,10 @@ from random import Random
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from protocol.credentials import API_KEY, ENROLMENT_TOKEN, digest, make
 from protocol.messages import AuditRecord, ProblemType
-from server.credentials import API_KEY, ENROLMENT_TOKEN, SCOPES, Principal, Right, digest, make
 from server.database import Database, reading, writing
+from server.principals import SCOPES, Principal, Right
 from server.refusals import Refusal
 from server.schema import ApiKey, AuditEntry, EnrolledDevice, EnrolmentToken
 
@@ -31,29 +32,16 @@ class Access:
         self, session: Session, name: str, scopes: Collection[Right], lasting: timedelta | None
     ) -> tuple[str, str]:
         """Keep a new key; return its id and its text, which nobody can be told again."""
-        secret = make(API_KEY, self.rng)
-        return self._add_key(session, secret, name, scopes, lasting), secret
+        secret = make(self.rng, API_KEY)
+        return self._issue(session, _key(scopes), secret, name, lasting), secret
 
-    def _add_key(
-        self,
-        session: Session,
-        secret: str,
-        name: str,
-        scopes: Collection[Right],
-        lasting: timedelta | None,
-    ) -> str:
-        now = self.database.now(session)
-        row = ApiKey(
-            id=self.rng.randbytes(_ID_BYTES).hex(),
-            name=name,
-            scopes=sorted(scope.value for scope in scopes),
-            digest=digest(secret),
-            created=now,
-            expires=now + lasting if lasting else None,
-        )
-        session.add(row)
-        self._note(session, COMMAND_LINE, "create key", row.id)
-        return row.id
+    @writing
+    def create_token(
+        self, session: Session, name: str, uses: int, lasting: timedelta | None
+    ) -> tuple[str, str]:
+        """Keep a new token for so many identities; return its id and its text, as `create_key`."""
+        secret = make(self.rng, ENROLMENT_TOKEN)
+        return self._issue(session, _token(uses), secret, name, lasting), secret
 
     @writing
     def keep_first(self, session: Session, key: str | None, token: str | None) -> None:
@@ -62,41 +50,32 @@ class Access:
         Servers that start together wait for one another's: one row each.
         """
         if key and session.scalar(select(ApiKey).where(ApiKey.digest == digest(key))) is None:
-            self._add_key(session, key, "first", SCOPES, None)
+            self._issue(session, _key(SCOPES), key, "first", None)
         if token:
             known = select(EnrolmentToken).where(EnrolmentToken.digest == digest(token))
             if session.scalar(known) is None:
-                self._add_token(session, token, "first", FIRST_USES, None)
+                self._issue(session, _token(FIRST_USES), token, "first", None)
+
+    def _issue(
+        self,
+        session: Session,
+        row: ApiKey | EnrolmentToken,
+        secret: str,
+        name: str,
+        lasting: timedelta | None,
+    ) -> str:
+        row.id, row.name, row.digest = self.rng.randbytes(_ID_BYTES).hex(), name, digest(secret)
+        row.created = self.database.now(session)
+        row.expires = row.created + lasting if lasting else None
+        session.add(row)
+        kind = "key" if isinstance(row, ApiKey) else "token"
+        self._note(session, COMMAND_LINE, f"create {kind}", row.id)
+        return row.id
 
     @reading
     def keys(self, session: Session) -> tuple[ApiKey, ...]:
         """Return all keys, oldest first."""
         return tuple(session.scalars(select(ApiKey).order_by(ApiKey.created, ApiKey.id)))
-
-    @writing
-    def create_token(
-        self, session: Session, name: str, uses: int, lasting: timedelta | None
-    ) -> tuple[str, str]:
-        """Keep a new token for so many identities; return its id and its text, as `create_key`."""
-        secret = make(ENROLMENT_TOKEN, self.rng)
-        return self._add_token(session, secret, name, uses, lasting), secret
-
-    def _add_token(
-        self, session: Session, secret: str, name: str, uses: int, lasting: timedelta | None
-    ) -> str:
-        now = self.database.now(session)
-        row = EnrolmentToken(
-            id=self.rng.randbytes(_ID_BYTES).hex(),
-            name=name,
-            digest=digest(secret),
-            uses=uses,
-            used=0,
-            created=now,
-            expires=now + lasting if lasting else None,
-        )
-        session.add(row)
-        self._note(session, COMMAND_LINE, "create token", row.id)
-        return row.id
 
     @reading
     def tokens(self, session: Session) -> tuple[EnrolmentToken, ...]:
@@ -118,12 +97,11 @@ class Access:
         ):
             if row is None:
                 continue
-            row.revoked = row.revoked or self.database.now(session)
+            now = self.database.now(session)
+            row.revoked = row.revoked or now
             if kind == "token":
                 let_in = EnrolledDevice.token == name, EnrolledDevice.revoked.is_(None)
-                session.execute(
-                    update(EnrolledDevice).where(*let_in).values(revoked=self.database.now(session))
-                )
+                session.execute(update(EnrolledDevice).where(*let_in).values(revoked=now))
             self._note(session, COMMAND_LINE, f"revoke {kind}", name)
             return kind
         return None
@@ -133,17 +111,12 @@ class Access:
         """Return whose key or credential has this digest, if it is good now."""
         key = session.scalar(select(ApiKey).where(ApiKey.digest == found))
         if key is not None:
-            is_good = not key.revoked and (
-                key.expires is None or self.database.now(session) < key.expires
-            )
+            is_good = key.is_good(self.database.now(session))
             return Principal(key.id, frozenset(map(Right, key.scopes))) if is_good else None
         device = session.scalar(select(EnrolledDevice).where(EnrolledDevice.digest == found))
         if device is None or device.revoked:
             return None
         return Principal(device.identity, frozenset({Right.TAKE_PART}), device.identity)
-
-    def _is_over(self, session: Session, row: ApiKey | EnrolmentToken) -> bool:
-        return row.expires is not None and self.database.now(session) >= row.expires
 
     @writing
     def enrol(self, session: Session, token: bytes, identity: str, credential: bytes) -> bool:
@@ -154,12 +127,8 @@ class Access:
                 credential, or is revoked.
         """
         query = select(EnrolmentToken).where(EnrolmentToken.digest == token).with_for_update()
-        row = session.scalar(query)
-        if (
-            row is None
-            or row.revoked
-            or (row.expires and self.database.now(session) >= row.expires)
-        ):
+        row, now = session.scalar(query), self.database.now(session)
+        if row is None or not row.is_good(now):
             raise Refusal(ProblemType.NOT_AUTHORISED, "this enrolment token is not good here")
         device = session.get(EnrolledDevice, identity)
         if device is not None:
@@ -174,14 +143,7 @@ class Access:
         if session.scalar(select(EnrolledDevice).where(EnrolledDevice.digest == credential)):
             raise Refusal(ProblemType.CONFLICT, "this credential is another identity's")
         row.used += 1
-        session.add(
-            EnrolledDevice(
-                identity=identity,
-                digest=credential,
-                token=row.id,
-                created=self.database.now(session),
-            )
-        )
+        session.add(EnrolledDevice(identity=identity, digest=credential, token=row.id, created=now))
         self._note(session, f"token {row.id}", "enrol", identity)
         return True
 
@@ -221,3 +183,11 @@ class Access:
             )
             for row in session.scalars(query)
         )
+
+
+def _key(scopes: Collection[Right]) -> ApiKey:
+    return ApiKey(scopes=sorted(scope.value for scope in scopes))
+
+
+def _token(uses: int) -> EnrolmentToken:
+    return EnrolmentToken(uses=uses, used=0)

@@ -3,7 +3,6 @@
 import asyncio
 from base64 import urlsafe_b64decode
 from datetime import timedelta
-from hashlib import sha256
 from random import Random, SystemRandom
 from typing import Any
 
@@ -11,10 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from client.enrolment import make_credential
-from protocol.messages import Enrolment, RoundView, possession
+from protocol.credentials import ENROLMENT_TOKEN, digest, make, possession
+from protocol.messages import Enrolment, RoundView
 from secagg.keys import Identity
-from server.credentials import ENROLMENT_TOKEN, Right, digest, make
+from server.principals import Right
 from server.store.access import Access
 from tests.server.conftest import Serve
 from tests.server.device import Device
@@ -46,7 +45,7 @@ async def study_of(served: Served, head: dict[str, str]) -> str:
 
 
 def application(identity: Identity, credential: str, **changes: Any) -> dict[str, Any]:
-    raw = sha256(urlsafe_b64decode(credential + "=")).digest()
+    raw = digest(credential)
     signature = identity.sign(possession(raw))
     said = Enrolment(
         identity=identity.public.hex(), credential=raw.hex(), signature=signature.hex()
@@ -55,7 +54,7 @@ def application(identity: Identity, credential: str, **changes: Any) -> dict[str
 
 
 async def enrolled(served: Served, token: str, identity: Identity) -> str:
-    credential = make_credential(SystemRandom())
+    credential = make(SystemRandom())
     asked = application(identity, credential)
     response = await served.client.post("/v1/devices", json=asked, headers=showing(token))
     assert response.status_code == 204, response.text
@@ -85,7 +84,7 @@ async def test_a_stranger_is_answered_alike_wherever_it_asks(serve: Serve, sqlit
         study = await study_of(served, await keyed(served))
         for method, path in await paths(served):
             for one in {path, path.replace(OF["study"], study)}:
-                for head in ({}, showing(make("btk_", SystemRandom()))):
+                for head in ({}, showing(make(SystemRandom(), "btk_"))):
                     answer = await served.client.request(method, one, headers=head, json={})
                     if one != "/v1/devices":  # which looks at what it is sent first
                         problem(answer, 401, "not-authorised")
@@ -204,12 +203,12 @@ async def test_a_token_lets_in_so_many_and_the_same_again(serve: Serve, database
         again = application(first, credential)
         post = served.client.post
         assert (await post("/v1/devices", json=again, headers=showing(token))).status_code == 204
-        another = application(first, make_credential(SystemRandom()))
+        another = application(first, make(SystemRandom()))
         problem(await post("/v1/devices", json=another, headers=showing(token)), 409, "conflict")
         stolen = application(second, credential)
         problem(await post("/v1/devices", json=stolen, headers=showing(token)), 409, "conflict")
         await enrolled(served, token, second)
-        late = application(third, make_credential(SystemRandom()))
+        late = application(third, make(SystemRandom()))
         answer = await post("/v1/devices", json=late, headers=showing(token))
         assert "the 2 that" in problem(answer, 403, "forbidden")
         assert await book(served).revoke(name) == "token"
@@ -225,10 +224,10 @@ async def test_a_token_lets_in_so_many_and_the_same_again(serve: Serve, database
 async def test_an_enrolment_by_another_hand_is_refused(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False) as served:
         _, token = await book(served).create_token("phones", 9, None)
-        identity, credential = Identity.generate(Random(1)), make_credential(SystemRandom())
+        identity, credential = Identity.generate(Random(1)), make(SystemRandom())
         false = application(identity, credential, signature="00" * 64)
         weak = application(identity, credential) | {"identity": "00" * 32}
-        strange = make(ENROLMENT_TOKEN, SystemRandom())
+        strange = make(SystemRandom(), ENROLMENT_TOKEN)
         post = served.client.post
         for asked in (false, weak):
             problem(await post("/v1/devices", json=asked, headers=showing(token)), 422, "malformed")
@@ -312,7 +311,7 @@ async def test_the_trail_tells_who_did_what(serve: Serve, database_url: str) -> 
 async def test_a_first_key_and_token_made_elsewhere_are_kept_once(
     serve: Serve, database_url: str
 ) -> None:
-    key, token = make("btk_", SystemRandom()), make(ENROLMENT_TOKEN, SystemRandom())
+    key, token = make(SystemRandom(), "btk_"), make(SystemRandom(), ENROLMENT_TOKEN)
     async with serve(database_url, open=False) as served:
         for _ in range(2):
             await book(served).keep_first(key, token)
