@@ -152,6 +152,8 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
             one who dealt it none, of the other secret than was asked for, or not the one that
             was dealt, or the reveal is not signed.
     """
+    if slot not in settled.survivors:
+        raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
     if not _gives_all(settled, slot, reveal):
         _refuse(settled, slot, reveal)
     said = statement("reveal", settled.view.label, slot, reveal.said())
@@ -163,8 +165,6 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
 
     All are compared at once, since nearly all are as they should be.
     """
-    if slot not in settled.survivors:
-        return False
     inbox, records = settled.inboxes[slot], reveal.records
     owners = sorted((slot, *inbox))
     if records["owner"].tolist() != owners:
@@ -178,8 +178,6 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
 
 def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
     """Say what is wrong with the shares in `reveal`; nothing is if some are reported faulty."""
-    if slot not in settled.survivors:
-        raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
     if slot not in reveal.seed_shares:
         raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
     wrong = reveal.seed_shares.keys() - settled.survivors

@@ -145,8 +145,7 @@ class Cohorts:
         Raises:
             StaleLeaseError: if the sum was claimed again since.
         """
-        check(session, lease)
-        row = _lock_unmasking(session, cohort)
+        row = _lock_unmasking(session, cohort, lease)
         if row is None:
             return False
         row.sum = total
@@ -162,8 +161,7 @@ class Cohorts:
         Raises:
             StaleLeaseError: if the sum was claimed again since.
         """
-        check(session, lease)
-        row = _lock_unmasking(session, cohort)
+        row = _lock_unmasking(session, cohort, lease)
         if row is None:
             return False
         row.failure = reason
@@ -227,7 +225,9 @@ def _lock(session: Session, due: Due) -> Cohort | None:
     return session.scalar(query.with_for_update())
 
 
-def _lock_unmasking(session: Session, cohort: int) -> Cohort | None:
+def _lock_unmasking(session: Session, cohort: int, lease: Lease) -> Cohort | None:
+    """Return the cohort, locked, if it waits for the sum that `lease` is for, which must hold."""
+    check(session, lease)
     query = select(Cohort).where(Cohort.id == cohort, Cohort.phase == Phase.UNMASKING)
     return session.scalar(query.with_for_update())
 
