@@ -12,7 +12,7 @@ from random import Random, SystemRandom
 
 from benchmarks.floors import Floors
 from benchmarks.rows import Row
-from benchmarks.server_work import Stopwatch, Work, checking_work, unmasking_work
+from benchmarks.server_work import Stopwatch, Work, checking_work, deals_floor, unmasking_work
 from secagg.aggregator import (
     Settled,
     Unmasking,
@@ -22,9 +22,10 @@ from secagg.aggregator import (
     check_upload,
 )
 from secagg.cohort import Cohort, Entry, Sharer, View
-from secagg.deals import ENVELOPE_BYTES, KeyDeal, Parcel, Reveal, Upload, commit_seed, commit_share
+from secagg.deals import KeyDeal, Reveal, Upload, commit_seed
 from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode
+from secagg.parcels import ENVELOPE_BYTES, Inbox, Parcel, commit_share, inbox_bytes
 from secagg.participant import Joined, Masked, Shared, join
 from secagg.ring import Ring
 from secagg.shamir import SHARE_BYTES, split
@@ -64,7 +65,11 @@ class Sampled:
             heard = checking_work(floors, each, self.n, share, self.mode)
             heard += Work(self.watch.seconds["once"], 0)
             rows.append(unmasked.row(f"unmask, {self.name}, {share:.0%} lost, {masks:,} masks"))
-            rows.append((heard + unmasked).row(f"all, {self.name}, {share:.0%} lost"))
+            what = f"{self.name}, {share:.0%} lost"
+            rows.append((heard + unmasked).row(f"all, {what}"))
+            kept, holders = self.n * (1 - share), cohort.parameters.holders
+            more = Work(0, deals_floor(floors, self.n, kept, holders, self.ring.nbytes))
+            rows.append((heard + unmasked + more).row(f"all, {what}, beside hashes of deals too"))
             self.progress()
         return rows
 
@@ -110,10 +115,11 @@ class Sampled:
             signatures[slot] = again.confirm(survivors)[1]
             owners = [owner for owner in view.sharers if slot in view.holders(owner)]
             dealt = {owner: bytes(1) + self.rng.randbytes(SHARE_BYTES - 1) for owner in owners}
-            inboxes[slot] = {
+            parcels = {
                 owner: Parcel(commit_share(one), bytes(ENVELOPE_BYTES))
                 for owner, one in dealt.items()
             }
+            inboxes[slot] = Inbox.unpack(inbox_bytes(parcels))
             own[slot] = commit_share(state.own_share)
             dealt[slot] = state.own_share
             seeds = {owner: one for owner, one in dealt.items() if owner in survivors}

@@ -5,13 +5,13 @@
 The floors are measured amid the work they stand beside (`benchmarks.floors`): keystream and
 add, an X25519 agreement, an Ed25519 verification, SHA-256 of what arrives, each as often as
 the protocol asks for it. `ratio` is value / reference. Rows that say "beside ... too" repeat the
-row before with what else no implementation of the protocol is spared: the hash of the vector and
-envelopes. Times are process CPU seconds of one thread, because the machines are shared; a
-client's are means over all clients of the cohort, and count reading what it is told. A server
-checks what it hears, adds the vectors, and unmasks the sum: all of it stands in a row of its own.
-What 25 clients send in a phase is checked in a row. The collector of garbage rests meanwhile:
-no device holds what a thousand others do. Of a cohort of 10,000 some are heard and unmasked, and
-scaled up (`benchmarks.sampled`).
+row before with what else no implementation of the protocol is spared: the hashes of the vector,
+of deals and of shares, and envelopes. Times are process CPU seconds of one thread, because the
+machines are shared; a client's are means over all clients of the cohort, and count reading what
+it is told. A server checks what it hears, adds the vectors, settles which shares matter, and
+unmasks the sum: all of it stands in a row of its own. What 25 clients send in a phase is checked
+in a row. The collector of garbage rests meanwhile: no device holds what a thousand others do. Of
+a cohort of 10,000 some are heard and unmasked, and scaled up (`benchmarks.sampled`).
 """
 
 import argparse
@@ -34,7 +34,7 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py w
 from benchmarks.floors import Floors
 from benchmarks.rows import Row, report
 from benchmarks.sampled import Sampled
-from benchmarks.server_work import Stopwatch, checking_work, unmasking_work
+from benchmarks.server_work import Stopwatch, Work, checking_work, deals_floor, unmasking_work
 from protocol.messages import (
     pack_parcels,
     pack_roster,
@@ -166,7 +166,9 @@ class Bench:
         for place in range(round(share * 10), 10):
             self.ring.add(total, self.sums[place])
         seeds = {slot: deal for slot, deal in self.seeds.items() if slot not in lost}
+        start = time.process_time()
         settled = settle_deals(view, self.deals, seeds)
+        settling = Work(time.process_time() - start, 0.0)
         reveals = self._reveal(settled, share)
         floors = Floors(self.words)
         floors.measure(BURSTS)
@@ -186,7 +188,10 @@ class Bench:
         what = f"{self.name}, {share:.0%} lost"
         yield heard.row(f"check and add uploads, {what}")
         yield unmasked.row(f"unmask, {what}, {len(seeds) + pairs:,} masks")
-        yield (heard + unmasked).row(f"all, {what}")
+        whole, holders = heard + settling + unmasked, view.cohort.parameters.holders
+        yield whole.row(f"all, {what}")
+        more = deals_floor(self.floors, self.n, len(seeds), holders, self.ring.nbytes)
+        yield (whole + Work(0.0, more)).row(f"all, {what}, beside hashes of deals too")
 
     def _reveal(self, settled: Settled, share: float) -> dict[int, Reveal]:
         signatures, confirmed, reveals = {}, dict[int, Confirmed](), {}

@@ -8,6 +8,7 @@ from time import process_time
 from benchmarks.floors import Floors
 from benchmarks.rows import Row
 from secagg.parameters import Mode
+from secagg.parcels import PARCEL_BYTES
 
 
 @dataclass(slots=True)
@@ -49,6 +50,15 @@ def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, 
     signed = 3 if mode == "active" else 2  # the upload, the confirmation, the reveal
     verified = n + kept * signed
     return Work(spent, verified * floors["verification"] + kept * floors["arrival"])
+
+
+def deals_floor(floors: Floors, n: int, kept: float, holders: int, vector_bytes: int) -> float:
+    """Return the seconds that the hashes of all deals and shares take: what the others leave out.
+
+    Each of `n` deals its mask key, each that is kept its seed; each of these gives its shares.
+    """
+    each = floors["hash"] / vector_bytes * holders * PARCEL_BYTES
+    return (n + kept) * each + kept * (holders + 1) * floors["commitment"]
 
 
 def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> Work:

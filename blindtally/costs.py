@@ -28,7 +28,7 @@ from protocol.messages import (
     unpack_sharers,
 )
 from secagg.cohort import DIGEST_BYTES, Entry, Sharer
-from secagg.deals import ENVELOPE_BYTES, KeyDeal, Parcel, Reveal, SeedDeal, commit_share
+from secagg.deals import KeyDeal, Reveal, SeedDeal
 from secagg.graph import Picking
 from secagg.keys import (
     KEY_BYTES,
@@ -41,6 +41,7 @@ from secagg.keys import (
 )
 from secagg.masks import Wardrobe
 from secagg.parameters import Assumptions, Parameters
+from secagg.parcels import ENVELOPE_BYTES, Parcel, commit_share
 from secagg.ring import Lane, Ring
 from secagg.shamir import SHARE_BYTES, is_share, recover, split
 

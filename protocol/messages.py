@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -27,10 +27,9 @@ from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.privacy.ledger import Budget
 from protocol.public import Public
 from protocol.round import Phase
-from secagg.deals import ENVELOPE_BYTES, Parcel
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
+from secagg.parcels import Inbox, Parcel, inbox_bytes
 from secagg.roster import (
-    DIGEST_BYTES,
     Entry,
     Roster,
     Sharer,
@@ -50,7 +49,6 @@ RETRY_SECONDS: Final = 3.0  # at most between two tries of whoever found no serv
 PROBLEM = "urn:blindtally:problem:"
 
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
-_PARCEL = struct.Struct(f">I{DIGEST_BYTES}s{ENVELOPE_BYTES}s")
 
 
 class ProblemType(StrEnum):
@@ -342,7 +340,7 @@ def pack_sharers(sharers: Mapping[int, Sharer]) -> bytes:
 
 
 def unpack_sharers(body: bytes) -> Sharers:
-    """Return who shared, by slot; raises ValueError as `unpack_parcels`."""
+    """Return who shared, by slot; raises ValueError as `unpack_confirmations`."""
     return Sharers(body)
 
 
@@ -352,33 +350,25 @@ def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:
 
 
 def unpack_confirmations(body: bytes) -> dict[int, bytes]:
-    """Return signatures under the survivors, by slot; raises ValueError as `unpack_parcels`."""
-    return dict(_records(_CONFIRMATION, body, "confirmations"))
-
-
-def pack_parcels(parcels: Mapping[int, Parcel]) -> bytes:
-    """Return the body that carries a holder's parcels."""
-    return b"".join(
-        _PARCEL.pack(owner, parcel.commitment, parcel.envelope)
-        for owner, parcel in sorted(parcels.items())
-    )
-
-
-def unpack_parcels(body: bytes) -> dict[int, Parcel]:
-    """Return a holder's parcels, by owner.
+    """Return signatures under the survivors, by slot.
 
     Raises:
         ValueError: if the size is no multiple of a record's, or slots do not strictly rise.
     """
-    rows = _records(_PARCEL, body, "parcels")
-    return {owner: Parcel(*parcel) for owner, *parcel in rows}
+    size = _CONFIRMATION.size
+    if len(body) % size:
+        raise ValueError(f"confirmations take {size} bytes each; {len(body)} is no multiple")
+    signatures: dict[int, bytes] = dict(_CONFIRMATION.iter_unpack(body))
+    if len(signatures) * size < len(body) or [*signatures] != sorted(signatures):
+        raise ValueError("the slots of confirmations must strictly rise")
+    return signatures
 
 
-def _records(layout: struct.Struct, body: bytes, what: str) -> list[tuple[Any, ...]]:
-    if len(body) % layout.size:
-        raise ValueError(f"{what} take {layout.size} bytes each; {len(body)} is no multiple")
-    records = list(layout.iter_unpack(body))
-    slots = [record[0] for record in records]
-    if slots != sorted(set(slots)):
-        raise ValueError(f"the slots of {what} must strictly rise")
-    return records
+def pack_parcels(parcels: Mapping[int, Parcel]) -> bytes:
+    """Return the body that carries a holder's parcels."""
+    return inbox_bytes(parcels)
+
+
+def unpack_parcels(body: bytes) -> Inbox:
+    """Return a holder's parcels, by owner; raises ValueError as `unpack_confirmations`."""
+    return Inbox.unpack(body)

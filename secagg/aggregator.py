@@ -18,26 +18,29 @@ envelopes that do not open, if as many holders say so as no honest dealer has co
 Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
 """
 
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from secagg.cohort import Cohort, View
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg.cohort import DIGEST_BYTES, Cohort, View
 from secagg.deals import (
     KEY,
     SEED,
     KeyDeal,
-    Parcel,
     Reveal,
     SeedDeal,
     Upload,
     commit_seed,
-    commit_shares,
 )
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
+from secagg.parcels import Inbox, Parcel, commit_shares, deliver
 from secagg.recovery import Given
 from secagg.ring import Ring, Vector
 from secagg.roster import mask_key
@@ -107,12 +110,24 @@ class Settled:
     view: View
     seeds: Mapping[int, bytes]
     own: Mapping[int, bytes]
-    inboxes: Mapping[int, Mapping[int, Parcel]]
+    inboxes: Mapping[int, Inbox]
 
     @cached_property
     def survivors(self) -> frozenset[int]:
         """Return the slots whose vectors are in the masked sum."""
         return frozenset(self.seeds)
+
+    @cached_property
+    def wanted(self) -> NDArray[np.uint8]:
+        """Return the kind of the shares asked for, by the slot of the secret's owner."""
+        kinds = np.full(self.view.cohort.n, KEY, np.uint8)
+        kinds[list(self.seeds)] = SEED
+        return kinds
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes were dealt."""
+        return sum(inbox.records.nbytes for inbox in self.inboxes.values())
 
     @cached_property
     def lost(self) -> frozenset[int]:
@@ -126,20 +141,23 @@ def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, Se
     Raises:
         ValueError: if one of those lost since they shared is not in `keys`.
     """
-    inboxes: dict[int, dict[int, Parcel]] = {slot: {} for slot in view.sharers}
-    for owner in view.sharers:
-        if owner in seeds:
-            holders, parcels = heard_holders(view, owner), seeds[owner].parcels
-        elif owner in keys:
-            holders, parcels = view.holders(owner), keys[owner].parcels
-        else:
-            raise ValueError(f"what participant {owner} dealt is missing")
-        dealt = dict(zip(holders, parcels, strict=True))
-        for holder in dealt.keys() & inboxes.keys():
-            inboxes[holder][owner] = dealt[holder]
+    inboxes = deliver(_dealt(view, keys, seeds), view.sharers)
     committed = {owner: deal.commitment for owner, deal in seeds.items()}
     own = {owner: deal.own for owner, deal in seeds.items()}
     return Settled(view, committed, own, inboxes)
+
+
+def _dealt(
+    view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, SeedDeal]
+) -> Iterator[tuple[int, tuple[int, ...], Sequence[Parcel]]]:
+    """Yield each sharer with its holders and the parcels for them that matter."""
+    for owner in sorted(view.sharers):
+        if owner in seeds:
+            yield owner, heard_holders(view, owner), seeds[owner].parcels
+        elif owner in keys:
+            yield owner, view.holders(owner), keys[owner].parcels
+        else:
+            raise ValueError(f"what participant {owner} dealt is missing")
 
 
 def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
@@ -166,14 +184,17 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
     All are compared at once, since nearly all are as they should be.
     """
     inbox, records = settled.inboxes[slot], reveal.records
-    owners = sorted((slot, *inbox))
+    owners, at = inbox.owners, bisect(inbox.owners, slot)
+    owners.insert(at, slot)
     if records["owner"].tolist() != owners:
         return False
-    if records["kind"].tolist() != [KEY if o in settled.lost else SEED for o in owners]:
+    if (records["kind"] != settled.wanted[records["owner"]]).any():
         return False
-    dealt = [inbox[o].commitment if o != slot else settled.own[slot] for o in owners]
+    dealt = inbox.commitments
+    before, after = dealt[: at * DIGEST_BYTES], dealt[at * DIGEST_BYTES :]
     shares = records["share"].tolist()
-    return commit_shares(shares) == dealt and all(map(is_share, shares))
+    found = b"".join(commit_shares(shares))
+    return found == before + settled.own[slot] + after and is_share(max(shares))
 
 
 def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:

@@ -1,19 +1,16 @@
-"""What participants deal and give: shares in envelopes, and shares in the open; their bytes.
+"""What participants deal and give: shares in parcels, and shares in the open; their bytes.
 
-A *parcel* is one share for one holder: a commitment to it, for the server, and the envelope
-that only the holder opens. The parcels of a deal stand in the order of the shares: number 1
-is the dealer's own, which it keeps, number 2 its first holder's, and so on.
+The parcels of a deal stand in the order of the shares: number 1 is the dealer's own, which it
+keeps, number 2 its first holder's, and so on.
 
     KeyDeal   contribution (32), a parcel for each holder, signature (64)
     SeedDeal  commitments to the seed (32) and to the own share of it (32), a parcel for each
               holder that shared; it travels before the masked vector, in one upload
     Reveal    for each owner in rising order: slot (u32), kind (u8), share (33); signature (64)
-
-Shares have the full entropy of the field, so a digest commits to one and tells nothing of it.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -23,12 +20,10 @@ from numpy.typing import NDArray
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import SEAL_BYTES, SIGNATURE_BYTES, Identity, Purpose, statement
-from secagg.packed import Packed
+from secagg.keys import SIGNATURE_BYTES, Identity, statement
+from secagg.parcels import PARCEL_BYTES, Parcel, parcels_bytes, unpack_parcels
 from secagg.shamir import SHARE_BYTES
 
-ENVELOPE_BYTES = SHARE_BYTES + SEAL_BYTES
-PARCEL_BYTES = DIGEST_BYTES + ENVELOPE_BYTES
 _REVEALED = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_BYTES = _REVEALED.size
 RECORD = np.dtype([("owner", ">u4"), ("kind", "u1"), ("share", f"V{SHARE_BYTES}")])  # the same
@@ -38,55 +33,6 @@ SEED, KEY, NEITHER = range(3)
 def commit_seed(seed: bytes) -> bytes:
     """Return the 32 bytes that bind a participant to `seed`, and that do not tell it."""
     return sha256(b"blindtally seed v1\0" + seed).digest()
-
-
-def commit_share(share: bytes) -> bytes:
-    """Return the 32 bytes that bind a dealer to `share`, and that do not tell it."""
-    return commit_shares((share,))[0]
-
-
-def commit_shares(shares: Iterable[bytes]) -> list[bytes]:
-    """Return the commitment to each of `shares`."""
-    return [sha256(b"blindtally share v1\0" + share).digest() for share in shares]
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """One share for one holder: what commits to it, and what it is sealed in."""
-
-    commitment: bytes
-    envelope: bytes
-
-    def pack(self) -> bytes:
-        """Return the `PARCEL_BYTES` of the parcel."""
-        return self.commitment + self.envelope
-
-    @classmethod
-    def unpack(cls, body: bytes) -> "Parcel":
-        """Return the parcel in `PARCEL_BYTES` bytes.
-
-        Raises:
-            ValueError: if there are more or fewer.
-        """
-        if len(body) != PARCEL_BYTES:
-            raise ValueError(f"a parcel has {PARCEL_BYTES} bytes, got {len(body)}")
-        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
-
-
-def seal_shares(shares: Iterable[tuple[bytes, Purpose, bytes]]) -> Packed[Parcel]:
-    """Return the parcels of shares, each with the purpose and the secret to seal it for."""
-    parcels = (commit_share(share) + to.seal(secret, share) for share, to, secret in shares)
-    return _unpack_parcels(b"".join(parcels))
-
-
-def _unpack_parcels(body: bytes) -> Packed[Parcel]:
-    return Packed(body, PARCEL_BYTES, Parcel.unpack, "parcels")
-
-
-def _pack_parcels(parcels: Sequence[Parcel]) -> bytes:
-    if isinstance(parcels, Packed):
-        return parcels.body
-    return b"".join(parcel.pack() for parcel in parcels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +51,12 @@ class KeyDeal:
     @property
     def sharer(self) -> Sharer:
         """Return what the others are told of this deal."""
-        digest = sha256(_pack_parcels(self.parcels)).digest()
+        digest = sha256(parcels_bytes(self.parcels)).digest()
         return Sharer(self.contribution, digest)
 
     def pack(self) -> bytes:
         """Return the bytes of the deal."""
-        return self.contribution + _pack_parcels(self.parcels) + self.signature
+        return self.contribution + parcels_bytes(self.parcels) + self.signature
 
     @classmethod
     def unpack(cls, body: bytes) -> "KeyDeal":
@@ -121,7 +67,7 @@ class KeyDeal:
         """
         if len(body) < CONTRIBUTION_BYTES + SIGNATURE_BYTES:
             raise ValueError("too short for a contribution and a signature")
-        parcels = _unpack_parcels(body[CONTRIBUTION_BYTES:-SIGNATURE_BYTES])
+        parcels = unpack_parcels(body[CONTRIBUTION_BYTES:-SIGNATURE_BYTES])
         return cls(body[:CONTRIBUTION_BYTES], parcels, body[-SIGNATURE_BYTES:])
 
 
@@ -140,7 +86,7 @@ class SeedDeal:
 
     def pack(self) -> bytes:
         """Return the bytes of the deal."""
-        return self.commitment + self.own + _pack_parcels(self.parcels)
+        return self.commitment + self.own + parcels_bytes(self.parcels)
 
     @classmethod
     def unpack(cls, body: bytes) -> "SeedDeal":
@@ -151,7 +97,7 @@ class SeedDeal:
         """
         if len(body) < 2 * DIGEST_BYTES:
             raise ValueError("too short for two commitments")
-        parcels = _unpack_parcels(body[2 * DIGEST_BYTES :])
+        parcels = unpack_parcels(body[2 * DIGEST_BYTES :])
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES : 2 * DIGEST_BYTES], parcels)
 
 
@@ -242,12 +188,12 @@ class Reveal:
             raise ValueError(f"shares take {REVEALED_BYTES} bytes each, before a signature")
         said = body[:size]
         records = np.frombuffer(said, RECORD)
-        owners, kinds = records["owner"], records["kind"]
+        owners, worst = records["owner"], records["kind"].max(initial=SEED)
         if (owners[1:] <= owners[:-1]).any():
             raise ValueError("the slots of shares must strictly rise")
-        if kinds.max(initial=SEED) > NEITHER:
+        if worst > NEITHER:
             raise ValueError("a share's kind is 0, 1 or 2")
-        none = records[kinds == NEITHER]
+        none = records[records["kind"] == NEITHER] if worst == NEITHER else records[:0]
         if any(map(any, none["share"].tolist())):
             raise ValueError("a share that is none is all zeros")
         faulty = frozenset(none["owner"].tolist())

@@ -29,20 +29,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from secagg.cohort import Cohort, Entry, View, advertisement
-from secagg.deals import (
-    KeyDeal,
-    Parcel,
-    Reveal,
-    SeedDeal,
-    Upload,
-    commit_seed,
-    commit_share,
-    seal_shares,
-)
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
 from secagg.errors import OutOfPhaseError, RefusedError
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
+from secagg.parcels import Parcel, commit_share, seal_shares
 from secagg.ring import Ring, Vector
 from secagg.roster import mask_key, repeated, seal_key
 from secagg.shamir import is_share, split

@@ -32,6 +32,8 @@ SHARE_BYTES = 33
 MOST_SHARES = 2**16
 _DRAW_BYTES = 48  # reduced modulo P these are uniform but for odds of 2^-127
 _LIMB = 3  # bytes of a limb
+_LIMB_BITS = 8 * _LIMB
+_P_BYTES = P.to_bytes(SHARE_BYTES, "big")  # these sort as the numbers do
 
 
 def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]:
@@ -79,18 +81,18 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
     return secret.to_bytes(32, "big") if secret < 2**256 else None
 
 
-def recover_alike(shares: NDArray[np.uint8], xs: tuple[int, ...]) -> list[bytes | None]:
+def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes | None]:
     """Return what `recover` would of each row of `shares`: secrets x numbers x 33 bytes.
 
-    All have the same numbers `xs`, which rise; each must be a share (`is_share`). Weights in
-    limbs of 24 bits times bytes are one product of matrices, and exact in float64: at most
+    Row for row the numbers `xs` rise; each share must be one (`is_share`). Weights in limbs of
+    24 bits times bytes are a product of matrices for each secret, and exact in float64: at most
     2^16 products, each below 2^(24 + 8), add up to less than 2^48.
     """
-    weights, divisor = _weights_at_zero(xs)
-    limbs = _limbs(weights)
+    limbs, divisors = _limbs_at_zero(xs)
     # Below 2^(16 + 24 limbs + 264); the columns hold it, and its sign.
     columns = np.zeros((SHARE_BYTES + _LIMB * (len(limbs) + 1), len(shares)), dtype=np.int64)
-    products = np.matmul(limbs, shares.astype(np.float64)).astype(np.int64)
+    weights = limbs.transpose(1, 0, 2).astype(np.float64)
+    products = np.matmul(weights, shares.astype(np.float64)).astype(np.int64)
     for limb in range(len(limbs)):  # at most 11 overlap: below 2^52
         start = _LIMB * limb
         columns[start : start + SHARE_BYTES] += products[:, limb, ::-1].T
@@ -98,18 +100,60 @@ def recover_alike(shares: NDArray[np.uint8], xs: tuple[int, ...]) -> list[bytes 
         columns[place] += columns[place - 1] >> 8
     rows = columns.T.astype(np.uint8)  # what was carried on falls away
     sums = (int.from_bytes(row, "little", signed=True) for row in rows)
-    secrets = (total * divisor % P for total in sums)
+    secrets = (total * divisor % P for total, divisor in zip(sums, divisors, strict=True))
     return [y.to_bytes(32, "big") if y < 2**256 else None for y in secrets]
 
 
-def _limbs(weights: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the signed limbs of `weights`, low to high, one column a weight."""
-    size = _LIMB * 8
-    count = -(-max(abs(weight).bit_length() for weight in weights) // size)
-    digits = [
-        [abs(weight) >> size * limb & 2**size - 1 for weight in weights] for limb in range(count)
-    ]
-    return np.array(digits, np.float64) * [1 if weight > 0 else -1 for weight in weights]
+def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
+    """Return `_weights_at_zero` of each row: limbs, low to high, x secrets x numbers; divisors.
+
+    Whatever is missing, signs alternate: each of the numbers below is there, and turns the sign
+    of the binomial, or is missing, and turns it by its factor.
+    """
+    lasts = xs[:, -1]
+    missing, is_one = _missing(xs)
+    most = max(map(int, lasts))
+    bits = comb(most, most // 2).bit_length() + missing.shape[1] * most.bit_length()
+    limbs = np.zeros((-(-bits // _LIMB_BITS), *xs.shape), np.int64)
+    for last in set(lasts.tolist()):
+        full, rows = _full_limbs(last), np.flatnonzero(lasts == last)
+        limbs[: len(full), rows] = full[:, xs[rows] - 1]
+    together = max(1, (62 - _LIMB_BITS) // most.bit_length())
+    for start in range(0, missing.shape[1], together):
+        some = slice(start, start + together)
+        gaps = np.abs(missing[:, some, np.newaxis] - xs[:, np.newaxis])
+        gaps[is_one[:, some]] = 1
+        limbs *= gaps.prod(axis=1)  # below 2^62
+        for place in range(1, len(limbs)):
+            limbs[place] += limbs[place - 1] >> _LIMB_BITS
+            limbs[place - 1] &= 2**_LIMB_BITS - 1
+    limbs[:, :, 1::2] *= -1
+    divided = [prod(row) for row in np.where(is_one, 1, missing).tolist()]
+    return limbs, [pow(divisor, -1, P) if divisor > 1 else 1 for divisor in divided]
+
+
+def _missing(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the numbers below the last of each row that are not in it, and what is no number.
+
+    Rows are as long as the longest.
+    """
+    lasts = xs[:, -1:]
+    is_missing = np.arange(1, lasts.max()) < lasts
+    inside = np.nonzero(xs < lasts)
+    is_missing[inside[0], xs[inside] - 1] = False
+    counts = is_missing.sum(axis=1, keepdims=True)
+    most = int(counts.max())
+    numbers = np.argsort(~is_missing, axis=1, kind="stable")[:, :most] + 1
+    return numbers, np.arange(most) >= counts
+
+
+@lru_cache(maxsize=1024)
+def _full_limbs(last: int) -> NDArray[np.int64]:
+    """Return the limbs, low to high, of binomials C(last, i) for i of 1 to `last`."""
+    weights = [abs(weight) for weight in _full_weights(last)]
+    count = -(-max(weights).bit_length() // _LIMB_BITS)
+    places = range(0, count * _LIMB_BITS, _LIMB_BITS)
+    return np.array([[w >> place & 2**_LIMB_BITS - 1 for w in weights] for place in places])
 
 
 @lru_cache(maxsize=1024)  # nobody lost: all have the same
@@ -139,7 +183,7 @@ def _full_weights(last: int) -> tuple[int, ...]:
 
 def is_share(share: bytes) -> bool:
     """Return whether `share` is a field element of 33 bytes; if not, it recovers nothing."""
-    return len(share) == SHARE_BYTES and (not share[0] or int.from_bytes(share, "big") < P)
+    return len(share) == SHARE_BYTES and share < _P_BYTES
 
 
 def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:

@@ -9,13 +9,12 @@ standing first. Losing it all costs time only.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Generic, TypeVar
 
 from protocol.mechanisms import AnyPlan
-from protocol.messages import pack_parcels, pack_roster, pack_sharers, unpack_parcels
+from protocol.messages import pack_roster, pack_sharers
 from secagg.aggregator import Settled
 from secagg.cohort import View
 from server.decoding import read_settled, read_view
@@ -73,36 +72,6 @@ class Once(Generic[K, V]):
             self._room += self._weights.pop(oldest)
 
 
-@dataclass(frozen=True, slots=True)
-class Dealt:
-    """What is settled once the vectors are in, packed for those who ask: by holder.
-
-    `seeds` and `own` are the survivors' commitments to their seeds and their own shares,
-    `inboxes` the packed parcels. Unpacked all this takes more than three times as much.
-    """
-
-    view: View
-    seeds: Mapping[int, bytes]
-    own: Mapping[int, bytes]
-    inboxes: Mapping[int, bytes]
-
-    @classmethod
-    def of(cls, settled: Settled) -> "Dealt":
-        """Return `settled` packed."""
-        inboxes = {slot: pack_parcels(parcels) for slot, parcels in settled.inboxes.items()}
-        return cls(settled.view, settled.seeds, settled.own, inboxes)
-
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes were dealt, roughly."""
-        return sum(map(len, self.inboxes.values()))
-
-    def to(self, survivor: int) -> Settled:
-        """Return what is settled as far as it concerns the shares that `survivor` holds."""
-        parcels = unpack_parcels(self.inboxes[survivor])
-        return Settled(self.view, self.seeds, self.own, {survivor: parcels})
-
-
 class Frozen:
     """The kept facts of one process; sizes bound its memory, not what it can serve."""
 
@@ -119,7 +88,7 @@ class Frozen:
         self.confirmations: Once[int, dict[int, bytes]] = Once(
             self._confirmations, _PARTICIPANTS, len
         )
-        self.dealt: Once[int, Dealt] = Once(self._dealt, _DEALT_BYTES, lambda one: one.nbytes)
+        self.settled: Once[int, Settled] = Once(self._settled, _DEALT_BYTES, lambda one: one.nbytes)
         # The same bytes for all who ask.
         self.roster: Once[int, bytes] = Once(self._roster, _PARTICIPANTS * 100, len)
         self.sharers: Once[int, bytes] = Once(self._sharers, _PARTICIPANTS * 100, len)
@@ -140,9 +109,8 @@ class Frozen:
     async def _view(self, cohort: int) -> View:
         return await read_view(self._messages, cohort, (await self.facts(cohort)).sum)
 
-    async def _dealt(self, cohort: int) -> Dealt:
-        settled = await read_settled(self._messages, cohort, await self.view(cohort))
-        return await asyncio.to_thread(Dealt.of, settled)
+    async def _settled(self, cohort: int) -> Settled:
+        return await read_settled(self._messages, cohort, await self.view(cohort))
 
     async def _confirmations(self, cohort: int) -> dict[int, bytes]:
         signatures: dict[int, bytes] = {}

@@ -24,7 +24,8 @@ from protocol.mechanisms import REPORTING, SUMMING, parse_plan, parse_question
 from protocol.oracles.wire import Fields
 from protocol.report import Report, packed_bytes
 from protocol.tally import NOTHING
-from secagg.deals import ENVELOPE_BYTES, KeyDeal, Parcel, Reveal, SeedDeal, Upload
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
+from secagg.parcels import ENVELOPE_BYTES, Inbox, Parcel, inbox_bytes, parcels_bytes, unpack_parcels
 from secagg.ring import Lane, Ring
 from secagg.roster import Entry, Sharer
 from secagg.shamir import SHARE_BYTES
@@ -61,7 +62,11 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 
 DECODERS = {
-    "secagg.deals.Parcel.unpack": Decoder(PARCEL.pack(), Parcel.unpack, Parcel.pack),
+    "secagg.parcels.Parcel.unpack": Decoder(PARCEL.pack(), Parcel.unpack, Parcel.pack),
+    "secagg.parcels.unpack_parcels": Decoder(PARCEL.pack() * 2, unpack_parcels, parcels_bytes),
+    "secagg.parcels.Inbox.unpack": Decoder(
+        inbox_bytes({1: PARCEL, 5: PARCEL}), Inbox.unpack, Inbox.pack
+    ),
     "secagg.deals.KeyDeal.unpack": Decoder(
         KeyDeal(bytes(32), (PARCEL,) * 2, bytes(64)).pack(), KeyDeal.unpack, KeyDeal.pack
     ),

@@ -15,8 +15,9 @@ from protocol.messages import (
 from protocol.report import Report, packed_bytes
 from protocol.reporting import EVERY_STUDY
 from secagg.cohort import Entry, Sharer
-from secagg.deals import PARCEL_BYTES, KeyDeal, Parcel, Reveal, SeedDeal
+from secagg.deals import KeyDeal, Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
+from secagg.parcels import PARCEL_BYTES, Parcel
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()

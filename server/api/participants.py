@@ -168,4 +168,5 @@ async def get_parcels(place: Placed, service: Served, wait: Wait = 0) -> Respons
     if isinstance(phase, Response):
         return phase
     await refuse_silent(service, place, phase, KIND[closing])
-    return _octets((await service.frozen.dealt(place.cohort)).inboxes[place.slot])
+    settled = await service.frozen.settled(place.cohort)
+    return _octets(settled.inboxes[place.slot].pack())

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 
 from protocol.round import Phase, phases
 from secagg.aggregator import (
+    Settled,
     check_confirmation,
     check_reveal,
     check_shares,
@@ -23,7 +24,6 @@ from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
 from secagg.keys import SIGNATURE_BYTES
 from server.api.parts import OCTETS_IN, problems
 from server.api.placed import ORDER, Placed, blame, refuse_silent
-from server.frozen import Dealt
 from server.limits import read_body
 from server.refusals import out_of_phase
 from server.service import Served, Service
@@ -91,14 +91,14 @@ async def put_reveal(place: Placed, request: Request, service: Served) -> None:
     facts = await service.frozen.facts(place.cohort)
     body = await read_body(request, Reveal.nbytes(1), Reveal.nbytes(facts.sum.n))
     if await _is_now(service, place, facts, Phase.UNMASKING):
-        dealt = await service.frozen.dealt(place.cohort)
+        settled = await service.frozen.settled(place.cohort)
         with blame():
-            await asyncio.to_thread(_check_reveal, dealt, place.slot, body)
+            await asyncio.to_thread(_check_reveal, settled, place.slot, body)
     await _accept(service, place, facts, Phase.UNMASKING, {"reveal": body})
 
 
-def _check_reveal(dealt: Dealt, slot: int, body: bytes) -> None:
-    check_reveal(dealt.to(slot), slot, Reveal.unpack(body))
+def _check_reveal(settled: Settled, slot: int, body: bytes) -> None:
+    check_reveal(settled, slot, Reveal.unpack(body))
 
 
 async def _is_now(service: Service, place: Place, facts: Facts, phase: Phase) -> bool:

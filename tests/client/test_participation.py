@@ -300,7 +300,7 @@ def forged_signatures(body: bytes) -> bytes:
 
 def a_strangers_parcel(body: bytes) -> bytes:
     parcels = unpack_parcels(body)
-    return pack_parcels(parcels | {0: next(iter(parcels.values()))})
+    return pack_parcels({**parcels, 0: next(iter(parcels.values()))})
 
 
 def unreadable(_: bytes) -> bytes:

@@ -12,10 +12,11 @@ from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, AnyPlan, parse_question
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 from protocol.messages import Seat
-from secagg.deals import KeyDeal, Parcel, SeedDeal, Upload
+from secagg.deals import KeyDeal, SeedDeal, Upload
 from secagg.errors import RefusedError
 from secagg.keys import Identity
 from secagg.parameters import parameters
+from secagg.parcels import Parcel
 
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)

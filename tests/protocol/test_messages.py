@@ -28,8 +28,8 @@ from protocol.messages import (
     unpack_sharers,
 )
 from secagg.cohort import Entry, Sharer, advertisement
-from secagg.deals import Parcel
 from secagg.keys import PublicKeys
+from secagg.parcels import Parcel
 
 SLOTS = st.integers(0, 2**32 - 1)
 

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from secagg.cohort import View
-from secagg.deals import Parcel, Reveal, Upload
+from secagg.deals import Reveal, Upload
 from secagg.keys import KeyPair, Purpose
 from secagg.masks import Wardrobe
+from secagg.parcels import Parcel
 from secagg.ring import Vector
 from secagg.shamir import recover
 from tests.secagg.conftest import RING, Group

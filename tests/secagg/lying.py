@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from secagg.deals import KeyDeal, Parcel, Reveal, Upload, commit_share
+from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.keys import Purpose, statement
+from secagg.parcels import Parcel, commit_share
 from secagg.shamir import SHARE_BYTES, P
 from tests.secagg.conftest import Group
 

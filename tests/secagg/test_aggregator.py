@@ -9,9 +9,10 @@ import pytest
 from secagg import aggregator
 from secagg.aggregator import Settled
 from secagg.cohort import View
-from secagg.deals import Reveal, commit_share
+from secagg.deals import Reveal
 from secagg.errors import FaultyParticipantError
 from secagg.keys import statement
+from secagg.parcels import Inbox, commit_share, inbox_bytes
 from secagg.shamir import SHARE_BYTES, P
 from tests.secagg.conftest import Group
 
@@ -239,7 +240,9 @@ def test_a_share_outside_the_field_is_a_fault_even_if_its_dealer_committed_to_it
     holder, noise = a_holder(group, 0), b"\xff" * SHARE_BYTES
     inbox = dict(settled.inboxes[holder])
     inbox[0] = replace(inbox[0], commitment=commit_share(noise))
-    crooked = replace(settled, inboxes={**settled.inboxes, holder: inbox})
+    crooked = replace(
+        settled, inboxes={**settled.inboxes, holder: Inbox.unpack(inbox_bytes(inbox))}
+    )
     good = group.reveals[holder]
     bad = replace(good, seed_shares={**good.seed_shares, 0: noise})
     faulty(holder, "another share of 0", lambda: check(group, crooked, holder, bad))

@@ -13,9 +13,10 @@ import pytest
 
 from secagg import aggregator
 from secagg.cohort import Cohort, View
-from secagg.deals import Parcel, Upload
+from secagg.deals import Upload
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RefusedError
 from secagg.keys import Identity, KeyPair, PublicKeys, check_identity
+from secagg.parcels import Parcel
 from secagg.participant import Joined, join
 from tests.secagg.conftest import RING, Group, same
 from tests.secagg.crooked import Crooked, with_entry, with_sharer, without

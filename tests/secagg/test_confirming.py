@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from secagg.deals import Parcel, commit_share
 from secagg.errors import OutOfPhaseError, RefusedError
 from secagg.parameters import Assumptions
+from secagg.parcels import Parcel, commit_share
 from secagg.participant import Confirmed, Masked
 from secagg.shamir import P
 from tests.secagg.conftest import Group

@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.deals import (
-    ENVELOPE_BYTES,
-    PARCEL_BYTES,
-    REVEALED_BYTES,
-    KeyDeal,
-    Parcel,
-    Reveal,
-    SeedDeal,
-    Upload,
-    commit_seed,
-    commit_share,
-)
+from secagg.deals import REVEALED_BYTES, KeyDeal, Reveal, SeedDeal, Upload, commit_seed
+from secagg.parcels import ENVELOPE_BYTES, PARCEL_BYTES, Parcel, commit_share
 from secagg.shamir import SHARE_BYTES
 
 

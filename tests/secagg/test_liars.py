@@ -11,9 +11,10 @@ import pytest
 
 from secagg import aggregator
 from secagg.aggregator import Unmasked, Unmasking
-from secagg.deals import Parcel, Reveal, commit_share
+from secagg.deals import Reveal
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair
+from secagg.parcels import Parcel, commit_share
 from secagg.shamir import SHARE_BYTES
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, same

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from secagg import aggregator
-from secagg.deals import Parcel, Reveal
+from secagg.deals import Reveal
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, RefusedError
 from secagg.keys import Purpose
 from secagg.parameters import Assumptions, Mode
+from secagg.parcels import Parcel
 from secagg.participant import join
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same

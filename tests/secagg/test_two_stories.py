@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from secagg.aggregator import Unmasking
-from secagg.deals import Parcel, Reveal
+from secagg.deals import Reveal
 from secagg.errors import OutOfPhaseError, RecoveryError, RefusedError
 from secagg.masks import Wardrobe
 from secagg.parameters import Assumptions
+from secagg.parcels import Parcel
 from secagg.participant import Confirmed, join
 from tests.secagg.conftest import RING, Group, same
 from tests.secagg.crooked import Crooked, without

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from secagg import aggregator
 from secagg.aggregator import Unmasked, Unmasking
-from secagg.deals import commit_seed, commit_share
+from secagg.deals import commit_seed
 from secagg.errors import RecoveryError
+from secagg.parcels import commit_share
 from secagg.shamir import split
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, same

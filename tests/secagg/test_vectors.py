@@ -10,7 +10,7 @@ import pytest
 
 from secagg import cohort
 from secagg.cohort import Cohort, Sharer, View
-from secagg.deals import KeyDeal, Parcel, Reveal, SeedDeal, Upload, commit_seed, commit_share
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
 from secagg.errors import InfeasibleError
 from secagg.graph import Picking
 from secagg.keys import (
@@ -25,6 +25,7 @@ from secagg.keys import (
 )
 from secagg.masks import Wardrobe
 from secagg.parameters import Assumptions, Parameters, parameters
+from secagg.parcels import Parcel, commit_share
 from secagg.ring import Lane, Ring
 from secagg.shamir import correct, is_share, recover, split
 from tests.secagg.conftest import Script

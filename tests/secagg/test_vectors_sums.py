@@ -8,10 +8,11 @@ import pytest
 
 from secagg import aggregator
 from secagg.cohort import Cohort, Entry, Registry, Sharer, View
-from secagg.deals import KeyDeal, Parcel, Reveal, Upload
+from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.errors import FaultyParticipantError, RefusedError
 from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.parameters import Assumptions
+from secagg.parcels import Parcel
 from secagg.participant import Confirmed, Joined, Masked, Shared
 from secagg.ring import Lane, Ring
 from tests.secagg.conftest import Script

@@ -6,8 +6,9 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
-from secagg.deals import Parcel, Reveal, SeedDeal, Upload
+from secagg.deals import Reveal, SeedDeal, Upload
 from secagg.keys import statement
+from secagg.parcels import Parcel
 from secagg.shamir import SHARE_BYTES, split
 from tests.server.device import Device
 

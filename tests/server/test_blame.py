@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import structlog
 
-from secagg.deals import ENVELOPE_BYTES
+from secagg.parcels import ENVELOPE_BYTES
 from server.store.leases import summing
 from tests.server.conftest import Serve
 from tests.server.device import Device

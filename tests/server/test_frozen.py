@@ -136,7 +136,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     service = party.served.app.state.service
     await service.store.cohorts.forget(1)
     fresh = Frozen(service.store)
-    for ask in (fresh.view, fresh.sharers, fresh.dealt, fresh.confirmations):
+    for ask in (fresh.view, fresh.sharers, fresh.settled, fresh.confirmations):
         for _ in range(2):
             with pytest.raises(Refusal, match="the cohort is summed"):
                 await ask(1)
@@ -174,7 +174,7 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         await asyncio.gather(*(getattr(one, step)() for one in some))
         assert (await device.get(what, wait=0)).status_code == 202
         frozen = party.served.app.state.service.frozen
-        kept = {"sharers": frozen.view, "survivors": frozen.survivors, "parcels": frozen.dealt}
+        kept = {"sharers": frozen.view, "survivors": frozen.survivors, "parcels": frozen.settled}
         assert not kept[what]._kept
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from secagg.deals import KeyDeal, Parcel, Reveal, Upload
+from secagg.deals import KeyDeal, Reveal, Upload
+from secagg.parcels import Parcel
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
