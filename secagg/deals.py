@@ -56,7 +56,7 @@ class KeyDeal:
 
     def pack(self) -> bytes:
         """Return the bytes of the deal."""
-        return self.contribution + parcels_bytes(self.parcels) + self.signature
+        return b"".join((self.contribution, parcels_bytes(self.parcels), self.signature))
 
     @classmethod
     def unpack(cls, body: bytes) -> "KeyDeal":
@@ -67,7 +67,7 @@ class KeyDeal:
         """
         if len(body) < CONTRIBUTION_BYTES + SIGNATURE_BYTES:
             raise ValueError("too short for a contribution and a signature")
-        parcels = unpack_parcels(body[CONTRIBUTION_BYTES:-SIGNATURE_BYTES])
+        parcels = unpack_parcels(memoryview(body)[CONTRIBUTION_BYTES:-SIGNATURE_BYTES])
         return cls(body[:CONTRIBUTION_BYTES], parcels, body[-SIGNATURE_BYTES:])
 
 
@@ -86,7 +86,7 @@ class SeedDeal:
 
     def pack(self) -> bytes:
         """Return the bytes of the deal."""
-        return self.commitment + self.own + parcels_bytes(self.parcels)
+        return b"".join((self.commitment, self.own, parcels_bytes(self.parcels)))
 
     @classmethod
     def unpack(cls, body: bytes) -> "SeedDeal":
@@ -97,7 +97,7 @@ class SeedDeal:
         """
         if len(body) < 2 * DIGEST_BYTES:
             raise ValueError("too short for two commitments")
-        parcels = unpack_parcels(body[2 * DIGEST_BYTES :])
+        parcels = unpack_parcels(memoryview(body)[2 * DIGEST_BYTES :])
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES : 2 * DIGEST_BYTES], parcels)
 
 

@@ -17,7 +17,9 @@ class Packed(Sequence[T], Generic[T]):
         ValueError: if the size of `body` is no multiple; `what` they are says so.
     """
 
-    def __init__(self, body: bytes, size: int, read: Callable[[bytes], T], what: str) -> None:
+    def __init__(
+        self, body: bytes | memoryview, size: int, read: Callable[[bytes], T], what: str
+    ) -> None:
         if len(body) % size:
             raise ValueError(f"{what} take {size} bytes each; {len(body)} is no multiple")
         self.body = body
@@ -28,7 +30,7 @@ class Packed(Sequence[T], Generic[T]):
     def cut(self, at: int, place: int, size: int) -> bytes:
         """Return `size` bytes from `place` on of item `at`, which is not made for it."""
         start = self._starts[at] + place
-        return self.body[start : start + size]
+        return bytes(self.body[start : start + size])
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -43,7 +45,7 @@ class Packed(Sequence[T], Generic[T]):
         return self._item(self._starts[at])
 
     def _item(self, start: int) -> T:
-        return self._read(self.body[start : start + self._size])
+        return self._read(bytes(self.body[start : start + self._size]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -74,8 +74,8 @@ def seal_shares(shares: Iterable[tuple[bytes, Purpose, bytes]]) -> Packed[Parcel
     return unpack_parcels(b"".join(parcels))
 
 
-def unpack_parcels(body: bytes) -> Packed[Parcel]:
-    """Return the parcels of a deal.
+def unpack_parcels(body: bytes | memoryview) -> Packed[Parcel]:
+    """Return the parcels of a deal, which are not copied.
 
     Raises:
         ValueError: if the size of `body` is no multiple of a parcel's.
@@ -83,7 +83,7 @@ def unpack_parcels(body: bytes) -> Packed[Parcel]:
     return Packed(body, PARCEL_BYTES, Parcel.unpack, "parcels")
 
 
-def parcels_bytes(parcels: Sequence[Parcel]) -> bytes:
+def parcels_bytes(parcels: Sequence[Parcel]) -> bytes | memoryview:
     """Return the bytes of the parcels of a deal."""
     if isinstance(parcels, Packed):
         return parcels.body

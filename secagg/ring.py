@@ -21,7 +21,7 @@ Array: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Vector: TypeAlias = tuple[Array, ...]
 
 _WORD = 64  # bits of the words that packing works in
-_U64 = np.dtype("<u8")
+_U32, _U64 = np.dtype("<u4"), np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Lane:
     def dtype(self) -> np.dtype[Any]:
         """Return the numpy type that holds an element and the sum of two."""
         narrow = self.q <= 2**32 if self.is_power_of_two else self.q <= 2**31
-        return np.dtype("<u4") if narrow else _U64
+        return _U32 if narrow else _U64
 
     @property
     def nbytes(self) -> int:

@@ -87,7 +87,7 @@ def seal_key(roster: Sequence[Entry], slot: int) -> bytes:
 
 def roster_bytes(roster: Iterable[Entry]) -> bytes:
     """Return the bytes of `roster`, by slot."""
-    return roster.body if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
+    return bytes(roster.body) if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
 
 
 def repeated(roster: Sequence[Entry]) -> str | None:
