@@ -28,7 +28,7 @@ analysis), side channels of Python, what the sum itself tells, that inputs are h
 Sybils beyond the rule of enrolment. The proof is in `docs/threat-model.md`.
 
 Read in this order: `ring` (what is added), `participant` (the protocol), `parameters` and
-`graph` (who holds whose shares), `cohort` and `deals` (what is said), `aggregator` (the
+`graph` (who holds whose shares), `cohort`, `parcels` and `deals` (what is said), `aggregator` (the
 server's half), then `recovery`, `masks`, `shamir` and `keys`.
 
 Sources: [Bonawitz17] Practical Secure Aggregation for Privacy-Preserving Machine Learning,
