@@ -69,7 +69,7 @@ async def put_vector(place: Placed, request: Request, service: Served) -> None:
 
 def _check_vector(facts: Facts, view: View, slot: int, upload: Upload) -> None:
     check_upload(view, slot, upload)
-    facts.ring.unpack(upload.vector)
+    facts.ring.check_packed(upload.vector)
 
 
 @router.put("/confirmation", status_code=204, responses=_UPLOAD, openapi_extra=OCTETS_IN)
