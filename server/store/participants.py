@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -22,6 +22,19 @@ from server.store.studies import find_study
 from server.store.views import KIND
 
 _PHASE = {kind: phase for phase, kind in KIND.items()}
+_STANDING = select(Cohort.phase, Cohort.deadline, Cohort.failure)
+_MINE = (Message.cohort == bindparam("in_cohort"), Message.slot == bindparam("of_slot"))
+# Made once: to put it together takes longer than to ask it, and every upload does.
+_RECORD = (
+    _STANDING.add_columns(
+        exists().where(*_MINE, Message.kind == bindparam("of_kind_before")),
+        select(Message.digest)
+        .where(*_MINE, Message.kind == bindparam("of_kind"))
+        .scalar_subquery(),
+    )
+    .where(Cohort.id == bindparam("in_cohort"))
+    .with_for_update(read=True, of=Cohort)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,13 @@ class Said:
     kind: str
     before: str | None
     bodies: Mapping[str, bytes | memoryview] = field(repr=False)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all that is said."""
+        said = sha256()
+        for body in self.bodies.values():  # joined they would be copied, and vectors are long
+            said.update(body)
+        return said.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +184,7 @@ class Participants:
     @reading
     def standing(self, session: Session, cohort: int) -> Standing:
         """Return how far `cohort` is."""
-        columns = (Cohort.phase, Cohort.deadline, Cohort.failure)
-        row = session.execute(select(*columns).where(Cohort.id == cohort))
-        return Standing(*row.one())
+        return Standing(*session.execute(_STANDING.where(Cohort.id == cohort)).one())
 
     async def accept(self, place: Place, said: Said) -> None:
         """Keep what a participant says, if its cohort is in the phase for it.
@@ -176,30 +194,24 @@ class Participants:
                 passed, or the cohort failed or went on without the participant.
         """
         arrived = self.database.seconds()  # a queue of writers is no reason to be late
+        digest = said.digest()  # before the queue, for of SQLite's writers there is one at a time
         try:
-            await self._accept(place, said, arrived)
+            await self._accept(place, said, digest, arrived)
         except IntegrityError:  # the same message was kept this very moment
-            await self._accept(place, said, arrived)
+            await self._accept(place, said, digest, arrived)
 
     @writing
-    def _accept(self, session: Session, place: Place, said: Said, arrived: float) -> None:
-        digest = sha256(b"".join(said.bodies.values())).digest()
+    def _accept(
+        self, session: Session, place: Place, said: Said, digest: bytes, arrived: float
+    ) -> None:
         waited = timedelta(seconds=self.database.seconds() - arrived)
         record = _look(session, place, said, self.database.instant())
         if record.said == digest:
             return
         _check(record, said.kind, record.now - waited)
-        session.add_all(
-            Message(
-                cohort=place.cohort,
-                kind=kind,
-                slot=place.slot,
-                received=record.now,
-                digest=digest,
-                body=body,
-            )
-            for kind, body in said.bodies.items()
-        )
+        row = {"cohort": place.cohort, "slot": place.slot, "received": record.now, "digest": digest}
+        rows = [row | {"kind": kind, "body": body} for kind, body in said.bodies.items()]
+        session.execute(insert(Message), rows)
 
 
 def _check(record: _Record, kind: str, arrived: datetime) -> None:
@@ -220,15 +232,10 @@ def _check(record: _Record, kind: str, arrived: datetime) -> None:
 
 def _look(session: Session, place: Place, what: Said, now: ColumnElement[datetime]) -> _Record:
     """Return what the cohort and the participant have come to; no phase moves meanwhile."""
-    mine = (Message.cohort == place.cohort, Message.slot == place.slot)
-    said = select(Message.digest).where(*mine, Message.kind == what.kind).scalar_subquery()
-    before = exists().where(*mine, Message.kind == (what.before or ""))
-    query = (
-        select(now, Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
-        .where(Cohort.id == place.cohort)
-        .with_for_update(read=True, of=Cohort)
-    )
-    at, phase, deadline, failure, was_heard, digest = session.execute(query).one()
+    whose = {"in_cohort": place.cohort, "of_slot": place.slot}
+    kinds = {"of_kind": what.kind, "of_kind_before": what.before or ""}
+    row = session.execute(_RECORD.add_columns(now), whose | kinds).one()
+    phase, deadline, failure, was_heard, digest, at = row
     standing = Standing(phase, deadline, failure)
     return _Record(at, standing, was_heard or what.before is None, digest)
 
