@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
 
-from sqlalchemy import ColumnElement, and_, bindparam, exists, insert, or_, select
+from sqlalchemy import ColumnElement, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,14 +17,14 @@ from secagg.cohort import Entry
 from secagg.keys import PublicKeys
 from server.database import Database, reading, writing
 from server.refusals import Refusal, cohort_failed, left_out, not_found, out_of_phase
-from server.schema import Cohort, Message, Participant, Round
+from server.schema import Cohort, Message, Participant, Round, Study
 from server.store.studies import find_study
 from server.store.views import KIND
 
 _PHASE = {kind: phase for phase, kind in KIND.items()}
 _STANDING = select(Cohort.phase, Cohort.deadline, Cohort.failure)
 _MINE = (Message.cohort == bindparam("in_cohort"), Message.slot == bindparam("of_slot"))
-# Made once: to put it together takes longer than to ask it, and every upload does.
+# Made once: to put these together takes longer than to ask them, and every device does.
 _RECORD = (
     _STANDING.add_columns(
         exists().where(*_MINE, Message.kind == bindparam("of_kind_before")),
@@ -34,6 +34,50 @@ _RECORD = (
     )
     .where(Cohort.id == bindparam("in_cohort"))
     .with_for_update(read=True, of=Cohort)
+)
+_SEATS = (
+    select(
+        Participant,
+        Cohort,
+        exists().where(
+            Message.cohort == Participant.cohort,
+            Message.slot == Participant.slot,
+            Message.kind == "vector",
+        ),
+    )
+    .join(Cohort, Cohort.id == Participant.cohort)
+    .where(
+        Participant.study == bindparam("of_study"), Participant.identity == bindparam("of_identity")
+    )
+)
+_ROUND = select(
+    Study.state,
+    Study.terms,
+    exists()
+    .where(Round.study == Study.id, Round.number == bindparam("in_round"))
+    .label("is_there"),
+).where(Study.id == bindparam("of_study"))
+_ROOM = (
+    select(Cohort)
+    .where(
+        Cohort.study == bindparam("of_study"),
+        Cohort.round == bindparam("in_round"),
+        Cohort.phase == Phase.ENROLLING,
+        Cohort.enrolled < bindparam("size"),
+    )
+    .order_by(Cohort.number)
+    .limit(1)
+)
+_BORROWED = select(
+    or_(  # each has an index of its own, and neither one for both
+        *(
+            exists().where(
+                Participant.cohort == bindparam("in_cohort"),
+                column.in_(bindparam("keys", expanding=True)),
+            )
+            for column in (Participant.mask_key, Participant.seal_key)
+        )
+    )
 )
 
 
@@ -148,26 +192,22 @@ class Participants:
 
     def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort | None:
         """Return the first enrolling cohort that is not full, locked; None if all are."""
-        row = find_study(session, study)
+        row = session.execute(_ROUND, {"of_study": study, "in_round": number}).one_or_none()
+        if row is None:
+            raise not_found("study")
         if row.state != "running":
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
-        if session.get(Round, (study, number)) is None:
+        if not row.is_there:
             raise not_found("round")
-        room = (
-            Cohort.study == study,
-            Cohort.round == number,
-            Cohort.phase == Phase.ENROLLING,
-            Cohort.deadline > self.database.instant(),
-            Cohort.enrolled < row.terms["cohort_size"],
-        )
-        query = select(Cohort).where(*room).order_by(Cohort.number).limit(1)
+        which = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
+        query = _ROOM.where(Cohort.deadline > self.database.instant())
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.
         for _ in range(int(row.terms["cohorts"])):
-            cohort = session.scalar(query.with_for_update())
+            cohort = session.scalar(query.with_for_update(), which)
             if cohort is not None:
                 return cohort
-            if session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
+            if session.scalar(query.with_only_columns(Cohort.id), which) is None:
                 break
         return None
 
@@ -248,17 +288,7 @@ def _known(
     Raises:
         Refusal: if it was counted in an earlier round, or departed from the protocol there.
     """
-    vector = exists().where(
-        Message.cohort == Participant.cohort,
-        Message.slot == Participant.slot,
-        Message.kind == "vector",
-    )
-    query = (
-        select(Participant, Cohort, vector)
-        .join(Cohort, Cohort.id == Participant.cohort)
-        .where(Participant.study == study, Participant.identity == identity)
-    )
-    rows = session.execute(query).all()
+    rows = session.execute(_SEATS, {"of_study": study, "of_identity": identity}).all()
     for participant, cohort, _ in rows:
         if participant.round == number:
             return participant, cohort
@@ -296,7 +326,6 @@ def _seat(row: Participant, cohort: Cohort) -> Seat:
 
 def _refuse_borrowed_keys(session: Session, cohort: int, keys: PublicKeys) -> None:
     """Refuse keys of another participant: its neighbours would refuse the whole roster."""
-    both = (keys.mask, keys.seal)
-    same = or_(Participant.mask_key.in_(both), Participant.seal_key.in_(both))
-    if session.scalar(select(exists().where(and_(Participant.cohort == cohort, same)))):
+    both = {"in_cohort": cohort, "keys": (keys.mask, keys.seal)}
+    if session.scalar(_BORROWED, both):
         raise Refusal(ProblemType.CONFLICT, "a key of another participant was advertised")
