@@ -82,6 +82,10 @@ class Orchestrator:
         holder = Holder(self.store.leases, name, self.pace.lease)
         self._worker = Worker(self.store, self.watch, self.rng, holder, self.metrics, self.tracer)
 
+    def seen(self, cohort: int) -> Phase | None:
+        """Return in which phase `cohort` was at the last look, None if it waited for nobody."""
+        return self._seen.get(cohort, (None, None))[1]
+
     def wake(self) -> None:
         """Look again soon: something was said."""
         self._woken.set()
