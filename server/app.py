@@ -77,15 +77,15 @@ def create_app(
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(Observed, metrics=metrics)  # sees what the doorkeeper refuses
     app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
-    for part in (
+    for part in (  # in this order a path is looked up: what devices ask most comes first
+        uploads,
+        participants,
         studies,
         rounds,
         events,
         answers,
         distributions,
         populations,
-        participants,
-        uploads,
         reports,
         access,
         health,

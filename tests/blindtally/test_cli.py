@@ -1,6 +1,7 @@
 """The command line lists its commands, and imports one only when it is called."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,19 @@ def test_the_version_is_shown() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert told.exit_code == 0
     assert told.stdout.strip()[0].isdigit()
+
+
+def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    here = ["--database", f"sqlite:///{tmp_path}/keys.db"]
+    made = CliRunner().invoke(
+        app, ["keys", "create", "a name of some length", "--days", "9", *here]
+    )
+    (name,) = re.findall("key ([0-9a-f]{12}):", made.stderr)
+    assert CliRunner().invoke(app, ["keys", "revoke", name, *here]).exit_code == 0
+    for command in (["keys", "list"], ["audit"]):
+        shown = CliRunner().invoke(app, [*command, *here]).stdout
+        assert name in shown
+        assert "…" not in shown
