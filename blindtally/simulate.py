@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -17,7 +16,7 @@ from rich.text import Text
 from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
-from blindtally.output import failed, faults, refuse_others, write_json
+from blindtally.output import failed, refuse_others, write_json
 from protocol.domain import Alphabet, Utf8, cheapest_domain
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
@@ -214,10 +213,8 @@ def simulate(
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
-    except ValidationError as error:
-        raise failed(faults(error)) from None
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     result = run(setup, seed, secure=secagg, dropout=dropout)
     if json_path != "-":
         _show(setup, result)
@@ -236,10 +233,8 @@ def _play(
     try:
         wanted = kind.asked(options, words, _settings(sets or []))
         result = kind.run(wanted)
-    except ValidationError as error:
-        raise failed(faults(error)) from None
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     if json_path != "-":
         kind.show(wanted, result)
     if json_path is not None:  # last, so that a file that cannot be written costs no result

@@ -83,7 +83,7 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
         (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
         (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
         (["--goal", "l2", "--length", 5], "takes no --length, --goal"),
-        (["--epsilon", 0], "greater than or equal to 0.01"),
+        (["--epsilon", 0], "epsilon: must be within 0.01 and 32, not 0"),
     ],
 )
 def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) -> None:
