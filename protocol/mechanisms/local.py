@@ -130,6 +130,10 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
         """Return the counts of `reports`."""
         return plan.oracle.gather(reports)
 
+    def read_at_once(self, plan: LocalPlan) -> int:
+        """Return how many reports are best gathered together."""
+        return plan.oracle.read_at_once
+
     def decode(self, plan: LocalPlan, heard: Counts, tally: Tally) -> Answer:
         """Return the `SHOWN` highest estimates; the tally has them all."""
         scores, variances = _estimates(plan.oracle, heard)

@@ -131,6 +131,18 @@ class OcmsGf(Coded):
         return min(transformed, solved) if self.space <= _MOST_TRANSFORMED else solved
 
     @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return self._many_at_once(self.space)
+
+    def batched_ns(self, reports: int) -> float:
+        """Return the nanoseconds of one transform, or of one for each batch."""
+        if self.is_tabled:
+            return Coded.batched_ns(self, reports)
+        batches = -(-reports // self.read_at_once)
+        return batches * self.whole_ns(-(-reports // batches))
+
+    @property
     def _solving_ns(self) -> float:
         return 5.0 * self.domain / self.q + 10.0 * self.q
 
