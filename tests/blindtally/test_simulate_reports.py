@@ -104,6 +104,14 @@ def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
     assert "the domain has 40,353,607 keys; 2 to 1,048,576 are possible" in refused.stderr
 
 
+def test_how_small_a_dictionary_is_counts_one_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("word,count\na,5\nb,6\n")
+    refused = simulate("ocms", "--data", path, "--clients", 100)
+    assert "domain must be more than m = 3, not 3" in refused.stderr
+    assert "(2 items, and nothing)" in refused.stderr
+
+
 def test_one_item_is_no_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("word,count\nonly,9\n")
