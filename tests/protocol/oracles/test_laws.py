@@ -21,6 +21,7 @@ from protocol.oracles.limits import MOST_WHOLE
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.mixture import OcmsMixture
 from protocol.oracles.ocms import Ocms
+from protocol.oracles.optimal import squares
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.registry import ORACLES, oracle_of
 from tests.protocol.oracles.examples import name, small, usual
@@ -318,6 +319,20 @@ def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -
         for reports in (10**5, 10**6):
             whole = oracle.whole_ns(reports)
             assert oracle.batched_ns(reports) <= whole + max(33 * reports, 0.2 * whole)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "domain", "q", "bits"),
+    [(4.0, 200_000, 59, 24), (3.0, 2**20, 16, 24), (3.0, 200_000, 23, 23), (5.0, 100_000, 149, 29)],
+)
+def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
+    epsilon: float, domain: int, q: int, bits: int
+) -> None:
+    """By q = 53 the first would take 29 bits, and a million reports 19 s in the place of 0.6."""
+    oracle = OcmsGf.for_l2(epsilon, domain)
+    assert (oracle.q, oracle.bits) == (q, bits)
+    least = min(squares(epsilon, other, domain) for other in range(2, 300))
+    assert squares(epsilon, q, domain) <= 1.03 * least
 
 
 def test_what_is_transformed_batch_by_batch_is_counted_for_each() -> None:
