@@ -121,7 +121,7 @@ def fleet(
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
-        raise failed(str(error), code=1) from None
+        raise failed(error, code=1) from None
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 from fastapi import FastAPI
@@ -91,5 +91,5 @@ def create_app(
         health,
     ):
         app.include_router(part.router)
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     return app

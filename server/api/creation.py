@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from fastapi import Header, Request
 from pydantic import ValidationError
 
+from protocol.faults import faults_of
 from protocol.messages import StudyRequest
-from server.problems import fault_of
+from server.problems import fault_at
 from server.refusals import Fault, Refusal, malformed_all
 from server.service import Served
 from server.settings import Settings
@@ -59,8 +60,8 @@ async def whole(request: Request, service: Served) -> None:
     try:
         StudyRequest.model_validate(document)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        faults = [fault_of({**each, "loc": ("body", *each["loc"])}) for each in found]
+        found = faults_of(error, StudyRequest)
+        faults = [fault_at(("body", *where), what) for where, what in found]
         if isinstance(document, Mapping):
             faults += await _misfits(document, limits_of(service.settings))
         raise malformed_all(faults, 422) from None
