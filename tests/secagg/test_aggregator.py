@@ -137,6 +137,7 @@ def test_nobody_is_handed_both_secrets_of_one_owner(group: Group, settled: Settl
         for owner, parcel in inbox.items():
             deal = group.deals[owner] if owner == LOST else group.uploads[owner].deal
             assert parcel in deal.parcels
+        assert Inbox.unpack(inbox.pack()) == inbox  # in the order in which holders take it
     assert settled.own == {slot: upload.deal.own for slot, upload in group.uploads.items()}
 
 
