@@ -1,0 +1,29 @@
+"""What pages have in common with one another: how a study is named, what it costs, its rights."""
+
+from typing import Annotated, Final, cast
+
+from fastapi import Depends, Request
+
+from protocol.mechanisms import REPORTING
+from protocol.messages import StudyView
+from server.pages.history import Histories
+
+MOST_ROUNDS: Final = 100  # of a study on one page, the last ones
+
+
+async def _histories(request: Request) -> Histories:
+    return cast("Histories", request.app.state.histories)
+
+
+Past = Annotated[Histories, Depends(_histories)]
+
+
+def cost(study: StudyView) -> str:
+    """Return what a study costs a device in privacy, in a few words."""
+    question = study.question
+    epsilon = getattr(question, "epsilon", None)
+    if epsilon is None:
+        return "exact sums"
+    if question.mechanism in REPORTING:
+        return f"ε {epsilon:g} a report"
+    return f"ε {epsilon:g}, δ {getattr(question, 'delta', 0):g}"
