@@ -183,7 +183,7 @@ NAME: Final = Field("name", "Name", "", "text", "For you and whoever reads the l
 TERMS: Final = (
     Field("rounds", "Rounds", "5"),
     Field("terms.cohort_size", "Devices in a cohort, at most", "200"),
-    Field("terms.minimum", "and at least", "100", hint="With fewer, a cohort is not run."),
+    Field("terms.minimum", "Devices in a cohort, at least", "100", hint="Else it is not run."),
     Field("terms.cohorts", "Cohorts a round", "1"),
     Field("terms.corrupt", "Share that may be corrupt", "0.1", "number", "Of a cohort."),
     Field("terms.dropout", "Share that may vanish", "0.2", "number", "Of a cohort."),

@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 from protocol.mechanisms import REPORTING
 from protocol.messages import StudyView
 from server.pages.history import Histories
+from server.pages.words import tiny
 
 MOST_ROUNDS: Final = 100  # of a study on one page, the last ones
 
@@ -26,4 +27,4 @@ def cost(study: StudyView) -> str:
         return "exact sums"
     if question.mechanism in REPORTING:
         return f"ε {epsilon:g} a report"
-    return f"ε {epsilon:g}, δ {getattr(question, 'delta', 0):g}"
+    return f"ε {epsilon:g}, δ {tiny(getattr(question, 'delta', 0))}"

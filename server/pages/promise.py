@@ -44,8 +44,8 @@ _PRESENCE = "Which devices took part, by an identity made for this study, from w
 
 def _gist(study: StudyView, loss: Loss) -> str:
     least = study.terms.assumptions.quorum(study.terms.minimum)
-    shown = "with noise in it" if isinstance(loss, Noise) else "exact"
-    return f"Only the sum of {least:,} devices or more could be read, {shown}; never one device's."
+    shown = "noisy" if isinstance(loss, Noise) else "exact"
+    return f"Only {shown} sums of {least:,} devices or more could be read, and no device by itself."
 
 
 def _seen(study: StudyView, loss: Loss) -> Iterator[str]:
@@ -90,26 +90,26 @@ def _hidden(study: StudyView, loss: Loss) -> Iterator[str]:
 
 def _assumed(terms: Terms, entry: Entry) -> Iterator[str]:
     yield (
-        f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server; up to "
-        f"{terms.dropout:.0%} may vanish."
+        f"At most {terms.corrupt:.0%} of a cohort's devices working together with the server, and "
+        f"at most {terms.dropout:.0%} vanishing."
     )
     if terms.mode == "active":
-        yield "The server may lie: to each device about keys, plans, lists and who was lost."
+        yield "Not on an honest server: it may tell each device other keys, lists and losses."
     else:
-        yield "The server keeps to the protocol. One that lies could read more."
+        yield "A server that keeps to the protocol: one that lies could read more."
     if terms.registrar is None:
         yield (
-            "The server invents no devices: no registrar vouches for them, and a device that is "
+            "The server inventing no devices: no registrar vouches for them, and a device that is "
             "surrounded by made-up ones is not hidden."
         )
     else:
-        yield f"The registrar {terms.registrar[:12]}… signs real devices only; each checks that."
+        yield f"The registrar {terms.registrar[:12]}… signing real devices only; devices check it."
     yield (
         f"Odds of 2^-{terms.sigma} each time that keys are shared; X25519, Ed25519, AES, SHA-256; "
         "the randomness of each device."
     )
     if (assumption := entry.views()["server"].assumption) and entry.views()["server"].private:
-        yield f"For the noise: {assumption}."
+        yield f"Of the noise: {assumption}."
 
 
 def _of_reports(study: StudyView) -> Promise:
@@ -131,7 +131,7 @@ def _of_reports(study: StudyView) -> Promise:
             ),
         ),
         (
-            "The device's own randomness is good. Nothing is assumed of the server or of others.",
-            "What it spends in several studies adds up, and its policy bounds that.",
+            "The device's own randomness, and nothing of the server or of others.",
+            "What it spends in several studies, which adds up; its policy bounds that.",
         ),
     )

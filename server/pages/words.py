@@ -75,6 +75,11 @@ def instant(then: datetime | None) -> str:
     return _NONE if then is None else f"{then:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def tiny(value: float) -> str:
+    """Return a small number such as a delta, without zeros in its exponent."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
 def epsilon(value: float | None) -> str:
     """Return an epsilon; one without bound is said to be so."""
     return "no bound" if value is None else f"{value:.3g}"
@@ -94,6 +99,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "lasting": lasting,
     "ago": ago,
     "instant": instant,
+    "tiny": tiny,
     "epsilon": epsilon,
     "hidden": hidden,
 }

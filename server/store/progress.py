@@ -96,10 +96,10 @@ class Overview:
             latest, (Round.study == latest.c.study) & (Round.number == latest.c.number)
         )
         lasts = {row.study: row for row in session.execute(last)}
-        enrolling = dict(session.execute(seated).tuples().all())
-        found = dict(session.execute(heavy).tuples().all())
+        enrolling = dict(session.execute(seated).all())
+        found = dict(session.execute(heavy).all())
         known = {}
-        for study, rounds, decoded, devices in session.execute(counts).tuples():
+        for study, rounds, decoded, devices in session.execute(counts):
             row = lasts.get(study)
             known[study] = Progress(
                 over=rounds,
@@ -149,4 +149,4 @@ class Overview:
             .order_by(Round.number.desc())
             .limit(most)
         )
-        return tuple(Step(*row) for row in reversed(session.execute(query).tuples().all()))
+        return tuple(Step(*row) for row in reversed(session.execute(query).all()))

@@ -138,6 +138,11 @@
       font: "12px system-ui, sans-serif",
     };
     const isRounds = data.xLabel === "round";
+    const most = Math.max(...data.series.flatMap((one) => one.values.map((value) => value ?? 0)));
+    const isLog = data.scale === "log" && most > 30;
+    const latest = (plot) => { // the legend tells the last values unless somebody points elsewhere
+      if (plot.cursor.idx == null) plot.setLegend({ idx: data.x.length - 1 });
+    };
     let next = 0;
     const series = data.series.map((one) => {
       const plain = one.style === "line";
@@ -159,9 +164,9 @@
       scales: {
         x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
         y: {
-          distr: data.scale === "log" ? 3 : 1,
+          distr: isLog ? 3 : 1,
           range: data.scale === "share" ? [0, 1]
-            : data.scale === "log" ? (_, low, high) => [Math.min(1, low), Math.max(10, high * 1.5)]
+            : isLog ? (_, low, high) => [Math.min(1, low), Math.max(10, high * 1.5)]
             : (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.08],
         },
       },
@@ -174,6 +179,7 @@
         : [],
       series: [{ label: data.xLabel, value: (_, value) => (value == null ? "–" : figures(value)) }, ...series],
       legend: { show: true, live: true },
+      hooks: { ready: [latest], setCursor: [latest] },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     };
   }
