@@ -155,7 +155,13 @@ KINDS: Final[Mapping[str, Kind]] = {
                 }
             },
             (
-                Field("question.domain.items", "Items", "yes\nno\nmaybe", "lines", "One a line."),
+                Field(
+                    "question.domain.items",
+                    "Items",
+                    "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday",
+                    "lines",
+                    "One a line.",
+                ),
                 _THRESHOLD,
                 _A_REPORT,
             ),

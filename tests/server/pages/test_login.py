@@ -145,7 +145,7 @@ async def test_a_revoked_key_opens_no_page(serve: Serve, sqlite_url: str) -> Non
         await log_in(served, key)
         assert (await served.client.get("/")).status_code == 200
         await access.revoke(name)
-        served.app.state.service.keeper._known.clear()  # noqa: SLF001 - as if it were too old
+        served.app.state.service.keeper._known.clear()
         assert (await served.client.get("/")).status_code == 303
 
 
