@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.distribution import Distribution
+from protocol.domain import Domain
+from protocol.hashed import MARK, Hashed
 from protocol.interval import Interval
 from protocol.knots import EmptyTreeError
 from protocol.mechanisms import AnyPlan
@@ -33,14 +35,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first rows of those that hold what is searched for."""
+    """The first rows of those that hold what is searched for.
+
+    If it `has_keys`, some of them seem to stand for strings that were not fetched.
+    """
 
     rows: tuple[Row, ...]
     matching: int
     found: int
+    has_keys: bool
 
 
-def table(every: Sequence[HeavyHitter], past: Past | None, search: str) -> Table:
+def table(every: Sequence[HeavyHitter], past: Past | None, search: str, domain: Domain) -> Table:
     """Return the items that contain `search`, whatever its case, most frequent first."""
     sought = search.casefold()
     ranked = [(rank, one) for rank, one in enumerate(every, 1) if sought in one.item.casefold()]
@@ -48,7 +54,8 @@ def table(every: Sequence[HeavyHitter], past: Past | None, search: str) -> Table
         Row(rank, one, spark(past.of(one.item)) if past else None)
         for rank, one in ranked[:MOST_SHOWN]
     )
-    return Table(rows, len(ranked), len(every))
+    keys = isinstance(domain, Hashed) and any(row.heavy.item.startswith(MARK) for row in rows)
+    return Table(rows, len(ranked), len(every), keys)
 
 
 @dataclass(frozen=True, slots=True)

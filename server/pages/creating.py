@@ -161,7 +161,7 @@ def _advice(plan: AnyPlan) -> list[Line]:
         Line("Still exact after", number(terms.assumptions.lost(terms.cohort_size)), "are lost"),
     ]
     if load.room is not None:
-        lines.append(Line("Room for", number(load.room), "distinct items in a cohort's sum"))
+        lines.append(Line("Room for", number(load.room), "distinct items in a round's sum"))
         lines.append(Line("First sampling t", short(plan.t), "then the data decides"))
     if isinstance(plan, HierarchicalHistogramPlan) and plan.release.variance:
         deviation = sqrt(plan.variance(terms.minimum))

@@ -3,11 +3,12 @@
 The database keeps the study's last tally and not those before. A closed round's plan and sums
 never change, so folding them again gives the very tallies that there were: once a process and
 study, beside the requests, one study at a time. It is left out where sums are not kept, were
-never made (reports), or are so large that the work would be felt.
+never made (reports), or are so large that the work would be felt; and a study of so many rounds
+that a page has the last ones only is not read from the middle.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,7 @@ from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
 from protocol.messages import StudyView
 from protocol.sketches.capacity import capacity
 from protocol.tally import NOTHING, Tally
+from server.database import UNAVAILABLE
 from server.decoding import decode_round
 from server.store import Store
 from server.store.progress import Step
@@ -53,6 +55,7 @@ class Past:
 
     last: int = 0
     tally: Tally = NOTHING
+    is_broken: bool = False  # one round could not be read: no use to try again
     rounds: list[int] = field(default_factory=list)
     estimates: list[Mapping[str, float]] = field(default_factory=list)
 
@@ -84,19 +87,22 @@ class Histories:
         return found
 
     async def past(
-        self, study: StudyView, steps: Iterable[Step], nbytes: int
+        self, study: StudyView, steps: Sequence[Step], nbytes: int
     ) -> tuple[Past | None, bool]:
         """Return what is known of the past of `study`, and whether more will be in a moment.
 
-        None if sums are not read again. `steps` are the rounds so far, `nbytes` the size of a sum.
+        None if sums are not read again. `steps` are the last rounds so far, `nbytes` the size of
+        a sum.
         """
-        closed = [step for step in steps if step.state in ("decoded", "undecoded")]
         work = nbytes * study.rounds * study.terms.cohorts
         is_kept = study.question.mechanism in SUMMING and not study.question.withholds
         if not is_kept or work > MOST_BYTES:
             return None, False
         past = self._pasts.setdefault(study.id, Past())
-        left = [step.number for step in closed if step.number > past.last]
+        closed = [step.number for step in steps if step.state in ("decoded", "undecoded")]
+        left = [number for number in closed if number > past.last]
+        if past.is_broken or (left and steps[0].number > past.last + 1):
+            return None, False
         if left:
             task = self._reading.get(study.id)
             if task is None:
@@ -110,8 +116,11 @@ class Histories:
             async with self._turn:
                 for number in numbers:
                     await self._fold(study, past, number)
-        except Exception as error:  # the page goes without
-            _log.warning("past not read again", study=study, error=type(error).__name__)
+        except UNAVAILABLE as error:
+            _log.warning("database unavailable", error=type(error).__name__)
+        except Exception:  # the page goes without
+            past.is_broken = True
+            _log.exception("past not read again", study=study)
         finally:
             del self._reading[study]
 

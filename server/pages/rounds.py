@@ -32,10 +32,10 @@ _WHAT: Final = {
     Phase.REPORTING: "sent a report",
 }
 _LOST: Final = {
-    Phase.SHARING: "enrolled, and did not share in time",
-    Phase.MASKING: "shared, and sent no table in time",
-    Phase.CONFIRMING: "are in the sum, and did not confirm in time",
-    Phase.UNMASKING: "confirmed, and gave no shares in time",
+    Phase.SHARING: "enrolled and did not share in time",
+    Phase.MASKING: "shared and sent no table in time",
+    Phase.CONFIRMING: "did not confirm in time",
+    Phase.UNMASKING: "confirmed and gave no shares in time",
 }
 _IN_SUM: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # who is lost here is in the sum already
 

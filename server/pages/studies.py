@@ -84,7 +84,7 @@ async def _context(
         "progress": (await store.overview.of([study.id]))[study.id],
         "steps": _rows(steps, loads),
         "is_cut": study.round > len(steps),
-        "table": table(heavy, past, search),
+        "table": table(heavy, past, search, study.question.domain),
         "curve": await curve(store, study),
         "charts": [counts, *drawn] if counts else drawn,
         "is_pending": is_pending,

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
+from sqlite3 import connect as connect_sqlite
 
 import httpx
 import pytest
@@ -287,7 +288,7 @@ def test_a_closed_service_takes_a_key_and_then_follows_live(
     browser: Browser, tmp_path: Path
 ) -> None:
     key = make(SystemRandom(), "btk_")
-    env = {"BLINDTALLY_FIRST_API_KEY": key}
+    env = {"BLINDTALLY_FIRST_API_KEY": key, "BLINDTALLY_ACCESS_SECONDS": "0.1"}
     with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:
         study = analyst.create(
             "waits", REQUEST.question, REQUEST.terms, rounds=2, timeouts=Timeouts()
@@ -313,7 +314,13 @@ def test_a_closed_service_takes_a_key_and_then_follows_live(
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         eyes.open("/operations")
-        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name="Operations")).to_be_visible()
+        assert faults(page) == []
+        with connect_sqlite(tmp_path / "service.db") as database:  # as `keys revoke` does
+            database.execute("UPDATE api_keys SET revoked = created")
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=PATIENCE)
         page.close()
         assert httpx.get(server.url + "/", follow_redirects=False).status_code == 303
         assert eyes.complaints == []
