@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
+import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -28,6 +29,7 @@ from server.refusals import Refusal, malformed, malformed_all
 
 _FORM = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 100
+_log = structlog.get_logger(__name__)
 
 
 class Page(APIRoute):
@@ -51,6 +53,10 @@ class Page(APIRoute):
                 return failed(request, Refusal(kind, error.detail, status=error.status_code))
             except UNAVAILABLE as error:
                 return failed(request, unavailable(error))
+            except Exception:
+                _log.exception("unexpected")
+                fault = "a fault of the service; it was logged"
+                return failed(request, Refusal(ProblemType.INTERNAL, fault))
 
         return answer
 

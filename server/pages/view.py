@@ -37,6 +37,7 @@ _PAGES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    auto_reload=False,  # a process shows pages of its own version, also while files are replaced
 )
 _PAGES.globals |= {"url_of": url_of, "Right": Right}
 _PAGES.filters |= words.FILTERS

@@ -243,6 +243,29 @@ async def test_a_database_that_is_away_is_a_page_that_says_so(
     assert "refused" not in answer.text
 
 
+async def test_a_fault_of_ours_is_a_page_that_says_so_and_no_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", broken)
+    answer = await served.client.get("/")
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (500, "text/html")
+    assert "a fault of the service" in answer.text
+    assert "secret" not in answer.text
+
+
+async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served: Served) -> None:
+    words = "is the key of an item whose string was not fetched"
+    question = study_request()["question"]
+    hashed = {"mechanism": "tracked", "domain": {"kind": "hashed", "max_bytes": 20}}
+    for changes, has_keys in (({}, False), (hashed, True)):
+        study = await served.create(question=question | changes)
+        await found(served, study, ("#0123456789",))
+        assert (words in await page_of(served, f"/studies/{study}")) == has_keys
+
+
 async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served) -> None:
     question = {
         "mechanism": "hierarchical-histogram",
