@@ -8,6 +8,7 @@
     rounds.py     one round, for the operator
     operations.py processes, leases, keys, the audit trail, ledgers
     answers.py    heavy hitters as rows; charts.py what is drawn; history.py what they were before
+    kinds.py      the fields of the form; words.py numbers, times and sizes as people read them
     promise.py    what the server could see of a study, in words
     assets.py     what never changes while a process lives: scripts, styles
 

@@ -73,8 +73,8 @@ def _said(series: Series) -> str:
 
 
 def of_rounds(study: StudyView, steps: Sequence[Step], loads: Mapping[int, Load]) -> list[Chart]:
-    """Return the charts of what rounds asked and held; none before the first."""
-    if not steps:
+    """Return the charts of what rounds asked and held; none of a single round."""
+    if not steps or study.rounds == 1:
         return []
     x = [step.number for step in steps]
     known = [loads[step.number] for step in steps]
@@ -99,8 +99,8 @@ def of_rounds(study: StudyView, steps: Sequence[Step], loads: Mapping[int, Load]
 
 
 def of_counts(study: StudyView, items: Sequence[str], past: Past | None) -> Chart | None:
-    """Return how the estimates of the most frequent items grew, if that is known."""
-    if past is None or not past.rounds or not items:
+    """Return how the estimates of the most frequent items grew, if they did and it is known."""
+    if past is None or not past.rounds or not items or study.rounds == 1:
         return None
     series = [Series(_cut(item), past.of(item)) for item in items[:_LINES]]
     bound = [study.question.threshold] * len(past.rounds)

@@ -17,6 +17,8 @@ import structlog
 from cachetools import LRUCache
 
 from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
+from protocol.mechanisms.adaptive_iblt import AdaptiveIbltPlan
+from protocol.mechanisms.tracked import TrackedPlan
 from protocol.messages import StudyView
 from protocol.sketches.capacity import capacity
 from protocol.tally import NOTHING, Tally
@@ -28,13 +30,14 @@ from server.store.progress import Step
 MOST_BYTES: Final = 64 * 2**20  # of sums that are read again for one study
 _KEPT = 200  # items of a round whose estimates are remembered
 _STUDIES, _ROUNDS = 50, 20_000
+_OF_ONE_TABLE: Final = (AdaptiveIbltPlan, TrackedPlan)
 _BLINK = 0.2  # seconds that a page waits for what is nearly done
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a round's plan asks: bytes of a vector or report, keys that its table has room for."""
+    """What a round's plan asks: bytes of a vector or report, and keys that its table has room for."""
 
     nbytes: int
     room: int | None
@@ -44,8 +47,7 @@ class Load:
         """Return the load of `plan`; may take some milliseconds."""
         if plan.mechanism in REPORTING:
             return cls(REPORTING[plan.mechanism].nbytes(plan), None)
-        cells = getattr(plan, "cells", None)
-        room = None if cells is None else capacity(cells)
+        room = capacity(plan.cells) if isinstance(plan, _OF_ONE_TABLE) else None
         return cls(SUMMING[plan.mechanism].ring(plan).nbytes, room)
 
 

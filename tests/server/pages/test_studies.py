@@ -7,13 +7,16 @@ import re
 from html import unescape
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import insert, text
 
+from protocol.mechanisms.hierarchical_histogram import COINS, COUNTS, NOISE
 from protocol.messages import HeavyHitterPage
+from protocol.tally import Tally
 from server.pages.history import Past
 from server.pages.view import POLICY
-from server.schema import HeavyHitter
+from server.schema import HeavyHitter, StudyTally
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play, study_request
 
@@ -282,6 +285,34 @@ async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served)
     assert "Epsilon by who looks, at δ 1e-6, if all rounds are run" in page
     assert "Only noisy sums" in page
     assert "no bound" not in page
+    assert "room in the table" not in page  # it has none
+    assert "Over rounds" not in page  # there is one
+
+
+async def test_the_curve_of_what_counts_prefixes_is_what_the_api_says(served: Served) -> None:
+    question = {
+        "mechanism": "hierarchical-histogram",
+        "threshold": 1,
+        "domain": {"kind": "interval", "low": 0, "high": 8, "alpha": 2, "length": 3},
+        "words": 200,
+        "epsilon": 1,
+        "delta": 1e-6,
+    }
+    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
+    study = await served.create(question=question, terms=terms)
+    assert "Distribution" not in await page_of(served, f"/studies/{study}")
+    counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
+    arrays = {COUNTS: counts[1:], NOISE: np.ones(1), COINS: np.ones(1)}
+    row = {"study": study, "body": Tally(arrays=arrays).pack()}
+    database = served.app.state.service.store.database
+    await database.write(lambda session: session.execute(insert(StudyTally), row))
+    page = await page_of(served, f"/studies/{study}")
+    told = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
+    assert [round(one["value"], 6) for one in told.json()["told"]] == [4, 2]
+    shown = re.findall(r'<th scope="row">(\d+)%</th>\s*<td class="n">([\d.]+)</td>', page)
+    assert dict(shown)["50"] == "4"
+    assert dict(shown)["25"] == "2"
+    assert "Cumulative distribution" in page
 
 
 async def test_a_study_of_reports_promises_what_reports_do(served: Served) -> None:
