@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a round's plan asks: bytes of a vector or report, and keys that its table has room for."""
+    """What a round's plan asks: bytes of a vector or report; keys that its table has room for."""
 
     nbytes: int
     room: int | None

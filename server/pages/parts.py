@@ -1,4 +1,4 @@
-"""What pages have in common with one another: how a study is named, what it costs, its rights."""
+"""What pages have in common: the past as this process has read it, and what a study costs."""
 
 from typing import Annotated, Final, cast
 
