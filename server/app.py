@@ -28,6 +28,9 @@ from server.doorkeeper import Doorkeeper
 from server.limits import BodyLimit, LastWord, SafeHeaders
 from server.metrics import Metrics
 from server.observing import Observed
+from server.pages.guarding import turned_away
+from server.pages.history import open_histories
+from server.pages.routers import ROUTERS
 from server.service import run_service
 from server.settings import Settings
 
@@ -54,8 +57,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tracer = traces.of_work(provider)
-        async with run_service(settings, clock, rng, metrics, tracer) as service:
-            app.state.service = service
+        async with (
+            run_service(settings, clock, rng, metrics, tracer) as service,
+            open_histories(service.store) as histories,
+        ):
+            app.state.service, app.state.histories = service, histories
             yield
 
     app = FastAPI(
@@ -73,7 +79,7 @@ def create_app(
         silence=settings.silence_seconds,
         seconds=settings.body_seconds,
     )
-    app.add_middleware(Doorkeeper)
+    app.add_middleware(Doorkeeper, turn_away=turned_away)
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(Observed, metrics=metrics)  # sees what the doorkeeper refuses
     app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
@@ -91,5 +97,7 @@ def create_app(
         health,
     ):
         app.include_router(part.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     return app

@@ -3,8 +3,13 @@
 A closed service answers strangers alike, whatever they name. Whoever shows bad credentials
 too often from one address waits; so does whoever asks too much with a good one. An open service
 asks nobody: it is for trials on one machine.
+
+Browsers show their key in a cookie, which counts for pages and for the event streams that pages
+follow, and for nothing else: what another site may make a browser ask of the API has no credential.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -14,23 +19,29 @@ from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from protocol.credentials import bearer, digest
+from protocol.credentials import API_KEY, bearer, digest
 from protocol.messages import ProblemType
 from server.database import UNAVAILABLE
 from server.principals import ANYBODY, Principal
-from server.problems import respond, unavailable
+from server.problems import unavailable
 from server.refusals import Refusal
 from server.settings import Settings
 from server.store.access import Access
 
+COOKIE: Final = "blindtally_key"
+WAIT: Final = "10"  # seconds
 _PUBLIC: Final = frozenset(
-    {"/", "/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+    {"/login", "/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 )
+_ASSETS: Final = "/static/"  # as public as the source that they are a part of
+_PAGES: Final = re.compile(r"/|/(studies|operations|logout)(/.*)?", re.DOTALL)
+_STREAMS: Final = re.compile(r"/v1/studies/[^/]+/events")
 _OWN: Final = ("/v1/participants/", "/v1/devices")  # these look at tickets and tokens themselves
 _MOST_KNOWN = 100_000
-_WAIT = "10"  # seconds
 
 
 @dataclass(slots=True)
@@ -108,22 +119,23 @@ class Keeper:
 class Doorkeeper:
     """Lets requests pass whose credential is good, with `principal` in their state."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, turn_away: Callable[[Scope, Refusal], Response]) -> None:
         self._app = app
+        self._turn_away = turn_away
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it unread."""
-        if scope["type"] != "http" or scope["path"] in _PUBLIC:
+        if scope["type"] != "http" or _is_public(scope["path"]):
             await self._app(scope, receive, send)
             return
         keeper: Keeper = scope["app"].state.service.keeper
         try:
             scope.setdefault("state", {})["principal"] = await _principal(keeper, scope)
         except Refusal as refusal:
-            await respond(refusal, {"Retry-After": _WAIT})(scope, receive, send)
+            await self._turn_away(scope, refusal)(scope, receive, send)
             return
         except UNAVAILABLE as error:
-            await respond(unavailable(error))(scope, receive, send)
+            await self._turn_away(scope, unavailable(error))(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -132,7 +144,7 @@ async def _principal(keeper: Keeper, scope: Scope) -> Principal:
     keeper.admit(address(scope))
     if keeper.is_open or scope["path"].startswith(_OWN):
         return ANYBODY
-    secret = bearer(Headers(scope=scope).get("authorization"))
+    secret = _shown(scope)
     found = await keeper.principal(secret)
     if found is None:
         action = f"{scope['method']} without credential" if secret is None else "bad credential"
@@ -140,6 +152,28 @@ async def _principal(keeper: Keeper, scope: Scope) -> Principal:
         detail = "Authorization: Bearer and an API key, or a device's credential, are needed"
         raise Refusal(ProblemType.NOT_AUTHORISED, detail)
     return found
+
+
+def _is_public(path: str) -> bool:
+    return path in _PUBLIC or path.startswith(_ASSETS)
+
+
+def is_page(path: str) -> bool:
+    """Return whether people look at this path, and not programs."""
+    return _PAGES.fullmatch(path) is not None
+
+
+def _shown(scope: Scope) -> str | None:
+    """Return the secret that a request shows: in its header, else, where that counts, a cookie."""
+    headers = Headers(scope=scope)
+    if "authorization" in headers or not _takes_cookie(scope):
+        return bearer(headers.get("authorization"))
+    return bearer(f"Bearer {cookie_parser(headers.get('cookie', '')).get(COOKIE, '')}", API_KEY)
+
+
+def _takes_cookie(scope: Scope) -> bool:
+    path = scope["path"]
+    return is_page(path) or (scope["method"] == "GET" and bool(_STREAMS.fullmatch(path)))
 
 
 def address(scope: Scope) -> str:

@@ -51,7 +51,7 @@ async def heavy_hitters(
     wants_csv = "text/csv" in request.headers.get("accept", "")
     if form == "csv" or (form is None and wants_csv):
         every = await service.store.answers.heavy_hitters(study)
-        return Response(_table(every), media_type="text/csv; charset=utf-8")
+        return Response(csv_table(every), media_type="text/csv; charset=utf-8")
     cursor = None if after is None else _parse(after)
     found = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     shown, last = first_of(found, limit)
@@ -70,7 +70,8 @@ def _parse(cursor: str) -> HeavyHitter:
         raise malformed("not the `next` of a page", at="query.after") from None
 
 
-def _table(rows: Iterable[HeavyHitter]) -> str:
+def csv_table(rows: Iterable[HeavyHitter]) -> str:
+    """Return `rows` for a spreadsheet, which takes none of them for a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(("item", "estimate", "standard_error", "low", "high"))

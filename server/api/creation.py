@@ -57,14 +57,20 @@ async def whole(request: Request, service: Served) -> None:
     if not await request.body():
         return  # the framework says that it is missing
     document = await request.json()  # it can be read: what is no JSON does not come here
+    faults = await faults_in(document, limits_of(service.settings))
+    if faults:
+        raise malformed_all(faults, 422)
+
+
+async def faults_in(document: object, limits: Limits) -> list[Fault]:
+    """Return every fault of what should be a StudyRequest, but those of a sound one's plan."""
     try:
         StudyRequest.model_validate(document)
     except ValidationError as error:
         found = faults_of(error, StudyRequest)
         faults = [fault_at(("body", *where), what) for where, what in found]
-        if isinstance(document, Mapping):
-            faults += await _misfits(document, limits_of(service.settings))
-        raise malformed_all(faults, 422) from None
+        return faults + (await _misfits(document, limits) if isinstance(document, Mapping) else [])
+    return []
 
 
 async def _misfits(document: Mapping[str, object], limits: Limits) -> list[Fault]:

@@ -14,12 +14,6 @@ from server.service import Served
 router = APIRouter(tags=["health"])
 
 
-@router.get("/", include_in_schema=False)
-async def root() -> dict[str, str]:
-    """Say where to look."""
-    return {"service": "blindtally", "documentation": "/docs", "description": "/openapi.json"}
-
-
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
     """Answer as long as the process does."""

@@ -20,7 +20,7 @@ Delta = Annotated[
     float | None,
     Query(ge=LEAST_DELTA, lt=1, description="Odds to say epsilon at; else the budget's, or 1e-6."),
 ]
-_DELTA = 1e-6
+DELTA = 1e-6
 
 
 @router.put(
@@ -74,6 +74,6 @@ async def of_population(name: Name, service: Served, delta: Delta = None) -> Sta
 async def of_study(study: StudyId, service: Served, delta: Delta = None) -> Statement:
     """Say what one study tells of a device, and whom: if it runs, by all rounds that it may."""
     view = await service.store.studies.show(study)
-    asked = delta or getattr(view.question, "delta", None) or _DELTA
+    asked = delta or getattr(view.question, "delta", None) or DELTA
     ledger = await service.store.populations.of_study(study)
     return await asyncio.to_thread(ledger.statement, max(asked, LEAST_DELTA))

@@ -20,6 +20,7 @@ from server.store.messages import Messages
 from server.store.participants import Participants
 from server.store.populations import Populations
 from server.store.processes import Processes
+from server.store.progress import Overview
 from server.store.reports import Reports
 from server.store.rounds import Rounds
 from server.store.studies import Studies
@@ -42,6 +43,7 @@ class Store:
     leases: Leases
     processes: Processes
     events: Events
+    overview: Overview
 
 
 def open_store(database: Database, rng: Random) -> Store:
@@ -60,4 +62,5 @@ def open_store(database: Database, rng: Random) -> Store:
         Leases(database),
         Processes(database),
         Events(database),
+        Overview(database),
     )

@@ -47,6 +47,17 @@ class Lease:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease as its row has it: it `holds` until `until`, if it was not released."""
+
+    work: str
+    holder: str
+    version: int
+    until: datetime
+    holds: bool
+
+
 def summing(cohort: int) -> Work:
     """Return the work of taking the masks off a cohort's sum."""
     due = exists().where(Cohort.id == cohort, Cohort.phase == Phase.UNMASKING)
@@ -139,6 +150,13 @@ class Leases:
         """Return how often each piece of work was claimed."""
         rows = session.execute(select(Row.work, Row.version))
         return {row.work: row.version for row in rows}
+
+    @reading
+    def latest(self, session: Session, limit: int) -> tuple[Claim, ...]:
+        """Return the leases that end last, at most `limit` of them."""
+        now = self.database.now(session)
+        rows = session.scalars(select(Row).order_by(Row.until.desc(), Row.work).limit(limit))
+        return tuple(Claim(r.work, r.holder, r.version, r.until, r.until > now) for r in rows)
 
 
 def _of(lease: Lease) -> tuple[ColumnElement[bool], ...]:

@@ -70,11 +70,17 @@ class Populations:
 
     @reading
     def of_study(self, session: Session, study: str) -> Ledger:
-        """Return what one study tells of a device, by itself, if all its rounds are run."""
-        row = session.get(Study, study)
-        if row is None:
-            raise not_found("study")
-        return Ledger(entries=(_entry(row),))
+        """Return what one study tells of a device, by itself, if all its rounds are run.
+
+        Raises:
+            Refusal: if there is no such study.
+        """
+        return Ledger(entries=(_entry_of(session, study),))
+
+    @reading
+    def entry(self, session: Session, study: str) -> Entry:
+        """Return what one study tells of a device, as its ledger has it; raises as `of_study`."""
+        return _entry_of(session, study)
 
 
 def find(session: Session, name: str, *, lock: bool = False) -> Population | None:
@@ -110,6 +116,13 @@ def afford(ledger: Ledger, study: str, loss: Loss) -> None:
         ledger.spend(Entry(name=study, mechanism=loss))
     except BudgetError as error:
         raise Refusal(ProblemType.BUDGET_SPENT, str(error)) from None
+
+
+def _entry_of(session: Session, study: str) -> Entry:
+    row = session.get(Study, study)
+    if row is None:
+        raise not_found("study")
+    return _entry(row)
 
 
 def _entry(row: Study) -> Entry:

@@ -24,6 +24,16 @@ def earliest(session: Session, now: datetime) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A process as its row has it; it is there if it `is_fresh`, else it died or is cut off."""
+
+    name: str
+    since: datetime
+    seen: datetime
+    is_fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Processes:
     """The book of server processes."""
 
@@ -50,3 +60,10 @@ class Processes:
         fresh = (Process.name != name, Process.seen > self.database.now(session) - FRESH)
         rows = session.execute(select(Process.name, Process.beats).where(*fresh))
         return {row.name: row.beats for row in rows}
+
+    @reading
+    def every(self, session: Session, limit: int) -> tuple[Seen, ...]:
+        """Return the processes that were seen last, at most `limit` of them."""
+        now = self.database.now(session)
+        rows = session.scalars(select(Process).order_by(Process.seen.desc()).limit(limit))
+        return tuple(Seen(r.name, r.since, r.seen, r.seen > now - FRESH) for r in rows)

@@ -38,10 +38,6 @@ async def test_a_wrong_method_is_told_which_are_allowed(served: Served) -> None:
     assert response.headers["allow"] == "GET"
 
 
-async def test_the_root_says_where_to_look(served: Served) -> None:
-    assert (await served.client.get("/")).json()["documentation"] == "/docs"
-
-
 async def test_every_answer_keeps_browsers_from_guessing(served: Served) -> None:
     for path in ("/healthz", "/v1/nothing"):
         headers = (await served.client.get(path)).headers

@@ -1,0 +1,152 @@
+"""How far studies are: what their rounds came to, without their plans, which may be large."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from protocol.messages import RoundState
+from protocol.round import Phase
+from server.database import Database, reading
+from server.schema import Cohort, HeavyHitter, Round
+from server.store.studies import find_study
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the rounds of a study came to so far.
+
+    `devices` are those in sums that were made, `enrolling` those that sit in rounds that run.
+    `last` is the state of the round that closed last, at `closed`; `found` how many items are
+    heavy now.
+    """
+
+    over: int = 0
+    decoded: int = 0
+    devices: int = 0
+    enrolling: int = 0
+    found: int = 0
+    last: RoundState | None = None
+    last_number: int | None = None
+    closed: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round in figures; `left_out` counts the cohorts that are not in its answer."""
+
+    number: int
+    state: RoundState
+    t: float
+    enrolled: int
+    participants: int | None
+    distinct: float | None
+    cohorts: int
+    failed: int
+    left_out: int
+    opened: datetime
+    closed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The book of how far studies are."""
+
+    database: Database
+
+    @reading
+    def now(self, session: Session) -> datetime:
+        """Return what time it is by the database, which deadlines are told by."""
+        return self.database.now(session)
+
+    @reading
+    def of(self, session: Session, studies: Collection[str]) -> dict[str, Progress]:
+        """Return how far each of `studies` is."""
+        over = Round.state != "running"
+        counts = (
+            select(
+                Round.study,
+                func.count().filter(over),
+                func.count().filter(Round.state == "decoded"),
+                func.coalesce(func.sum(Round.participants), 0),
+            )
+            .where(Round.study.in_(studies))
+            .group_by(Round.study)
+        )
+        waiting = Cohort.phase.not_in((Phase.SUMMED, Phase.FAILED))
+        seated = (
+            select(Cohort.study, func.sum(Cohort.enrolled))
+            .where(Cohort.study.in_(studies), waiting)
+            .group_by(Cohort.study)
+        )
+        heavy = (
+            select(HeavyHitter.study, func.count())
+            .where(HeavyHitter.study.in_(studies))
+            .group_by(HeavyHitter.study)
+        )
+        latest = (
+            select(Round.study, func.max(Round.number).label("number"))
+            .where(Round.study.in_(studies), over)
+            .group_by(Round.study)
+            .subquery()
+        )
+        last = select(Round.study, Round.number, Round.state, Round.closed).join(
+            latest, (Round.study == latest.c.study) & (Round.number == latest.c.number)
+        )
+        lasts = {row.study: row for row in session.execute(last)}
+        enrolling = dict(session.execute(seated).all())
+        found = dict(session.execute(heavy).all())
+        known = {}
+        for study, rounds, decoded, devices in session.execute(counts):
+            row = lasts.get(study)
+            known[study] = Progress(
+                over=rounds,
+                decoded=decoded,
+                devices=int(devices or 0),
+                enrolling=int(enrolling.get(study) or 0),
+                found=found.get(study, 0),
+                last=row and row.state,
+                last_number=row and row.number,
+                closed=row and row.closed,
+            )
+        return {study: known.get(study, Progress()) for study in studies}
+
+    @reading
+    def steps(self, session: Session, study: str, most: int) -> tuple[Step, ...]:
+        """Return the last `most` rounds of `study`, first to last."""
+        find_study(session, study)
+        mine = Cohort.study == study
+        cohorts = (
+            select(
+                Cohort.round,
+                func.count().label("cohorts"),
+                func.sum(Cohort.enrolled).label("enrolled"),
+                func.count().filter(Cohort.phase == Phase.FAILED).label("failed"),
+                func.count(Cohort.failure).filter(Cohort.phase == Phase.SUMMED).label("left_out"),
+            )
+            .where(mine)
+            .group_by(Cohort.round)
+            .subquery()
+        )
+        query = (
+            select(
+                Round.number,
+                Round.state,
+                Round.plan["t"].as_float(),
+                func.coalesce(cohorts.c.enrolled, 0),
+                Round.participants,
+                Round.distinct,
+                func.coalesce(cohorts.c.cohorts, 0),
+                func.coalesce(cohorts.c.failed, 0),
+                func.coalesce(cohorts.c.left_out, 0),
+                Round.opened,
+                Round.closed,
+            )
+            .outerjoin(cohorts, cohorts.c.round == Round.number)
+            .where(Round.study == study)
+            .order_by(Round.number.desc())
+            .limit(most)
+        )
+        return tuple(Step(*row) for row in reversed(session.execute(query).all()))

@@ -1,0 +1,331 @@
+"""The pages in a real browser, before a real server with a real fleet.
+
+Chromium is Debian's (`apt install chromium`), at `BLINDTALLY_CHROMIUM` or where it usually is.
+Without one these tests are skipped, and say so. Screenshots of each page are left in
+`screenshots/`, to be looked at.
+"""
+
+import asyncio
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+from sqlite3 import connect as connect_sqlite
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from client.analyst import Analyst
+from client.fleet import Crew, Fleet
+from client.policy import Policy
+from client.transport import connect
+from protocol.credentials import make
+from protocol.messages import StudyView, Timeouts
+from tests.client.conftest import REQUEST
+
+CHROMIUM = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
+SHOTS = Path(__file__).parents[3] / "screenshots"
+WINDOWS = ((1440, 900, "light"), (390, 844, "dark"))
+PATIENCE = 20_000  # milliseconds
+DEVICES = 10
+HOSTILE = "<b>\u202e"  # of 6 bytes: what the study's domain takes
+HOLDINGS = [{"common": 1, HOSTILE: 1, f"rare {index % 3}": 2} for index in range(2 * DEVICES)]
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        reason = "NO BROWSER: install Debian's chromium, or name one in BLINDTALLY_CHROMIUM"
+        print(f"\n{reason}: the pages were not looked at", file=sys.__stderr__)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Server:
+    """A `blindtally serve` on one port and one database, which may be stopped and started."""
+
+    folder: Path
+    flags: tuple[str, ...] = ("--open",)
+    env: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    popen: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return where it serves."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, where it was before if it was started before."""
+        command = [sys.executable, "-m", "blindtally", "serve", "--log-level", "error"]
+        database = f"sqlite:///{self.folder / 'service.db'}"
+        where = ["--port", str(self.port), "--database", database]
+        # A stream that held the shutdown up would do so for longer than a test waits.
+        env = os.environ | {"BLINDTALLY_SHUTDOWN_SECONDS": "300"} | self.env
+        self.popen = subprocess.Popen(
+            [*command, *self.flags, *where], stdout=subprocess.PIPE, text=True, env=env
+        )
+        assert self.popen.stdout is not None
+        said = self.popen.stdout.readline()
+        found = re.match(r"blindtally serves http://127\.0\.0\.1:(\d+)", said)
+        assert found, said
+        self.port = int(found[1])
+
+    def stop(self, how: signal.Signals) -> None:
+        """Stop it and wait until it is gone."""
+        if self.popen is not None and self.popen.stdout is not None:
+            self.popen.send_signal(how)
+            self.popen.wait(20)
+            self.popen.stdout.close()
+            self.popen = None
+
+
+@contextmanager
+def serving(folder: Path, **options: object) -> Iterator[Server]:
+    server = Server(folder, **options)  # type: ignore[arg-type]
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(signal.SIGKILL)
+
+
+@dataclass
+class Eyes:
+    """A page, and what went wrong on it that a person would not see.
+
+    That a request found no server is not among it: the page says so itself.
+    """
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE)
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _heard(self, message: object) -> None:
+        kind, text = message.type, message.text  # type: ignore[attr-defined]
+        expected = ("Failed to load resource", "htmx: htmx:error: Failed to fetch")
+        if kind in ("error", "warning") and not text.startswith(expected):
+            self.complaints.append(text)
+
+    def _asked(self, request: object) -> None:
+        where = request.url  # type: ignore[attr-defined]
+        if not where.startswith((self.url, "blob:", "data:")):
+            self.complaints.append(f"asks elsewhere: {where}")
+
+    def open(self, path: str) -> None:
+        """Go to a page."""
+        self.page.goto(self.url + path)
+
+    def text(self, what: str) -> Callable[[], None]:
+        """Return what waits until `what` is to be read on the page."""
+        return expect(self.page.get_by_text(what).first).to_be_visible
+
+
+def look(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
+    """Take a picture of each page at both widths; return what is wrong with it (`faults`)."""
+    SHOTS.mkdir(exist_ok=True)
+    found = []
+    for width, height, scheme in WINDOWS:
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        for name, path in paths.items():
+            page.goto(url + path)
+            if name == "study":
+                page.locator(".plot canvas").first.wait_for()
+            found += [f"{name} {width} {scheme}: {one}" for one in faults(page)]
+            page.screenshot(path=SHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
+        context.close()
+    return found
+
+
+def faults(page: Page) -> list[str]:
+    """Return what axe-core calls serious, and whether the page is wider than the window."""
+    results = Axe().run(page).response["violations"]
+    found = [
+        f"{one['id']}: {one['nodes'][0]['html'][:200]}"
+        for one in results
+        if one["impact"] in SERIOUS
+    ]
+    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        found.append("wider than the window")
+    return found
+
+
+async def _play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
+    if not fleet:
+        policy = Policy(min_cohort=5)
+        fleet.append(Fleet(lambda: connect(url), study, HOLDINGS, Crew(DEVICES, policy=policy)))
+    view = await fleet[0].next_round(after)
+    assert view is not None
+    await fleet[0].enter(view)
+
+
+def play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
+    """Let a fleet take part in one round, beside the browser's own loop."""
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(asyncio.run, _play(url, study, fleet, after)).result()
+
+
+def fill(page: Page) -> None:
+    """Fill the form for the study that the fleet holds items for."""
+    asked, terms = REQUEST.question, REQUEST.terms
+    for label, value in {
+        "Name": "words <i>live</i>",
+        "Threshold": f"{asked.threshold:g}",
+        "Items per device": str(asked.contribution),
+        "Longest item, bytes": "6",
+        "Words per device": "1500",
+        "Rounds": "2",
+        "Devices in a cohort, at most": str(terms.cohort_size),
+        "Devices in a cohort, at least": str(terms.minimum),
+        "Share that may be corrupt": str(terms.corrupt),
+        "Share that may vanish": str(terms.dropout),
+        "Seconds of silence that end a phase": "1",
+    }.items():
+        page.get_by_label(label, exact=True).fill(value)
+
+
+def check_answer(page: Page, url: str, study: str) -> None:
+    """Check that the table, its search and its CSV file are what the API says."""
+    with Analyst(url) as analyst:
+        told = [(one.item, f"{one.estimate:,.0f}") for one in analyst.heavy_hitters(study)]
+    assert HOSTILE in dict(told)
+    rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
+    expect(rows).to_have_count(len(told))
+    shown = [
+        (row.locator("bdi").text_content(), row.locator("td.strong").text_content())
+        for row in rows.all()
+    ]
+    assert shown == told
+    page.get_by_label("Search items").fill("<B>")
+    expect(rows).to_have_count(1)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    with download.value.path().open(newline="", encoding="utf-8") as file:
+        assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in told]
+
+
+def test_a_study_is_created_watched_live_through_restarts_and_read(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(tmp_path) as server:
+        page = browser.new_page(accept_downloads=True)
+        eyes = Eyes(page, server.url)
+        eyes.open("/")
+        expect(page.get_by_text("No studies yet.")).to_be_visible()
+        page.get_by_role("link", name="Create the first").click()
+        page.get_by_role("link", name="Common items, plans tell nothing").click()
+        fill(page)
+        expect(page.get_by_text("A device sends")).to_be_visible()
+        page.get_by_role("button", name="Create study").click()
+        expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()
+        expect(page.get_by_text("No answer yet.")).to_be_visible()
+        page.evaluate("window.sameAsBefore = true")  # gone if the page were loaded anew
+        trouble = page.get_by_text("Connection lost, trying again")
+
+        server.stop(signal.SIGKILL)
+        expect(trouble).to_be_visible(timeout=PATIENCE)
+        server.start()
+        expect(trouble).to_be_hidden(timeout=PATIENCE)
+
+        study = page.url.rpartition("/")[2]
+        with Analyst(server.url) as analyst:
+            view = analyst.study(study)
+        fleet: list[Fleet] = []
+        play(server.url, view, fleet, 0)
+        rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
+        expect(rows.filter(has_text="common")).to_be_visible(timeout=PATIENCE)
+        expect(page.locator(".facts")).to_contain_text("1 of 2")
+
+        server.stop(signal.SIGINT)  # with the page's stream open: it does not wait for it
+        expect(trouble).to_be_visible(timeout=PATIENCE)
+        server.start()
+        expect(trouble).to_be_hidden(timeout=PATIENCE)
+        play(server.url, view, fleet, 1)
+        expect(page.locator(".head .state").first).to_have_text("finished", timeout=PATIENCE)
+        expect(page.locator("svg.spark").first).to_be_visible(timeout=PATIENCE)
+        assert page.evaluate("window.sameAsBefore")
+
+        check_answer(page, server.url, study)
+        page.close()
+        paths = {
+            "studies": "/",
+            "study": f"/studies/{study}",
+            "round": f"/studies/{study}/rounds/2",
+            "new": "/studies/new",
+            "operations": "/operations",
+        }
+        assert look(browser, server.url, paths) == []
+        assert eyes.complaints == []
+
+
+def test_a_closed_service_takes_a_key_and_then_follows_live(
+    browser: Browser, tmp_path: Path
+) -> None:
+    key = make(SystemRandom(), "btk_")
+    env = {"BLINDTALLY_FIRST_API_KEY": key, "BLINDTALLY_ACCESS_SECONDS": "0.1"}
+    with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:
+        study = analyst.create(
+            "waits", REQUEST.question, REQUEST.terms, rounds=2, timeouts=Timeouts()
+        )
+        page = browser.new_page()
+        eyes = Eyes(page, server.url)
+        eyes.open(f"/studies/{study.id}")
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        assert faults(page) == []
+        page.screenshot(path=_shot("login-1440-light"), full_page=True)
+        page.get_by_label("API key").fill("btk_wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not a key that is good here")
+        page.get_by_label("API key").fill(key)
+        with page.expect_response(re.compile("/events")) as stream:
+            page.get_by_role("button", name="Log in").click()
+        assert stream.value.status == 200
+        expect(page.get_by_role("heading", name="waits")).to_be_visible()
+        assert key not in page.evaluate("document.cookie")
+        page.get_by_text("Stop…").click()
+        page.get_by_role("button", name="Stop for good").click()
+        expect(page.locator(".head .state").first).to_have_text("stopped")
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        eyes.open("/operations")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name="Operations")).to_be_visible()
+        assert faults(page) == []
+        with connect_sqlite(tmp_path / "service.db") as database:  # as `keys revoke` does
+            database.execute("UPDATE api_keys SET revoked = created")
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=PATIENCE)
+        page.close()
+        assert httpx.get(server.url + "/", follow_redirects=False).status_code == 303
+        assert eyes.complaints == []
+
+
+def _shot(name: str) -> Path:
+    SHOTS.mkdir(exist_ok=True)
+    return SHOTS / f"{name}.png"

@@ -1,0 +1,347 @@
+"""The list, a study and its answer, as HTML: what is shown is what the API says, as text."""
+
+import asyncio
+import csv
+import io
+import re
+from html import unescape
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import insert, text
+
+from protocol.mechanisms.hierarchical_histogram import COINS, COUNTS, NOISE
+from protocol.messages import HeavyHitterPage
+from protocol.tally import Tally
+from server.pages.history import Past
+from server.pages.view import POLICY
+from server.schema import HeavyHitter, StudyTally
+from tests.server.conftest import Serve
+from tests.server.harness import Served, play, study_request
+
+HERE = {"Origin": "http://test"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "{{ 7 * 7 }}{% raw %}",
+    "abc\u202etxt.exe",
+    "\u05d0\u05d1\u05d2 123",
+    "nul \u0000 and bell \u0007",
+    "\ud800 alone",
+    "=cmd|' /C calc'!A0",
+    "x" * 1024,
+)
+
+
+async def page_of(served: Served, path: str, **headers: str) -> str:
+    response = await served.client.get(path, headers=headers)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["content-security-policy"] == POLICY
+    return response.text
+
+
+async def found(served: Served, study: str, items: tuple[str, ...], **changes: Any) -> None:
+    rows = [
+        {"study": study, "item": item, "estimate": 1000.0 - place, "variance": 4.0} | changes
+        for place, item in enumerate(items)
+    ]
+    database = served.app.state.service.store.database
+    await database.write(lambda session: session.execute(insert(HeavyHitter), rows))
+
+
+def items_in(page: str) -> list[str]:
+    shown = re.findall(r'<th scope="row"><bdi class="item">(.*?)</bdi>', page, re.DOTALL)
+    return [unescape(one) for one in shown]
+
+
+async def test_without_studies_the_list_says_so_and_where_to_begin(served: Served) -> None:
+    page = await page_of(served, "/")
+    assert "No studies yet." in page
+    assert 'href="/studies/new"' in page
+
+
+async def test_the_list_tells_how_far_each_study_is(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        over = await served.create(name="over", rounds=1)
+        await play(served, over)
+        await served.until_closed(over)
+        served.clock.advance(60)
+        waits = await served.create(name="waits", start=False)
+        await served.client.post(f"/v1/studies/{waits}/stop")
+        page = await page_of(served, "/")
+        first, second = re.findall(r'<tr id="study-(\w+)">(.*?)</tr>', page, re.DOTALL)
+        assert (first[0], second[0]) == (waits, over)
+        for word in ("waits", "state stopped", "0 of 1", "none yet", "exact sums"):
+            assert word in first[1]
+        for word in ("over", "state finished", "1 of 1", "state decoded", ">6<", ">1<"):
+            assert word in second[1]
+
+
+async def test_a_long_list_has_pages(served: Served) -> None:
+    for number in range(52):
+        await served.create(name=f"study {number}", start=False)
+    page = await page_of(served, "/")
+    assert page.count('<tr id="study-') == 50
+    (after,) = re.findall(r'href="/\?after=(\w+)"', page)
+    older = await page_of(served, f"/?after={after}")
+    names = re.findall(r">(study \d+)</bdi>", page + older)
+    assert sorted(names) == sorted(f"study {number}" for number in range(52))
+
+
+async def test_a_study_that_was_not_started_says_that_nobody_was_asked(served: Served) -> None:
+    study = await served.create(start=False)
+    page = await page_of(served, f"/studies/{study}")
+    for words in ("Not started.", "No answer yet.", "No round has been opened."):
+        assert words in page
+    started = await served.client.post(f"/studies/{study}/start", headers=HERE)
+    assert (started.status_code, started.headers["location"]) == (303, f"/studies/{study}")
+    assert "state running" in await page_of(served, f"/studies/{study}")
+    await served.client.post(f"/studies/{study}/stop", headers=HERE)
+    page = await page_of(served, f"/studies/{study}")
+    assert "state stopped" in page
+    assert "data-events" not in page  # nothing more will be told
+    trail = await served.app.state.service.store.access.trail(10, None)
+    assert [one.action for one in trail] == ["stop study", "start study", "create study"]
+
+
+async def test_the_page_of_a_study_shows_what_the_api_says(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        study = await served.create(rounds=2)
+        for number in (1, 2):
+            await play(served, study, after=number - 1)
+            await served.until_closed(study, number)
+        answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
+        told = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+        await page_of(served, f"/studies/{study}")  # begins to read the past again
+        page = await page_of(served, f"/studies/{study}")
+        assert items_in(page) == [one.item for one in told]
+        shown = re.findall(r'<td class="n strong">(\d+)</td>', page)
+        assert shown == [f"{one.estimate:.0f}" for one in told]
+        assert (told[0].item, shown[0]) == ("ab", "12")
+        assert 'aria-label="Estimates so far: 6, 12"' in page
+        for title in ("Estimated counts so far", "Distinct items and capacity", "Words per device"):
+            assert title in page
+        assert page.count('<span class="state decoded">') == 2
+        assert "No epsilon bounds what exact sums tell" in page
+
+
+async def test_the_past_that_is_read_again_is_the_one_that_was(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as served:
+        study, said = await served.create(rounds=3), []
+        for number in (1, 2, 3):
+            await play(served, study, after=number - 1)
+            await served.until_closed(study, number)
+            rows = await served.app.state.service.store.answers.heavy_hitters(study)
+            said.append({row.item: row.estimate for row in rows})
+        store, histories = served.app.state.service.store, served.app.state.histories
+        view = await store.studies.show(study)
+        steps, past, is_pending = await store.overview.steps(study, 10), Past(), True
+        while is_pending:
+            past, is_pending = await histories.past(view, steps, 4000)
+            await asyncio.sleep(0.01)
+        assert (past.rounds, past.estimates) == ([1, 2, 3], said)
+        assert past.tally == await store.answers.tally(study)
+        assert (await histories.past(view, steps, 2**40))[0] is None  # too much to read again
+
+
+async def test_hostile_items_are_shown_as_text(served: Served) -> None:
+    study = await served.create(name=HOSTILE[0])
+    await found(served, study, HOSTILE)
+    page = await page_of(served, f"/studies/{study}")
+    shown = [one.encode("utf-8", "replace").decode() for one in HOSTILE]
+    assert [one.replace("\r", "") for one in items_in(page)] == shown
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "{{" not in page.replace("{{ 7 * 7 }}", "")
+    assert "49" not in re.sub(r"\d{3,}", "", page).split("Search")[0]
+    assert "holds U+202E" in page
+    assert "holds U+0000, U+0007" in page
+    assert "<script>alert" not in await page_of(served, "/")
+
+
+async def test_a_search_shows_what_contains_it_whatever_its_case(served: Served) -> None:
+    study = await served.create()
+    await found(served, study, ("Berlin", "BERN", "paris", "<b>"))
+    path = f"/studies/{study}"
+    assert items_in(await page_of(served, f"{path}?q=ber")) == ["Berlin", "BERN"]
+    assert items_in(await page_of(served, f"{path}?q=%3Cb")) == ["<b>"]
+    nothing = await page_of(served, f"{path}?q=%3Ci%3E")
+    assert items_in(nothing) == []
+    assert "No item of 4 contains" in nothing
+    assert "<i>" not in nothing
+    long = await served.client.get(f"{path}?q={'x' * 201}")
+    assert (long.status_code, "text/html" in long.headers["content-type"]) == (422, True)
+
+
+async def test_downloads_hold_all_and_nothing_that_a_spreadsheet_runs(served: Served) -> None:
+    study = await served.create()
+    usual = tuple(f"item {number}" for number in range(150))
+    await found(served, study, ("=1+1", *usual))
+    page = await page_of(served, f"/studies/{study}")
+    assert len(items_in(page)) == 100
+    assert "The first 100 of 151" in page
+    answer = await served.client.get(f"/studies/{study}/heavy-hitters.csv")
+    assert f'filename="heavy-hitters-{study}.csv"' in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["item"] for row in rows] == ["'=1+1", *usual]
+    answer = await served.client.get(f"/studies/{study}/heavy-hitters.json")
+    told = HeavyHitterPage.model_validate_json(answer.content)
+    assert [row.item for row in told.heavy_hitters] == ["=1+1", *usual]
+    assert (await served.client.get(f"/studies/{study}/heavy-hitters.xml")).status_code == 404
+
+
+async def test_htmx_gets_the_live_part_alone(served: Served) -> None:
+    study = await served.create()
+    whole, part = [
+        await page_of(served, f"/studies/{study}", **head) for head in ({}, {"HX-Request": "true"})
+    ]
+    assert "<html" in whole
+    assert "<html" not in part
+    assert 'id="pulse"' in part
+    assert part.strip() in whole
+
+
+@pytest.mark.parametrize(
+    "path", ["/studies/0123456789abcdef", "/studies/no-id", "/studies/0123456789abcdef/rounds/1"]
+)
+async def test_what_is_not_there_is_a_page_that_says_so(served: Served, path: str) -> None:
+    answer = await served.client.get(path)
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")
+    assert "there is no such study" in answer.text
+
+
+async def test_a_round_that_never_was_is_a_page_that_says_so(served: Served) -> None:
+    study = await served.create()
+    for number in ("2", "0", "x"):
+        answer = await served.client.get(f"/studies/{study}/rounds/{number}")
+        assert answer.status_code in (404, 422)
+        assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_no_page_has_code_or_style_of_its_own(served: Served) -> None:
+    """The policy would not run it; a browser says nothing of that to whoever reads the page."""
+    study = await served.create()
+    for path in ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new"):
+        page = await page_of(served, path)
+        assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|javascript:", page)
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
+
+
+async def test_a_database_that_is_away_is_a_page_that_says_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import OperationalError  # noqa: PLC0415
+
+    async def away(*_: object) -> None:
+        raise OperationalError("", None, Exception("connection refused"))
+
+    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", away)
+    answer = await served.client.get("/")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert "busy or away" in answer.text
+    assert "refused" not in answer.text
+
+
+async def test_a_fault_of_ours_is_a_page_that_says_so_and_no_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", broken)
+    answer = await served.client.get("/")
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (500, "text/html")
+    assert "a fault of the service" in answer.text
+    assert "secret" not in answer.text
+
+
+async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served: Served) -> None:
+    words = "is the key of an item whose string was not fetched"
+    question = study_request()["question"]
+    hashed = {"mechanism": "tracked", "domain": {"kind": "hashed", "max_bytes": 20}}
+    for changes, has_keys in (({}, False), (hashed, True)):
+        study = await served.create(question=question | changes)
+        await found(served, study, ("#0123456789",))
+        assert (words in await page_of(served, f"/studies/{study}")) == has_keys
+
+
+async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served) -> None:
+    question = {
+        "mechanism": "hierarchical-histogram",
+        "threshold": 1,
+        "domain": {"kind": "interval", "low": 0, "high": 1, "alpha": 2, "length": 3},
+        "words": 200,
+        "epsilon": 1,
+        "delta": 1e-6,
+    }
+    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
+    study = await served.create(question=question, terms=terms)
+    page = await page_of(served, f"/studies/{study}")
+    assert "ε 1, δ 1e-6" in page
+    assert "Epsilon by who looks, at δ 1e-6, if all rounds are run" in page
+    assert "Only noisy sums" in page
+    assert "no bound" not in page
+    assert "room in the table" not in page  # it has none
+    assert "Over rounds" not in page  # there is one
+
+
+async def test_the_curve_of_what_counts_prefixes_is_what_the_api_says(served: Served) -> None:
+    question = {
+        "mechanism": "hierarchical-histogram",
+        "threshold": 1,
+        "domain": {"kind": "interval", "low": 0, "high": 8, "alpha": 2, "length": 3},
+        "words": 200,
+        "epsilon": 1,
+        "delta": 1e-6,
+    }
+    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
+    study = await served.create(question=question, terms=terms)
+    assert "Distribution" not in await page_of(served, f"/studies/{study}")
+    counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
+    arrays = {COUNTS: counts[1:], NOISE: np.ones(1), COINS: np.ones(1)}
+    row = {"study": study, "body": Tally(arrays=arrays).pack()}
+    database = served.app.state.service.store.database
+    await database.write(lambda session: session.execute(insert(StudyTally), row))
+    page = await page_of(served, f"/studies/{study}")
+    told = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
+    assert [round(one["value"], 6) for one in told.json()["told"]] == [4, 2]
+    shown = re.findall(r'<th scope="row">(\d+)%</th>\s*<td class="n">([\d.]+)</td>', page)
+    assert dict(shown)["50"] == "4"
+    assert dict(shown)["25"] == "2"
+    assert "Cumulative distribution" in page
+
+
+async def test_a_study_of_reports_promises_what_reports_do(served: Served) -> None:
+    question = {
+        "mechanism": "krr",
+        "threshold": 10,
+        "domain": {"kind": "listed", "items": ["yes", "no"]},
+        "epsilon": 1.0,
+    }
+    study = await served.create(question=question)
+    page = await page_of(served, f"/studies/{study}")
+    assert "ε 1 a report" in page
+    assert "of e^1 at most" in page
+    assert "registrar" not in page.split("What was asked")[0]
+    shown = await page_of(served, f"/studies/{study}/rounds/1")
+    assert "<strong>reporting</strong>" in shown
+    assert "<strong>masking</strong>" not in shown
+
+
+async def test_no_page_changes_anything(served: Served) -> None:
+    study = await served.create()
+    paths = ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new", "/operations")
+    counts = text("SELECT (SELECT count(*) FROM audit), (SELECT count(*) FROM events)")
+    database = served.app.state.service.store.database
+
+    async def rows() -> object:
+        return await database.read(lambda session: session.execute(counts).one())
+
+    before = await rows()
+    for path in paths:
+        await page_of(served, path)
+    assert await rows() == before
