@@ -1,9 +1,11 @@
 """Populations with one heavy hitter, and how often a mechanism names it, at any n."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
+from protocol.oracles.glps import SparseRecovery, paper_sparsity
 from protocol.oracles.projection import Projection, Values
 from protocol.oracles.randomizers import Integers
 
@@ -48,3 +50,22 @@ def recoveries(make: Callable[[bytes], Projection], draw: Population, runs: int 
         named = mechanism.identify(state, int(counts.sum()), 1)
         found += bool(named) and named[0].value == int(values[0])
     return found
+
+
+def glps_error(n: int, epsilon: float = 1.0, delta: float = 1e-6, beta: float = 0.1) -> float:
+    """Return GLPS-HH's error at n devices, in n^(5/6) times the logarithms of theorem 4.2.
+
+    It is the largest count on a grid that is missed in more than 2 of 8 runs, (alpha, 1/4) of
+    the paper; buckets are its s, rounded up.
+    """
+    buckets = max(2, math.ceil(paper_sparsity(n, 2**20, epsilon, delta, beta)))
+
+    def make(seed: bytes) -> SparseRecovery:
+        return SparseRecovery(
+            epsilon=epsilon, delta=delta, noise="paper", size=2**20, seed=seed, buckets=buckets
+        )
+
+    grid = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
+    missed = [share for share in grid if recoveries(make, flat(n, share, 20, 500), 8) < 6]
+    logarithms = math.log(1 / beta) ** (1 / 3) * (math.log(2**20) * math.log(1 / delta)) ** (1 / 6)
+    return n * max(missed, default=0.0) / (logarithms * n ** (5 / 6))

@@ -129,6 +129,8 @@ class Sampled:
         settled = Settled(view, dict.fromkeys(survivors, bytes(32)), own, inboxes)
         with self.watch.time("once"):
             assert settled.survivors.isdisjoint(settled.lost)
+            assert len(settled.wanted) == self.n
+            view.confirmation(0, survivors)  # whose digest is that of all
         for slot, signature in signatures.items() if self.mode == "active" else ():
             with self.watch.time("last"):
                 check_confirmation(view, slot, survivors, signature)

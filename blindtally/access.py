@@ -129,7 +129,13 @@ def audit(
     Example: blindtally audit --limit 20
     """
     found = _ask(database, lambda book: book.trail(limit, None))
-    _show([entry.model_dump(mode="json") for entry in found], json_path)
+    rows = [entry.model_dump(mode="json") for entry in found]
+    if json_path is None:
+        rows = [
+            row | {"at": f"{one.at:%Y-%m-%d %H:%M:%S}"}
+            for row, one in zip(rows, found, strict=True)
+        ]
+    _show(rows, json_path)
 
 
 def admit(database: str, name: str, uses: int) -> tuple[str, str]:
@@ -171,8 +177,9 @@ def _show(rows: list[dict[str, Any]], json_path: str | None) -> None:
         write_json(json_path, {"rows": rows})
         return
     table = Table()
-    for heading in rows[0] if rows else ("nothing yet",):
-        table.add_column(heading)
+    for heading in rows[0] if rows else ("nothing yet",):  # what is long is folded, never cut
+        longest = max((len(str(row[heading])) for row in rows), default=None)
+        table.add_column(heading, overflow="fold", min_width=longest if heading == "id" else None)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row.values()))
     Console().print(table)

@@ -3,10 +3,13 @@
 import sys
 from importlib import import_module, metadata
 from io import TextIOWrapper
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
+
+from protocol.faults import worded
 
 COMMANDS = {
     "demo": "blindtally.demo.command:demo",
@@ -46,6 +49,18 @@ class Commands(TyperGroup):
         one = typer.Typer(add_completion=False)
         one.command(cmd_name)(found)
         return cast("TyperCommand", typer.main.get_command(one))
+
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
+        """Run a command; of a number out of its range, tell both ends of the range."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            fault = error.__cause__
+            if isinstance(fault, ValidationError):
+                ends = {"minimum": vars(error.param).get("min")}
+                ends["maximum"] = vars(error.param).get("max")
+                error.message = worded(fault.errors()[0], ends | {"items": ends})
+            raise
 
 
 app = typer.Typer(

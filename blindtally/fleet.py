@@ -14,14 +14,14 @@ from rich.text import Text
 from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, choose, hold, load
+from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
 from blindtally.output import ApiKey, failed
 from blindtally.registrar import load as load_registrar
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
 from client.problems import ServiceError
-from protocol.messages import HeavyHitter, StudyView
+from protocol.messages import HeavyHitter, StudyView, Timeouts
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
@@ -49,6 +49,14 @@ def fleet(
         int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = ROUNDS,
+    silence: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds after which a phase of it goes on without those who are silent. Where a "
+            "replica may die, more than 3: its devices try again within these.",
+        ),
+    ] = TIMEOUTS.patience,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = DROPOUT,
@@ -97,7 +105,7 @@ def fleet(
         )
         with Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
-                setup = _new(data, crew, rounds, mode)
+                setup = _new(data, crew, rounds, mode, silence)
                 asked = create(analyst, setup)
             else:
                 asked = analyst.study(study)
@@ -113,7 +121,7 @@ def fleet(
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
-        raise failed(str(error), code=1) from None
+        raise failed(error, code=1) from None
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:
@@ -126,7 +134,7 @@ def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Polic
     return replace(policy, modes=modes, registrar=key.public if key else None), key
 
 
-def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode) -> Setup:
+def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float) -> Setup:
     chosen = choose(
         data,
         devices=crew.devices,
@@ -139,7 +147,8 @@ def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode) -> Setup:
         mode=mode,
         registrar=crew.registrar,
     )
-    return replace(chosen, crew=crew)
+    timeouts = Timeouts(**(chosen.timeouts.model_dump() | {"patience": silence}))
+    return replace(chosen, crew=crew, timeouts=timeouts)
 
 
 def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | None) -> Setup:

@@ -9,6 +9,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from protocol.faults import faults_of
+from protocol.mechanisms import AnyPlan, AnyQuestion
+from protocol.messages import PopulationRequest, StudyRequest
+
 ApiKey = Annotated[
     str | None,
     typer.Option(
@@ -17,18 +21,21 @@ ApiKey = Annotated[
 ]
 
 
-def failed(why: str, code: int = 2) -> typer.Exit:
+_FORMS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
+
+
+def failed(why: str | Exception, code: int = 2) -> typer.Exit:
     """Return the end, with exit `code`, of a command that cannot do what was asked; say why."""
+    if isinstance(why, ValidationError):
+        why = faults(why)
     typer.echo(f"error: {why}", err=True)
     return typer.Exit(code)
 
 
 def faults(error: ValidationError) -> str:
     """Return what is wrong, each with the name of the field it is wrong about."""
-    return "; ".join(
-        ": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")])
-        for one in error.errors()
-    )
+    found = faults_of(error, *_FORMS)
+    return "; ".join(": ".join([*map(str, at), what]) for at, what in found)
 
 
 def refuse_others(context: typer.Context, taken: Collection[str], by: str) -> None:

@@ -45,7 +45,7 @@ def params(
     try:
         assumptions = Assumptions(corrupt, dropout, sigma, eta, mode)
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     try:
         found = parameters(clients, assumptions)
     except InfeasibleError as error:

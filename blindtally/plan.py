@@ -134,7 +134,7 @@ def plan(
                 kind = Alphabet(characters=alphabet, length=length)
             people = assumed(kind, items, zipf)
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     case = Case(people, "none", contribution)
     setting = Setting(rounds, threshold, devices * contribution, words)
     seeds = [(seed, run) for run in range(runs)]

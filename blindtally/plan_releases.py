@@ -142,7 +142,7 @@ def advise(
     try:
         found = designs(users, epsilon, delta, levels, items)
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     if json_path != "-":
         _show(found, users, delta, levels)
     if json_path is not None:

@@ -10,10 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import ValidationError
 from rich.console import Console
 
-from blindtally.output import failed, faults, write_json
+from blindtally.output import failed, write_json
 from protocol.mechanisms import parse_question
 from protocol.mechanisms.local import MOST_ITEMS
 from protocol.mechanisms.prefix_extension import PrefixQuestion
@@ -85,10 +84,8 @@ def advise(
     """Print what to ask, write it as JSON, and end with exit code 1 if nothing works."""
     try:
         advice = find(users, domain, max_bytes, epsilon, goal, most)
-    except ValidationError as error:
-        raise failed(faults(error)) from None
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     if json_path != "-":
         _show(advice)
     if json_path is not None:

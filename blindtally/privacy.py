@@ -70,7 +70,7 @@ def privacy(
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:
-        raise failed(str(error), code=1) from None
+        raise failed(error, code=1) from None
     if json_path != "-":
         _show(statement)
     if json_path is not None:

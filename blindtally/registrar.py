@@ -36,7 +36,7 @@ def registrar(
     try:
         identity = load(path) if show else make(path)
     except KeyFileError as error:
-        raise failed(str(error), code=1) from None
+        raise failed(error, code=1) from None
     typer.echo(identity.public.hex())
     if not show:
         typer.echo(f"its secret half is in {path}: keep it, and keep it from the server", err=True)

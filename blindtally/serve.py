@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from protocol.faults import faults_of
 from server import logs, migrations, traces
 from server.app import create_app
 from server.connection import BoundedProtocol, Bounds
@@ -155,9 +156,9 @@ def _settings(**flags: str | int | Path | None) -> Settings:
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        for fault in error.errors(include_input=False):
-            name = "_".join(("blindtally", *map(str, fault["loc"]))).upper()
-            typer.echo(f"{name}: {fault['msg']}", err=True)
+        for where, what in faults_of(error, Settings):
+            name = "_".join(("blindtally", *map(str, where))).upper()
+            typer.echo(f"{name}: {what}", err=True)
         raise typer.Exit(2) from None
 
 

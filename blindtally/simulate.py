@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -17,8 +16,8 @@ from rich.text import Text
 from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
 from blindtally.data import Population, read
 from blindtally.measures import Result, measure
-from blindtally.output import failed, faults, refuse_others, write_json
-from protocol.domain import Alphabet, Utf8, cheapest_domain
+from blindtally.output import failed, refuse_others, write_json
+from protocol.domain import Alphabet, Utf8, cheapest_domain, strings_of
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.oracles.goals import heeds_bound, heeds_goal
@@ -95,12 +94,15 @@ def simulate(
     mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
     data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
     column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds (R); reports have one.")] = 30,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Rounds (R); reports have one.")
+    ] = 30,
     clients: Annotated[int, typer.Option(min=3, help="Devices in a round (n).")] = 10_000,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=1,
+            max=1e12,
             help="An item is heavy from this count on, over all rounds "
             "[50; reports: what counts of nothing hardly reach].",
         ),
@@ -124,7 +126,8 @@ def simulate(
         str | None, typer.Option(help="Items are strings of these characters.")
     ] = None,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Items are at most this long: bytes, or characters.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Items are at most this long: bytes, or characters."),
     ] = None,
     secagg: Annotated[
         bool, typer.Option("--secagg", help="Sum securely, with every message of the protocol.")
@@ -148,14 +151,15 @@ def simulate(
         typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="Items are numbers from here on [of a histogram: least].")
+        float | None,
+        typer.Option(help="Items are numbers from here on; of a histogram, from the least."),
     ] = None,
     high: Annotated[float | None, typer.Option(help="And up to here.")] = None,
     release: Annotated[
         Release | None,
         typer.Option(
-            help="How counts are hidden, only with noise from the server "
-            "[a trie: sample-threshold; a histogram: noise]."
+            help="How counts are hidden, only with noise from the server: "
+            "sample-threshold of a trie, noise of a histogram, unless you say."
         ),
     ] = None,
     goal: Annotated[
@@ -185,11 +189,12 @@ def simulate(
     if mechanism not in MECHANISMS:
         raise failed(f"no mechanism {mechanism!r}; there is {', '.join(MECHANISMS)}")
     if mechanism in REPORTING:
-        refuse_others(
-            context, {*_ALL, *_ALWAYS, *taken_by(mechanism)}, f"a simulation of {mechanism}"
-        )
+        why = ", of strings of any characters," if mechanism == "prefix-extension" else ""
+        taken = {*_ALL, *_ALWAYS, *taken_by(mechanism)}
+        refuse_others(context, taken, f"a simulation of {mechanism}{why}")
         own |= {"mechanism": mechanism, "threshold": threshold, "confidence": confidence}
-        own |= {"delta": delta, "goal": goal, "most": most, "length": length}
+        own |= {"delta": delta, "goal": goal, "most": most}
+        own |= {"alphabet": alphabet, "length": length}
         kind: Kind = simulate_reports if mechanism in ORACLES else simulate_heavy
         _play(kind, own, words, sets, json_path)
         return
@@ -214,10 +219,8 @@ def simulate(
     try:
         asked = Asked(**options, settings=_settings(sets or []))
         setup = prepare(asked)
-    except ValidationError as error:
-        raise failed(faults(error)) from None
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     result = run(setup, seed, secure=secagg, dropout=dropout)
     if json_path != "-":
         _show(setup, result)
@@ -236,10 +239,8 @@ def _play(
     try:
         wanted = kind.asked(options, words, _settings(sets or []))
         result = kind.run(wanted)
-    except ValidationError as error:
-        raise failed(faults(error)) from None
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     if json_path != "-":
         kind.show(wanted, result)
     if json_path is not None:  # last, so that a file that cannot be written costs no result
@@ -250,10 +251,11 @@ def taken_by(mechanism: str) -> set[str]:
     """Return which options a mechanism of reports takes beside those that all of them do."""
     if mechanism == "prefix-extension":
         return {"length"}
+    taken = {"length", "alphabet"}
     if mechanism not in ORACLES:
-        return {"delta"}
-    bound = {"most"} if heeds_bound(mechanism) else set()
-    return bound | ({"goal"} if heeds_goal(mechanism) else set())
+        return taken | {"delta"}
+    taken |= {"most"} if heeds_bound(mechanism) else set()
+    return taken | ({"goal"} if heeds_goal(mechanism) else set())
 
 
 def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
@@ -346,10 +348,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 def _domain(population: Population, alphabet: str | None, length: int | None) -> Alphabet | Utf8:
     if alphabet is None:
         return Utf8(max_bytes=length) if length else cheapest_domain(population.items)
-    fitting = [item for item in population.items if set(item) <= set(alphabet)]
-    longest = length or max(map(len, fitting), default=1)
-    pad = "\0" if any(len(item) < longest for item in fitting) else ""
-    return Alphabet(characters=pad + alphabet, length=longest, pad=pad)
+    return strings_of(alphabet, population.items, length)
 
 
 def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:

@@ -13,12 +13,13 @@ from rich.text import Text
 
 from blindtally.data import read
 from blindtally.measures import Comparison, compare
-from blindtally.simulate_reports import Wanted, terms_for
+from blindtally.simulate_reports import Wanted, dictionary, terms_for
 from protocol.chance import seeded
-from protocol.domain import Domain, Listed, Utf8, cheapest_domain
+from protocol.domain import Domain, Utf8, cheapest_domain
 from protocol.hashed import Hashed
 from protocol.mechanism import VARIANCE
-from protocol.mechanisms import REPORTING, AnyPlan, parse_question
+from protocol.mechanisms import REPORTING, parse_question
+from protocol.mechanisms.linear import LinearPlan
 from protocol.mechanisms.prefix_extension import PrefixPlan
 from protocol.sampling import clip
 from protocol.tally import NOTHING, Tally
@@ -33,7 +34,7 @@ _MOST_VALUES = 2**64
 class Heavy:
     """What the reports of one round find, beside what is true; what a report takes and costs."""
 
-    plan: AnyPlan
+    plan: LinearPlan | PrefixPlan
     devices: int
     compared: Comparison
     nbytes: int
@@ -41,7 +42,7 @@ class Heavy:
     delta: float
     threshold: float
     least: float | None  # count from which on a string is found with odds of 95%, if predicted
-    left_out: int  # devices whose item is longer than strings may be
+    left_out: int  # devices whose item is outside the domain
 
 
 def asked(options: dict[str, Any], words: int | None, settings: dict[str, Any]) -> Wanted:
@@ -57,7 +58,7 @@ def run(wanted: Wanted) -> Heavy:
         ValueError: if there is none; says why, and where in the file.
     """
     population = read(wanted.data, wanted.column)
-    domain = _domain(wanted.mechanism, population.items, wanted.length)
+    domain = _domain(wanted, population.items)
     asked: dict[str, Any] = {"mechanism": wanted.mechanism, "domain": domain}
     asked |= {"threshold": wanted.threshold or 1, "confidence": wanted.confidence}
     if wanted.delta is not None:
@@ -70,7 +71,7 @@ def run(wanted: Wanted) -> Heavy:
     truth = Counter(item for one in held for item in one)
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
-    plan: AnyPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
+    plan: LinearPlan | PrefixPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
     heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
     tally = mechanism.decode(plan, heard, NOTHING).tally
     least = plan.extension.sure_count(clients) if isinstance(plan, PrefixPlan) else None
@@ -132,7 +133,7 @@ def show(wanted: Wanted, result: Heavy) -> None:
     if result.least is not None:
         facts.add_row("predicted", _predicted(result))
     if result.left_out:
-        facts.add_row("left out", f"{result.left_out:,} devices' items, longer than --length")
+        facts.add_row("left out", f"{result.left_out:,} devices' items, outside of the domain")
     facts.add_row("missed", Text(f"{len(compared.missed):,} of true count so high: {missed}"))
     precision = f"{score.precision:.4f}" if compared.found else "n/a (nothing was found)"
     heavy = any(one.true_count >= result.threshold for one in compared.found) or compared.missed
@@ -153,12 +154,13 @@ def _predicted(result: Heavy) -> str:
     return told + ("; the threshold is below it" if result.threshold < least else "")
 
 
-def _threshold(plan: AnyPlan, clients: int, tally: Tally) -> float:
-    """Return the count that nothing hardly reaches: 4 standard errors, or what is listed at all."""
+def _threshold(plan: LinearPlan | PrefixPlan, clients: int, tally: Tally) -> float:
+    """Return the count that nothing hardly reaches: 4 deviations, or what is listed at all."""
     if isinstance(plan, PrefixPlan):
         return max(1.0, math.ceil(plan.extension.least_count(clients)))
     variances = tally.column(VARIANCE)
-    return max(1.0, math.ceil(_ERRORS * math.sqrt(variances.max())) if len(variances) else 1.0)
+    of_noise = plan.projection.variance(clients, 0, 0)
+    return max(1.0, math.ceil(_ERRORS * math.sqrt(variances.max(initial=of_noise))))
 
 
 def _items(domain: Domain, items: tuple[str, ...]) -> dict[str, str]:
@@ -166,14 +168,18 @@ def _items(domain: Domain, items: tuple[str, ...]) -> dict[str, str]:
     return {domain.name(item): item for item in items} if isinstance(domain, Hashed) else {}
 
 
-def _domain(mechanism: str, items: tuple[str, ...], length: int | None) -> Domain:
-    """Return a domain of all items that is no list of them, if the mechanism has one."""
-    if mechanism == "prefix-extension":
-        return Utf8(max_bytes=length or max(2, *(len(item.encode()) for item in items)))
+def _domain(wanted: Wanted, items: tuple[str, ...]) -> Domain:
+    """Return a domain of all items, or as asked, that is no list, if the mechanism has one."""
+    if wanted.mechanism == "prefix-extension":
+        return Utf8(max_bytes=wanted.length or max(2, *(len(item.encode()) for item in items)))
+    if wanted.alphabet is not None or wanted.mechanism == "jl-hh":  # which asks for all values
+        return dictionary(wanted, tuple(dict.fromkeys(items)))
     if len(set(items)) < 2:
         raise ValueError("the file has one item only: 2 or more are needed")
-    if mechanism != "jl-hh":  # which asks for all values
-        for domain in (cheapest_domain(items), Hashed(max_bytes=_LONGEST)):
-            if domain.values < _MOST_VALUES and all(item in domain for item in items):
-                return domain
-    return Listed(items=tuple(dict.fromkeys(items)))
+    if wanted.length is not None:
+        short = Utf8(max_bytes=wanted.length)
+        return short if short.values < _MOST_VALUES else Hashed(max_bytes=wanted.length)
+    for domain in (cheapest_domain(items), Hashed(max_bytes=_LONGEST)):
+        if domain.values < _MOST_VALUES and all(item in domain for item in items):
+            return domain
+    return dictionary(wanted, tuple(dict.fromkeys(items)))

@@ -15,7 +15,7 @@ from scipy.special import erf
 
 from blindtally.data import read
 from protocol.chance import seeded
-from protocol.domain import Listed
+from protocol.domain import Alphabet, Domain, Listed, strings_of
 from protocol.mechanism import Estimate, Terms
 from protocol.mechanisms import REPORTING
 from protocol.mechanisms.local import LocalPlan, LocalQuestion
@@ -41,6 +41,7 @@ class Wanted:
     delta: float | None
     goal: str
     most: float
+    alphabet: str | None
     length: int | None
     settings: dict[str, Any]
     seed: int
@@ -63,6 +64,7 @@ class Reported:
     truth: np.ndarray[Any, np.dtype[np.float64]]
     found: tuple[Estimate, ...]
     threshold: float
+    left_out: int  # devices whose item is not in the dictionary
 
     def measures(self) -> dict[str, float]:
         """Return errors and what theory says of them."""
@@ -94,10 +96,7 @@ def run(wanted: Wanted) -> Reported:
         ValueError: if there is none; says why, and where in the file.
     """
     population = read(wanted.data, wanted.column)
-    items = tuple(dict.fromkeys(population.items))
-    if len(items) < 2:
-        raise ValueError(f"{wanted.data} has one item only: a dictionary must have 2 or more")
-    domain = Listed(items=items)
+    domain = dictionary(wanted, tuple(dict.fromkeys(population.items)))
     question = LocalQuestion.model_validate(
         wanted.settings
         | {
@@ -113,24 +112,39 @@ def run(wanted: Wanted) -> Reported:
     clients = population.clients(1, wanted.clients)
     rng = np.random.default_rng(wanted.seed)
     held = [clip(one, 1, rng) for one in next(population.rounds(1, clients, 1, rng))]
-    truth = Counter(item for one in held for item in one)
+    inside = [{item: 1 for item in one if item in domain} for one in held]
+    truth = Counter(item for one in inside for item in one)
     mechanism = REPORTING[wanted.mechanism]
     chance = Random(wanted.seed)
     plan = mechanism.first_plan(question, terms_for(clients), "simulation", 1, chance)
     if wanted.threshold is None:
-        bar = plan.oracle.bar(clients, _ODDS / len(items))
+        bar = plan.oracle.bar(clients, _ODDS / domain.values)
         question = question.model_copy(update={"threshold": max(1.0, math.ceil(clients * bar))})
-    reports = mechanism.encode(plan, held, seeded(rng))
+    reports = mechanism.encode(plan, inside, seeded(rng))
     answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
     return Reported(
         plan,
         clients,
         answer.tally.arrays["scores"],
         answer.tally.arrays["variances"],
-        np.array([truth[item] for item in domain.items], np.float64),
+        np.array([truth[item] if item is not None else 0 for item in _names(domain)], np.float64),
         tuple(mechanism.conclude(question, answer.tally)),
         question.threshold,
+        sum(bool(one) for one in held) - sum(bool(one) for one in inside),
     )
+
+
+def dictionary(wanted: Wanted, items: tuple[str, ...]) -> Listed | Alphabet:
+    """Return all strings of an alphabet, or the items, those that are not too long."""
+    if wanted.alphabet is not None:
+        return strings_of(wanted.alphabet, items, wanted.length)
+    most = wanted.length
+    some = tuple(item for item in items if most is None or len(item.encode()) <= most)
+    if len(some) < 2:
+        few = "one item only" if some else "no item"
+        of = "" if most is None else f" of {most} bytes at most"
+        raise ValueError(f"{wanted.data} has {few}{of}: a dictionary must have 2 or more")
+    return Listed(items=some)
 
 
 def as_json(wanted: Wanted, result: Reported) -> dict[str, Any]:
@@ -143,6 +157,7 @@ def as_json(wanted: Wanted, result: Reported) -> dict[str, Any]:
         "domain": len(result.truth),
         "bits": plan.oracle.bits,
         "threshold": result.threshold,
+        "left_out": result.left_out,
         "found": len(result.found),
     }
     found = [
@@ -160,8 +175,7 @@ def as_json(wanted: Wanted, result: Reported) -> dict[str, Any]:
 def show(wanted: Wanted, result: Reported) -> None:
     """Print the heaviest items, and errors beside what theory expects."""
     domain = result.plan.question.domain
-    assert isinstance(domain, Listed)
-    truth = dict(zip(domain.items, result.truth.tolist(), strict=True))
+    truth = dict(zip(_names(domain), result.truth.tolist(), strict=True))
     hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
     for one in result.found[:_SHOWN]:
         hitters.add_row(
@@ -183,6 +197,8 @@ def show(wanted: Wanted, result: Reported) -> None:
     plan = result.plan
     why = "" if wanted.threshold is not None else ", reached by nothing in 19 of 20 runs"
     of = ", ".join(f"{k} {v}" for k, v in plan.parameters.items() if k not in ("oracle", "domain"))
+    if result.left_out:
+        why += f"; {result.left_out:,} devices' items are outside of them"
     Console().print(
         f"{plan.mechanism}, {of}: {plan.oracle.bits} bits a device, {result.devices:,} devices, "
         f"{len(result.truth):,} items, {len(result.found):,} of {result.threshold:,.0f} up{why}",
@@ -190,6 +206,11 @@ def show(wanted: Wanted, result: Reported) -> None:
         errors,
         sep="\n\n",
     )
+
+
+def _names(domain: Domain) -> list[str | None]:
+    """Return the item of each value of a dictionary; None of one that is none's."""
+    return domain.names_of(np.arange(domain.values, dtype=np.uint64))
 
 
 def greatest_square(variances: np.ndarray[Any, np.dtype[np.float64]]) -> float:

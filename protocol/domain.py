@@ -247,6 +247,20 @@ Domain: TypeAlias = Annotated[
 ]
 
 
+def strings_of(characters: str, items: Collection[str], length: int | None = None) -> Alphabet:
+    """Return the domain of strings of `characters`, up to `length`, or to the longest of `items`.
+
+    Items of other characters do not count. They are filled up where they are not all as long.
+
+    Raises:
+        ValueError: if a character stands twice, or there are none, or the length is out of range.
+    """
+    fitting = [item for item in items if set(item) <= set(characters)]
+    longest = length or max(map(len, fitting), default=1)
+    pad = "\0" if any(len(item) < longest for item in fitting) else ""
+    return Alphabet(characters=pad + characters, length=longest, pad=pad)
+
+
 def cheapest_domain(items: Collection[str]) -> Alphabet | Utf8:
     """Return the domain with the shortest keys that holds all `items`.
 

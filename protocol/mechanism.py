@@ -125,7 +125,7 @@ class Question(Public):
     """
 
     mechanism: str
-    threshold: float = Field(ge=1, le=1e12)
+    threshold: float = Field(ge=1, le=1e12, strict=True)
     contribution: int = Field(ge=1, le=10_000)
     domain: Domain
     confidence: float = Field(default=0.5, gt=0, lt=1)

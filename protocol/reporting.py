@@ -69,6 +69,8 @@ class ReportPlan(Plan):
         return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(EVERY_STUDY))
 
 
+READ_AT_ONCE = 2**13  # reports: of a million values, what is gathered in seconds
+
 RQ = TypeVar("RQ", bound=ReportQuestion)
 RP = TypeVar("RP", bound=ReportPlan)
 H = TypeVar("H", bound=Heard)
@@ -116,6 +118,11 @@ class Reporting(Mechanism[RQ, RP], Generic[RQ, RP, H]):
     @abstractmethod
     def gather(self, plan: RP, reports: Reports) -> H:
         """Return what is kept of one or more `reports`; raises as `check`."""
+
+    def read_at_once(self, plan: RP) -> int:
+        """Return how many reports are best gathered together."""
+        del plan
+        return READ_AT_ONCE
 
     @abstractmethod
     def decode(self, plan: RP, heard: H, tally: Tally) -> Answer:

@@ -204,7 +204,8 @@ def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
     wrong = reveal.seed_shares.keys() - settled.survivors
     if wrong := wrong | reveal.key_shares.keys() & settled.survivors:
         raise FaultyParticipantError(slot, f"gave the wrong secret of participant {min(wrong)}")
-    inbox = settled.inboxes[slot]
+    # One of our own: what it reads would stay with the settled for as long as they are kept.
+    inbox = Inbox(settled.inboxes[slot].records)
     if strangers := reveal.faulty - inbox.keys():
         raise FaultyParticipantError(slot, f"complained of a stranger: {min(strangers)}")
     answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 
 from secagg.graph import Picking
-from secagg.keys import PublicKeys, Purpose, is_signed, statement
+from secagg.keys import PublicKeys, Purpose, is_signed, statement, statement_of
 from secagg.parameters import Assumptions, Parameters, parameters
 from secagg.roster import DIGEST_BYTES, Entry, Roster, Sharer, Sharers, roster_bytes, sharers_bytes
 
@@ -177,9 +177,9 @@ class View:
 
     def confirmation(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return what `slot` signs to say that these, and no others, are in the sum."""
-        return statement("survivors", self.label, slot, _listed(survivors))
+        return statement_of("survivors", self.label, slot, _digest(survivors))
 
 
 @lru_cache(maxsize=8)  # whoever checks a quorum of signatures lists the same set each time
-def _listed(survivors: frozenset[int]) -> bytes:
-    return b"".join(other.to_bytes(4, "big") for other in sorted(survivors))
+def _digest(survivors: frozenset[int]) -> bytes:
+    return sha256(b"".join(other.to_bytes(4, "big") for other in sorted(survivors))).digest()

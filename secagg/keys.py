@@ -204,8 +204,12 @@ def statement(what: str, label: bytes, slot: int, *payload: bytes | memoryview) 
     said = sha256()
     for part in payload:  # joined they would be copied, and vectors are long
         said.update(part)
-    named = b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big")
-    return named + said.digest()
+    return statement_of(what, label, slot, said.digest())
+
+
+def statement_of(what: str, label: bytes, slot: int, digest: bytes) -> bytes:
+    """Return the `statement` of a payload of this SHA-256, for what many say alike."""
+    return b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big") + digest
 
 
 def _derive(secret: bytes, info: bytes) -> bytes:

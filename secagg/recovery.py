@@ -17,7 +17,7 @@ from secagg.deals import KEY, NEITHER, RECORD, SEED, Reveal
 from secagg.shamir import SHARE_BYTES, recover_many
 
 _SEARCHED = 1024  # secrets whose shares are looked for together
-_RECOVERED = 128  # secrets recovered together: some 2 MB, which stay in the cache
+_RECOVERED = 2**13  # shares of secrets recovered together: some 2 MB, which stay in the cache
 
 
 class Given:
@@ -67,9 +67,9 @@ class Given:
             enough = counts[:, -1] >= t
             first = (found & (counts <= t))[enough]
             places, numbers = at[enough][first].reshape(-1, t), np.nonzero(first)[1].reshape(-1, t)
-            owners = owners[enough]
-            for block in range(0, len(owners), _RECOVERED):
-                here = slice(block, block + _RECOVERED)
+            owners, together = owners[enough], max(1, _RECOVERED // t)
+            for block in range(0, len(owners), together):
+                here = slice(block, block + together)
                 shares = self._shares[places[here]].view(np.uint8).reshape(-1, t, SHARE_BYTES)
                 secrets = recover_many(shares, numbers[here] + 1)
                 yield from zip(owners[here].tolist(), secrets, strict=True)

@@ -102,8 +102,7 @@ class Lane:
             ValueError: if the size is not `nbytes`, an element is not below q, or a padding
                 bit is set.
         """
-        if len(data) != self.nbytes:
-            raise ValueError(f"a lane of {self.nbytes} bytes expected, got {len(data)}")
+        self._check_frame(data)
         if self.bits == self.dtype.itemsize * 8:
             array: Array = np.frombuffer(data, dtype=self.dtype)
         else:
@@ -111,6 +110,23 @@ class Lane:
         if not self.is_power_of_two and (array >= self.q).any():
             raise ValueError(f"an element is outside its lane: not below {self.q}")
         return array
+
+    def check_packed(self, data: bytes | memoryview) -> None:
+        """Raise ValueError if `unpack` would.
+
+        For q = 2^b any b bits are an element, so nothing is unpacked.
+        """
+        if self.is_power_of_two:
+            self._check_frame(data)
+        else:
+            self.unpack(data)
+
+    def _check_frame(self, data: bytes | memoryview) -> None:
+        if len(data) != self.nbytes:
+            raise ValueError(f"a lane of {self.nbytes} bytes expected, got {len(data)}")
+        spare = self.nbytes * 8 - self.length * self.bits
+        if data[-1] >> (8 - spare):
+            raise ValueError("the bits that pad a lane to whole bytes are not zero")
 
     def _unpack_bits(self, data: bytes | memoryview) -> Array:
         rows = -(-self.length // _WORD)
@@ -123,10 +139,7 @@ class Lane:
             if shift + self.bits > _WORD:
                 columns[:, column] |= words[:, word + 1] << np.uint64(_WORD - shift)
         columns &= np.uint64(2**self.bits - 1)
-        elements = columns.reshape(-1)
-        if elements[self.length :].any():
-            raise ValueError("the bits that pad a lane to whole bytes are not zero")
-        return elements[: self.length].astype(self.dtype)
+        return columns.reshape(-1)[: self.length].astype(self.dtype)
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
         """Yield, for each of 64 neighbouring elements, its column, first word and shift."""
@@ -212,11 +225,18 @@ class Ring:
         """
         self.add(into, self._lanes_in(data))
 
+    def check_packed(self, data: bytes | memoryview) -> None:
+        """Raise ValueError if `unpack` would; lanes of q = 2^b are not unpacked for it."""
+        for lane, part in self._parts(data):
+            lane.check_packed(part)
+
     def _lanes_in(self, data: bytes | memoryview) -> Vector:
+        return tuple(lane.unpack(part) for lane, part in self._parts(data))
+
+    def _parts(self, data: bytes | memoryview) -> Iterator[tuple[Lane, memoryview]]:
         if len(data) != self.nbytes:
             raise ValueError(f"a vector of {self.nbytes} bytes expected, got {len(data)}")
-        view, start, lanes = memoryview(data), 0, []
+        view, start = memoryview(data), 0
         for lane in self.lanes:
-            lanes.append(lane.unpack(view[start : start + lane.nbytes]))
+            yield lane, view[start : start + lane.nbytes]
             start += lane.nbytes
-        return tuple(lanes)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 from fastapi import FastAPI
@@ -83,15 +83,15 @@ def create_app(
     app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
     app.add_middleware(Observed, metrics=metrics)  # sees what the doorkeeper refuses
     app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
-    for part in (
+    for part in (  # in this order a path is looked up: what devices ask most comes first
+        uploads,
+        participants,
         studies,
         rounds,
         events,
         answers,
         distributions,
         populations,
-        participants,
-        uploads,
         reports,
         access,
         health,
@@ -99,5 +99,5 @@ def create_app(
         app.include_router(part.router)
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     return app

@@ -160,7 +160,8 @@ async def decode_round(store: Store, study: str, plan: AnyPlan, tally: Tally) ->
 async def decode_reports(reports: Reports, study: str, plan: AnyPlan, tally: Tally) -> Outcome:
     """Return what a round's reports say after `tally`; a batch is forgotten once it is gathered."""
     mechanism, heard = REPORTING[plan.mechanism], None
-    async for batch in reports.bodies(study, plan.round, mechanism.nbytes(plan)):
+    nbytes, most = mechanism.nbytes(plan), mechanism.read_at_once(plan)
+    async for batch in reports.bodies(study, plan.round, nbytes, most):
         some = await asyncio.to_thread(_gather, plan, batch)
         heard = some if heard is None else heard + some
     if heard is None or heard.reports < plan.terms.minimum:

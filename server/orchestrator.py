@@ -33,7 +33,7 @@ from server.metrics import Metrics
 from server.presence import Presence
 from server.store import Store
 from server.store.due import Due, Look
-from server.store.leases import Work, closing, summing
+from server.store.leases import Work, closing, forgetting, summing
 from server.watch import Watch, cohort_bell, study_bell
 from server.worker import INTERNAL, Worker, names
 
@@ -73,6 +73,7 @@ class Orchestrator:
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _busy: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _seen: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
+    _over: set[int] = field(default_factory=set, init=False)  # with bodies left, perhaps
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY), init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,10 @@ class Orchestrator:
         holder = Holder(self.store.leases, name, self.pace.lease)
         self._worker = Worker(self.store, self.watch, self.rng, holder, self.metrics, self.tracer)
 
+    def seen(self, cohort: int) -> Phase | None:
+        """Return in which phase `cohort` was at the last look, None if it waited for nobody."""
+        return self._seen.get(cohort, (None, None))[1]
+
     def wake(self) -> None:
         """Look again soon: something was said."""
         self._woken.set()
@@ -88,8 +93,7 @@ class Orchestrator:
     async def resume(self) -> None:
         """Give running cohorts back the time in which nobody was heard: do this first."""
         await self.presence.arrive()
-        for cohort in await self.store.cohorts.over():
-            await self._worker.forget(cohort)
+        self._over.update(await self.store.cohorts.over())
 
     async def run(self) -> None:
         """Tick until cancelled; what runs beside is cancelled too, and done again from rows."""
@@ -128,6 +132,10 @@ class Orchestrator:
         """Move what is due; return in how many seconds the next phase or lease ends."""
         look = await self.store.cohorts.look()
         self._notice(look.due)
+        for cohort in self._over:
+            work = forgetting(cohort)
+            if not self._is_taken(look, work):
+                self._beside(work.name, "forget", self._forget, cohort)
         ends = list(look.taken.values())
         for due in look.due:
             waiting = self._waiting(look, due)
@@ -159,8 +167,13 @@ class Orchestrator:
                 study, _ = before or after or ("", None)
                 self.watch.ring(cohort_bell(cohort), study_bell(study))
             if after is None:  # it is over, so what was said in it is needed no more
-                self._beside(f"forget {cohort}", "forget", self._worker.forget, cohort)
+                self._over.add(cohort)
         self._seen = now
+
+    async def _forget(self, cohort: int) -> None:
+        """Leave a cohort that is over alone once its bodies are gone, whoever dropped them."""
+        if await self._worker.forget(cohort):
+            self._over.discard(cohort)
 
     def _beside(
         self, name: str, kind: str, work: Callable[..., Coroutine[Any, Any, None]], *of: object

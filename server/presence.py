@@ -43,14 +43,14 @@ class Presence:
 
     async def arrive(self) -> None:
         """Give back the time in which nobody was heard, if that is so; then be seen."""
-        is_another_there = await self._is_another_there()
-        now = await self.store.database.read(self.store.database.now)
-        if is_another_there:
+        if await self._is_another_there():
             _log.info("another process is there: phases go on as they are")
         else:
             await self.store.leases.release_others(self.name)
             resumed = await self.store.cohorts.resume()
             _log.info("no other process is there: what waits gets its time back", cohorts=resumed)
+        # Last of all: what comes before may take as long as an outage, and that is no silence.
+        now = await self.store.database.read(self.store.database.now)
         if await self.store.cohorts.waiting():
             # Devices that found no service come back within this time: that is no silence.
             now += timedelta(seconds=RETRY_SECONDS)

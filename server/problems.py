@@ -6,7 +6,8 @@ and title. What frameworks refuse on their own (paths, methods, documents) and w
 with the request and never what is inside the service.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import structlog
@@ -16,6 +17,7 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from protocol.faults import worded
 from protocol.messages import PROBLEM, Problem, ProblemType
 from server.database import UNAVAILABLE
 from server.logs import concerning
@@ -99,19 +101,36 @@ async def _refused(request: Request, error: Exception) -> Response:
     return _passing(request, cast("Refusal", error))
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     """Answer a document or parameter of the wrong form: every fault with its place."""
     faults = cast("RequestValidationError", error).errors()
-    is_json = all(fault["type"] != "json_invalid" for fault in faults)
-    return respond(malformed_all([fault_of(each) for each in faults], 422 if is_json else 400))
+    for fault in faults:
+        if fault["type"] == "json_invalid":
+            wrong = fault_at(fault["loc"], f"not JSON: {fault['ctx']['error']}")
+            return respond(malformed_all([wrong], 400))
+    asked = await asyncio.to_thread(_asked, request)  # the first time, it takes a quarter second
+    return respond(
+        malformed_all([fault_at(each["loc"], worded(each, asked)) for each in faults], 422)
+    )
 
 
-def fault_of(error: Mapping[str, Any]) -> Fault:
-    """Return what pydantic says is wrong with a document, and where."""
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "json_invalid":
-        message = f"not JSON: {error['ctx']['error']}"
-    return {"at": ".".join(str(part) for part in error["loc"]), "fault": message}
+def fault_at(where: Iterable[int | str], what: str) -> Fault:
+    """Return what is wrong with a document, and where."""
+    return {"at": ".".join(str(part) for part in where), "fault": what}
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """Return the JSON Schema of all that may be in a request: of its body, its query, its path."""
+    document = request.app.openapi()
+    route = document["paths"].get(request.scope["route"].path_format, {})
+    operation = route.get(request.method.lower(), {})
+    parts: dict[str, Any] = {}
+    for each in operation.get("parameters", ()):
+        part = parts.setdefault(each["in"], {"properties": {}})
+        part["properties"][each["name"]] = each["schema"]
+    content = operation.get("requestBody", {}).get("content", {})
+    parts["body"] = content.get("application/json", {}).get("schema", {})
+    return {"properties": parts, "components": document["components"]}
 
 
 async def _http(_request: Request, error: Exception) -> Response:

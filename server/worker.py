@@ -63,13 +63,17 @@ class Worker:
             round=number,
         )
 
-    async def forget(self, cohort: int) -> None:
-        """Drop the bodies of a cohort that is over, unless another process does."""
+    async def forget(self, cohort: int) -> bool:
+        """Drop the bodies of a cohort that is over, unless another process does.
+
+        Returns whether they are gone: a process that claimed this may die before they are.
+        """
 
         async def forget(_lease: Lease) -> None:  # done twice is done once: there is no fence
             await self.store.cohorts.forget(cohort)
 
         await self._do(forgetting(cohort), "forget", forget)
+        return await self.store.cohorts.is_forgotten(cohort)
 
     async def _do(
         self, work: Work, kind: str, action: Callable[[Lease], Awaitable[None]], **names: str | int

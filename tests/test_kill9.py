@@ -1,7 +1,11 @@
-"""A real server, killed with SIGKILL in the middle of each phase, loses nobody's round."""
+"""A real server, killed with SIGKILL in each phase and while it sums, loses nobody's round."""
 
 import asyncio
+import sqlite3
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -144,6 +148,61 @@ def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service
         for one in asyncio.run(play(study)):
             check(analyst, study, one.view.number, list(one.entries), survivors=N - 2)
         assert analyst.wait(study.id).state == "finished"
+
+
+def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has read anything for the sum, and when it has made and not yet published it."""
+    held = (sys.executable, "-m", "tests.held_sums", str(tmp_path))
+    monkeypatch.setattr("blindtally.demo.service.PROGRAM", held)
+    holds = {1: tmp_path / "1 before", 2: tmp_path / "2 after"}  # by cohort
+    for hold in holds.values():
+        hold.touch()
+
+    async def trouble(service: Service) -> None:
+        for cohort, hold in holds.items():
+            await asyncio.to_thread(wait_for_file, tmp_path / "held")
+            await asyncio.to_thread(service.kill)
+            assert row_of(service, cohort) == ("unmasking", None, 1), "it was killed too late"
+            hold.unlink()
+            (tmp_path / "held").unlink()
+            await asyncio.to_thread(service.start)
+
+    async def play(service: Service, study: StudyView) -> list[Played]:
+        crew = Crew(devices=N, dropout=0.0, seed=3, policy=POLICY)
+        holdings = [histogram(index) for index in range(2 * N)]
+        fleet = Fleet(lambda: connect(service.url), study, holdings, crew)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(trouble(service))
+            return [one async for one in fleet.play()]
+
+    with Service(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
+        study = create(analyst, rounds=len(holds))
+        for one in asyncio.run(play(service, study)):
+            check(analyst, study, one.view.number, list(one.entries), survivors=N)
+        assert analyst.wait(study.id).state == "finished"
+        for cohort in holds:
+            phase, total, claims = row_of(service, cohort)
+            assert (phase, total is None, claims) == ("summed", False, 2)
+
+
+def wait_for_file(path: Path) -> None:
+    last = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < last, f"no {path.name}"
+        time.sleep(0.02)
+
+
+def row_of(service: Service, cohort: int) -> tuple[str, bytes | None, int]:
+    """Return the phase and the sum of a cohort, and how often the sum was claimed."""
+    query = (
+        "SELECT phase, sum, version FROM cohorts JOIN leases ON work = 'sum ' || id WHERE id = ?"
+    )
+    with closing(sqlite3.connect(service.database)) as connection:
+        (row,) = connection.execute(query, [cohort])
+    phase, total, claims = row
+    return phase, total, claims
 
 
 def wait_for_round(analyst: Analyst, study: StudyView, number: int) -> RoundView:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import httpx
 import stamina.instrumentation
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
 from blindtally.demo.picture import draw
@@ -86,7 +85,7 @@ def demo(
         )
         folder = _folder(out)
     except (ValueError, OSError) as error:
-        raise failed(_told(error), code=1) from None
+        raise failed(error, code=1) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     results = _run(console, folder, setup, settings)
     _write(console, folder, results, json_path)
@@ -109,7 +108,7 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
             f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1
         ) from None
     except (ServiceDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
-        raise failed(str(error), code=1) from None
+        raise failed(error, code=1) from None
 
 
 def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:
@@ -152,10 +151,3 @@ def _folder(out: Path | None) -> Path:
         raise FileExistsError(f"{folder} is not empty: name another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        faults = error.errors()
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
-    return str(error)

@@ -69,7 +69,7 @@ def cdf(
                 )
             )
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
     rows = {name: _row(one) for name, one in found.items()}
     if json_path != "-":
         _show(rows, clients, epsilon, delta)

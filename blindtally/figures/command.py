@@ -206,7 +206,7 @@ def _load(path: Path, out: Path | None) -> Population:
     try:
         return load(path)
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
 
 
 def _chances(seed: int, runs: int) -> Iterator[np.random.Generator]:

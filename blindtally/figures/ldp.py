@@ -61,7 +61,7 @@ def _experiments(data: Path | None, devices: int, rng: np.random.Generator) -> l
         try:
             experiments.append(local.of_file(data, devices, rng))
         except ValueError as error:
-            raise failed(str(error)) from None
+            raise failed(error) from None
     return experiments
 
 

@@ -120,7 +120,7 @@ def _load(path: Path) -> Population:
     try:
         return load(path)
     except ValueError as error:
-        raise failed(str(error)) from None
+        raise failed(error) from None
 
 
 def _words(curve: Curve) -> list[str]:

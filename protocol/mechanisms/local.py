@@ -108,7 +108,11 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
             ValueError: if there is no such oracle for the domain at this epsilon; says why.
         """
         values = question.domain.values + 1
-        oracle = oracle_for(self.name, question.epsilon, values, question.goal, question.most)
+        try:
+            oracle = oracle_for(self.name, question.epsilon, values, question.goal, question.most)
+        except ValueError as error:
+            whose = f" ({values - 1:,} items, and nothing)" if "domain" in str(error) else ""
+            raise ValueError(f"{error}{whose}") from None
         return LocalPlan(
             **first_fields(question, terms, study, rounds, rng),
             parameters=oracle.parameters,
@@ -129,6 +133,10 @@ class Local(Reporting[LocalQuestion, LocalPlan, Counts]):
     def gather(self, plan: LocalPlan, reports: Reports) -> Counts:
         """Return the counts of `reports`."""
         return plan.oracle.gather(reports)
+
+    def read_at_once(self, plan: LocalPlan) -> int:
+        """Return how many reports are best gathered together."""
+        return plan.oracle.read_at_once
 
     def decode(self, plan: LocalPlan, heard: Counts, tally: Tally) -> Answer:
         """Return the `SHOWN` highest estimates; the tally has them all."""

@@ -104,6 +104,11 @@ class AppleSketch(Coded):
         """Return the nanoseconds of the transforms and of hashing all values by each function."""
         return 8.0 * reports + self.functions * (60.0 * self.m + 12.0 * self.domain)
 
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return self._many_at_once(self.cells)
+
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each (j, l, sign)."""
         self._listable(value, self.space)

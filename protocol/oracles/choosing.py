@@ -94,7 +94,7 @@ def recommend(
     known = [one for one in _candidates(epsilon, domain, most) if one.nbytes <= most_bytes]
     if not known:
         raise ValueError(f"most_bytes must be more than {most_bytes} for {domain:,} values")
-    quick = [one for one in known if one.whole_ns(users) <= 1e9 * _MOST_SECONDS]
+    quick = [one for one in known if one.batched_ns(users) <= 1e9 * _MOST_SECONDS]
     errors = {one: predicted(one, users, goal, most) for one in quick or known}
 
     def needed(oracle: Oracle) -> int | None:
@@ -103,7 +103,7 @@ def recommend(
     least = min(errors.values())
     if least < inf:
         alike = [one for one in errors if errors[one] <= _ALIKE * least]
-        oracle = min(alike, key=lambda one: (one.nbytes, one.whole_ns(users), errors[one]))
+        oracle = min(alike, key=lambda one: (one.nbytes, one.batched_ns(users), errors[one]))
     else:
         oracle = min(errors, key=lambda one: (needed(one) or inf, one.nbytes))
     return Recommendation(
@@ -112,7 +112,7 @@ def recommend(
         errors[oracle],
         GUESS[goal],
         oracle.nbytes,
-        oracle.whole_ns(users) / 1e9,
+        oracle.batched_ns(users) / 1e9,
         needed(oracle),
     )
 

@@ -72,7 +72,9 @@ class Coded(Oracle):
         wrong = np.flatnonzero(codes > np.uint64(self.space - 1))
         if len(wrong):
             row = int(wrong[0])
-            raise ValueError(f"report {row} is {codes[row]}, not below {self.space}")
+            raise ValueError(
+                f"report {row} must be within 0 and {self.space - 1}, not {codes[row]}"
+            )
 
     def _votes(self, reports: Reports, candidates: Values) -> Votes:
         return self._say(self._codes(reports), candidates)

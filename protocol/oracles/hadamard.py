@@ -102,7 +102,12 @@ class _Signs(Coded):
 
     def whole_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform."""
-        return 8.0 * reports + 10.0 * self.space
+        return 8.0 * reports + 15.0 * self.space
+
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return self._many_at_once(self.space)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each (r, residue, sign)."""

@@ -12,15 +12,17 @@ variance is that of perfect hashing (`optimal.py` with m = q), and the whole dic
 n + q^(L+1) log q steps in the place of n d / m (`transforms.py`). Where q^(L+1) is more than
 2^23 what is kept are counts of values instead. A batch of reports is counted by the transform
 all the same if that is less work, up to 2^25 (0.5 GB for as long as it takes), else by the d/q
-solutions x of each report.
+solutions x of each report; and a q within 3% of the least error is taken that is transformed, if
+there is one and the best is not.
 
 Source: ours, as a family for section 3 of [Pan24]: its corollary 3.1 asks for nothing but the
 odds of collision. Hadamard encoding is q = 2.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Self
 
 import numpy as np
@@ -37,6 +39,7 @@ from protocol.sketches.primes import is_prime
 
 _MOST_CELLS = 2**23  # that are kept
 _MOST_TRANSFORMED = 2**25  # at once
+_ALIKE = 1.03  # errors
 _MOST_VECTORS = 2**32  # of which `below` draws one
 
 
@@ -62,13 +65,27 @@ class OcmsGf(Coded):
             ValueError: if a parameter is out of range, or the domain no larger than q.
         """
         around = orders(mse_range(epsilon, most))
-        return cls(epsilon, domain, best(around, lambda q: worst(epsilon, q, most)))
+        return cls._quickest(epsilon, domain, around, lambda q: worst(epsilon, q, most))
 
     @classmethod
     def for_l2(cls, epsilon: float, domain: int) -> Self:
         """Return the sketch of the least sum of variances; raises as `for_mse`."""
         around = orders(l2_range(epsilon, domain))
-        return cls(epsilon, domain, best(around, lambda q: squares(epsilon, q, domain)))
+        return cls._quickest(epsilon, domain, around, lambda q: squares(epsilon, q, domain))
+
+    @classmethod
+    def _quickest(
+        cls, epsilon: float, domain: int, around: list[int], error: Callable[[int], float]
+    ) -> Self:
+        """Return the sketch of the least error, or the shortest transformed one within 3% of it."""
+        found = cls(epsilon, domain, best(around, error))
+        if found.space <= _MOST_TRANSFORMED:
+            return found
+        small = [q for q in _all_orders() if q < domain and q * domain <= _MOST_TRANSFORMED]
+        alike = [q for q in small if error(q) <= _ALIKE * error(found.q)]
+        sketches = [cls(epsilon, domain, q) for q in alike]
+        quick = [one for one in sketches if one.space <= _MOST_TRANSFORMED]
+        return min(quick, key=lambda one: (one.bits, error(one.q)), default=found)
 
     @cached_property
     def field(self) -> Field:
@@ -129,6 +146,18 @@ class OcmsGf(Coded):
         if self.is_tabled:
             return transformed
         return min(transformed, solved) if self.space <= _MOST_TRANSFORMED else solved
+
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return self._many_at_once(self.space)
+
+    def batched_ns(self, reports: int) -> float:
+        """Return the nanoseconds of one transform, or of one for each batch."""
+        if self.is_tabled:
+            return Coded.batched_ns(self, reports)
+        batches = -(-reports // self.read_at_once)
+        return batches * self.whole_ns(-(-reports // batches))
 
     @property
     def _solving_ns(self) -> float:
@@ -192,6 +221,10 @@ def orders(x: float) -> list[int]:
 
     Fields have 1024 elements at most, so above that it is 1024 alone.
     """
-    found = [q for q in range(2, MOST_ELEMENTS + 1) if is_prime(q) or q & (q - 1) == 0]
-    low, high = [q for q in found if q <= x], [q for q in found if q >= x]
+    low, high = [q for q in _all_orders() if q <= x], [q for q in _all_orders() if q >= x]
     return sorted({*low[-1:], *high[:1]})
+
+
+@cache
+def _all_orders() -> list[int]:
+    return [q for q in range(2, MOST_ELEMENTS + 1) if is_prime(q) or q & (q - 1) == 0]

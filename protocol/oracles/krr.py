@@ -53,6 +53,11 @@ class RandomisedResponse(Coded):
         """Return the nanoseconds of counting reports by value."""
         return 5.0 * reports + self.domain
 
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return self._many_at_once(self.cells)
+
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each value's being the report."""
         self._listable(value, self.domain)

@@ -138,6 +138,15 @@ class OcmsMixture(Coded):
         """Return the nanoseconds of both sketches."""
         return sum(part.whole_ns(reports // 2) for part in self.parts)
 
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once."""
+        return max(part.read_at_once for part in self.parts)
+
+    def batched_ns(self, reports: int) -> float:
+        """Return the nanoseconds of both sketches' batches."""
+        return sum(part.batched_ns(max(1, reports // 2)) for part in self.parts)
+
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the odds of each report of either sketch."""
         self._listable(value, self.space)

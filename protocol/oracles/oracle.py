@@ -46,7 +46,10 @@ from protocol.oracles.counts import (
 )
 from protocol.oracles.limits import MOST_WHOLE, check_domain, check_epsilon
 from protocol.oracles.tails import binomial_bar
+from protocol.reporting import READ_AT_ONCE
 
+_MOST_READ_AT_ONCE = 2**20
+_CELL_NS = 4.0  # to make and add a cell of a batch
 _ROWS = 2**15  # reports at once: their words stay in the processor's cache
 _MOST_VOTES = 2**22  # at once
 _MOST_REPORTS_LISTED = 2**20
@@ -116,7 +119,20 @@ class Oracle(ABC):
 
     @abstractmethod
     def whole_ns(self, reports: int) -> float:
-        """Return about how many nanoseconds of one core the whole dictionary takes."""
+        """Return the nanoseconds, about, of one core for the whole dictionary, read at once."""
+
+    @property
+    def read_at_once(self) -> int:
+        """Return how many reports a server reads at once, so that it does not wait for too long.
+
+        Where a report takes no time beside the cells of a batch, as many as make up for these.
+        """
+        return READ_AT_ONCE
+
+    def batched_ns(self, reports: int) -> float:
+        """Return what `whole_ns` is if no more than `read_at_once` are read at once."""
+        batches = -(-reports // self.read_at_once)
+        return self.whole_ns(reports) + (batches - 1) * _CELL_NS * self.cells
 
     @abstractmethod
     def distribution(self, value: int) -> dict[int, Fraction]:
@@ -294,6 +310,10 @@ class Oracle(ABC):
         """
         q = float(self.false_odds)
         return (binomial_bar(n, q, tail) / n - q) / float(self.true_odds - self.false_odds)
+
+    def _many_at_once(self, cells: int) -> int:
+        """Return how many reports to read at once where `cells` cost a batch more than these."""
+        return max(READ_AT_ONCE, min(_MOST_READ_AT_ONCE, cells // 8))
 
     def _own(self, counts: Counts) -> None:
         if counts.oracle != self:

@@ -35,9 +35,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(function: F, *, inline: bool = False) -> F:
     """Return `function` compiled at its first call.
 
-    Arrays are only borrowed, so their references are not counted: this doubles the speed.
+    Arrays are only borrowed, so their references are not counted: this doubles the speed. Other
+    threads go on meanwhile, so that a server answers while it counts.
     """
     options: dict[str, Any] = {"error_model": "numpy", "forceinline": inline, "_nrt": False}
+    options["nogil"] = True
     try:
         made: F = njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep it, as in a container that is read-only

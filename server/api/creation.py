@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from fastapi import Header, Request
 from pydantic import ValidationError
 
+from protocol.faults import faults_of
 from protocol.messages import StudyRequest
-from server.problems import fault_of
+from server.problems import fault_at
 from server.refusals import Fault, Refusal, malformed_all
 from server.service import Served
 from server.settings import Settings
@@ -56,18 +57,18 @@ async def whole(request: Request, service: Served) -> None:
     if not await request.body():
         return  # the framework says that it is missing
     document = await request.json()  # it can be read: what is no JSON does not come here
-    faults = await faults_of(document, limits_of(service.settings))
+    faults = await all_faults(document, limits_of(service.settings))
     if faults:
         raise malformed_all(faults, 422)
 
 
-async def faults_of(document: object, limits: Limits) -> list[Fault]:
+async def all_faults(document: object, limits: Limits) -> list[Fault]:
     """Return every fault of what should be a StudyRequest, but those of a sound one's plan."""
     try:
         StudyRequest.model_validate(document)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        faults = [fault_of({**each, "loc": ("body", *each["loc"])}) for each in found]
+        found = faults_of(error, StudyRequest)
+        faults = [fault_at(("body", *where), what) for where, what in found]
         return faults + (await _misfits(document, limits) if isinstance(document, Mapping) else [])
     return []
 

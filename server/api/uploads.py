@@ -7,7 +7,8 @@ failed or is summed.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from fastapi import APIRouter, Request
 
@@ -25,7 +26,7 @@ from secagg.keys import SIGNATURE_BYTES
 from server.api.parts import OCTETS_IN, problems
 from server.api.placed import ORDER, Placed, blame, refuse_silent
 from server.limits import read_body
-from server.refusals import out_of_phase
+from server.refusals import Refusal, out_of_phase
 from server.service import Served, Service
 from server.store.messages import Facts
 from server.store.participants import Place, Said
@@ -41,9 +42,12 @@ async def put_shares(place: Placed, request: Request, service: Served) -> None:
     facts = await service.frozen.facts(place.cohort)
     size = KeyDeal.nbytes(facts.sum.parameters.holders)
     body = await read_body(request, size, size)
-    if await _is_now(service, place, facts, Phase.SHARING):
+
+    async def check() -> None:
         with blame():
             check_shares(facts.sum, place.slot, KeyDeal.unpack(body))
+
+    await _check(service, place, facts, Phase.SHARING, check)
     await _accept(service, place, facts, Phase.SHARING, {"shares": body})
 
 
@@ -55,13 +59,15 @@ async def put_vector(place: Placed, request: Request, service: Served) -> None:
     least = SeedDeal.nbytes(0) + vector_bytes + SIGNATURE_BYTES
     most = SeedDeal.nbytes(facts.sum.parameters.holders) + vector_bytes + SIGNATURE_BYTES
     body = await read_body(request, least, most)
-    is_now = await _is_now(service, place, facts, Phase.MASKING)
     with blame():
         upload = Upload.unpack(body, vector_bytes)
-    if is_now:
+
+    async def check() -> None:
         view = await service.frozen.view(place.cohort)
         with blame():
             await asyncio.to_thread(_check_vector, facts, view, place.slot, upload)
+
+    await _check(service, place, facts, Phase.MASKING, check)
     seeds = upload.deal.pack() + upload.signature
     rows = {"vector": upload.vector, "seeds": seeds}
     await _accept(service, place, facts, Phase.MASKING, rows)
@@ -69,7 +75,7 @@ async def put_vector(place: Placed, request: Request, service: Served) -> None:
 
 def _check_vector(facts: Facts, view: View, slot: int, upload: Upload) -> None:
     check_upload(view, slot, upload)
-    facts.ring.unpack(upload.vector)
+    facts.ring.check_packed(upload.vector)
 
 
 @router.put("/confirmation", status_code=204, responses=_UPLOAD, openapi_extra=OCTETS_IN)
@@ -77,11 +83,14 @@ async def put_confirmation(place: Placed, request: Request, service: Served) -> 
     """Sign the set of survivors."""
     facts = await service.frozen.facts(place.cohort)
     body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
-    if await _is_now(service, place, facts, Phase.CONFIRMING):
+
+    async def check() -> None:
         view = await service.frozen.view(place.cohort)
         survivors = await service.frozen.survivors(place.cohort)
         with blame():
             check_confirmation(view, place.slot, survivors, body)
+
+    await _check(service, place, facts, Phase.CONFIRMING, check)
     await _accept(service, place, facts, Phase.CONFIRMING, {"confirmation": body})
 
 
@@ -90,10 +99,13 @@ async def put_reveal(place: Placed, request: Request, service: Served) -> None:
     """Give the shares of survivors' seeds and of lost ones' mask keys."""
     facts = await service.frozen.facts(place.cohort)
     body = await read_body(request, Reveal.nbytes(1), Reveal.nbytes(facts.sum.n))
-    if await _is_now(service, place, facts, Phase.UNMASKING):
+
+    async def check() -> None:
         settled = await service.frozen.settled(place.cohort)
         with blame():
             await asyncio.to_thread(_check_reveal, settled, place.slot, body)
+
+    await _check(service, place, facts, Phase.UNMASKING, check)
     await _accept(service, place, facts, Phase.UNMASKING, {"reveal": body})
 
 
@@ -101,21 +113,43 @@ def _check_reveal(settled: Settled, slot: int, body: bytes) -> None:
     check_reveal(settled, slot, Reveal.unpack(body))
 
 
-async def _is_now(service: Service, place: Place, facts: Facts, phase: Phase) -> bool:
-    """Return whether `phase` lasts, so that a body is to be checked; False if it is over.
+async def _check(
+    service: Service,
+    place: Place,
+    facts: Facts,
+    phase: Phase,
+    check: Callable[[], Awaitable[None]],
+) -> None:
+    """Let `check` refuse a body while `phase` lasts.
+
+    Phases only move forward. So what passes in the phase that was seen last needs no look at
+    how far the cohort is now, which `_accept` takes in its transaction; what does not may be late.
 
     Raises:
-        Refusal: if it is yet to come, or went on without this participant.
+        Refusal: if the phase is yet to come, went on without this participant, or `check` does.
     """
+    before = _before(facts, phase)
+    if service.orchestrator.seen(place.cohort) is phase:
+        with suppress(Refusal):
+            await _check_in(service, place, phase, before, check)
+            return
     standing = await service.store.participants.standing(place.cohort)
     if ORDER[standing.phase] < ORDER[phase]:
         raise out_of_phase(KIND[phase], phase, standing.phase)
-    if standing.phase is not phase:
-        return False
-    before = _before(facts, phase)
+    if standing.phase is phase:
+        await _check_in(service, place, phase, before, check)
+
+
+async def _check_in(
+    service: Service,
+    place: Place,
+    phase: Phase,
+    before: str | None,
+    check: Callable[[], Awaitable[None]],
+) -> None:
     if before is not None:
         await refuse_silent(service, place, phase, before)
-    return True
+    await check()
 
 
 def _before(facts: Facts, phase: Phase) -> str | None:

@@ -24,7 +24,7 @@ from server.doorkeeper import WAIT, is_page
 from server.limits import check_media_type
 from server.logs import concerning
 from server.pages.view import HEADERS, is_partial, view
-from server.problems import STATUS, fault_of, respond, unavailable
+from server.problems import STATUS, fault_at, respond, unavailable
 from server.refusals import Refusal, malformed, malformed_all
 
 _FORM = "application/x-www-form-urlencoded"
@@ -47,7 +47,8 @@ class Page(APIRoute):
             except Refusal as refusal:
                 return failed(request, refusal)
             except RequestValidationError as error:
-                return failed(request, malformed_all([fault_of(one) for one in error.errors()]))
+                faults = [fault_at(one["loc"], one["msg"]) for one in error.errors()]
+                return failed(request, malformed_all(faults))
             except HTTPException as error:
                 kind = ProblemType.TOO_SLOW if error.status_code == 408 else ProblemType.TOO_LARGE
                 return failed(request, Refusal(kind, error.detail, status=error.status_code))

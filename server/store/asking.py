@@ -11,6 +11,7 @@ from random import Random
 
 from pydantic import BaseModel, ValidationError
 
+from protocol.faults import faults_of
 from protocol.hashed import Hashed
 from protocol.mechanism import Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyPlan, AnyQuestion
@@ -90,9 +91,8 @@ def _said(error: ValueError) -> Iterator[Fault]:
     if not isinstance(error, ValidationError):
         yield {"at": "body.question", "fault": str(error)}
         return
-    for each in error.errors(include_url=False, include_context=False, include_input=False):
-        message = each["msg"].removeprefix("Value error, ")
-        yield {"at": "body.question", "fault": ": ".join((*map(str, each["loc"]), message))}
+    for where, what in faults_of(error, AnyPlan):
+        yield {"at": "body.question", "fault": ": ".join((*map(str, where), what))}
 
 
 def _beyond(plan: AnyPlan, limits: Limits) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from protocol.events import Cause, EventKind
@@ -205,6 +205,12 @@ class Cohorts:
             .distinct()
         )
         return session.scalars(query).all()
+
+    @reading
+    def is_forgotten(self, session: Session, cohort: int) -> bool:
+        """Return whether no message of `cohort` has its body still."""
+        kept = exists().where(Message.cohort == cohort, Message.body.is_not(None))
+        return not session.scalar(select(kept))
 
     @writing
     def forget(self, session: Session, cohort: int) -> None:

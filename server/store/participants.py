@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy import ColumnElement, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,11 +17,68 @@ from secagg.cohort import Entry
 from secagg.keys import PublicKeys
 from server.database import Database, reading, writing
 from server.refusals import Refusal, cohort_failed, left_out, not_found, out_of_phase
-from server.schema import Cohort, Message, Participant, Round
+from server.schema import Cohort, Message, Participant, Round, Study
 from server.store.studies import find_study
 from server.store.views import KIND
 
 _PHASE = {kind: phase for phase, kind in KIND.items()}
+_STANDING = select(Cohort.phase, Cohort.deadline, Cohort.failure)
+_MINE = (Message.cohort == bindparam("in_cohort"), Message.slot == bindparam("of_slot"))
+# Made once: to put these together takes longer than to ask them, and every device does.
+_RECORD = (
+    _STANDING.add_columns(
+        exists().where(*_MINE, Message.kind == bindparam("of_kind_before")),
+        select(Message.digest)
+        .where(*_MINE, Message.kind == bindparam("of_kind"))
+        .scalar_subquery(),
+    )
+    .where(Cohort.id == bindparam("in_cohort"))
+    .with_for_update(read=True, of=Cohort)
+)
+_SEATS = (
+    select(
+        Participant,
+        Cohort,
+        exists().where(
+            Message.cohort == Participant.cohort,
+            Message.slot == Participant.slot,
+            Message.kind == "vector",
+        ),
+    )
+    .join(Cohort, Cohort.id == Participant.cohort)
+    .where(
+        Participant.study == bindparam("of_study"), Participant.identity == bindparam("of_identity")
+    )
+)
+_ROUND = select(
+    Study.state,
+    Study.terms,
+    exists()
+    .where(Round.study == Study.id, Round.number == bindparam("in_round"))
+    .label("is_there"),
+).where(Study.id == bindparam("of_study"))
+_ROOM = (
+    select(Cohort)
+    .where(
+        Cohort.study == bindparam("of_study"),
+        Cohort.round == bindparam("in_round"),
+        Cohort.phase == Phase.ENROLLING,
+        Cohort.enrolled < bindparam("size"),
+    )
+    .order_by(Cohort.number)
+    .limit(1)
+)
+_BORROWED = select(
+    or_(  # each has an index of its own, and neither one for both
+        *(
+            exists().where(
+                Participant.cohort == bindparam("in_cohort"),
+                column.in_(bindparam("keys", expanding=True)),
+            )
+            for column in (Participant.mask_key, Participant.seal_key)
+        )
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +109,13 @@ class Said:
     kind: str
     before: str | None
     bodies: Mapping[str, bytes | memoryview] = field(repr=False)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all that is said."""
+        said = sha256()
+        for body in self.bodies.values():  # joined they would be copied, and vectors are long
+            said.update(body)
+        return said.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +192,22 @@ class Participants:
 
     def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort | None:
         """Return the first enrolling cohort that is not full, locked; None if all are."""
-        row = find_study(session, study)
+        row = session.execute(_ROUND, {"of_study": study, "in_round": number}).one_or_none()
+        if row is None:
+            raise not_found("study")
         if row.state != "running":
             raise Refusal(ProblemType.WRONG_STATE, f"the study is {row.state}")
-        if session.get(Round, (study, number)) is None:
+        if not row.is_there:
             raise not_found("round")
-        room = (
-            Cohort.study == study,
-            Cohort.round == number,
-            Cohort.phase == Phase.ENROLLING,
-            Cohort.deadline > self.database.instant(),
-            Cohort.enrolled < row.terms["cohort_size"],
-        )
-        query = select(Cohort).where(*room).order_by(Cohort.number).limit(1)
+        which = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
+        query = _ROOM.where(Cohort.deadline > self.database.instant())
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.
         for _ in range(int(row.terms["cohorts"])):
-            cohort = session.scalar(query.with_for_update())
+            cohort = session.scalar(query.with_for_update(), which)
             if cohort is not None:
                 return cohort
-            if session.scalar(select(exists(query.with_only_columns(Cohort.id)))) is False:
+            if session.scalar(query.with_only_columns(Cohort.id), which) is None:
                 break
         return None
 
@@ -164,9 +224,7 @@ class Participants:
     @reading
     def standing(self, session: Session, cohort: int) -> Standing:
         """Return how far `cohort` is."""
-        columns = (Cohort.phase, Cohort.deadline, Cohort.failure)
-        row = session.execute(select(*columns).where(Cohort.id == cohort))
-        return Standing(*row.one())
+        return Standing(*session.execute(_STANDING.where(Cohort.id == cohort)).one())
 
     async def accept(self, place: Place, said: Said) -> None:
         """Keep what a participant says, if its cohort is in the phase for it.
@@ -176,30 +234,24 @@ class Participants:
                 passed, or the cohort failed or went on without the participant.
         """
         arrived = self.database.seconds()  # a queue of writers is no reason to be late
+        digest = said.digest()  # before the queue, for of SQLite's writers there is one at a time
         try:
-            await self._accept(place, said, arrived)
+            await self._accept(place, said, digest, arrived)
         except IntegrityError:  # the same message was kept this very moment
-            await self._accept(place, said, arrived)
+            await self._accept(place, said, digest, arrived)
 
     @writing
-    def _accept(self, session: Session, place: Place, said: Said, arrived: float) -> None:
-        digest = sha256(b"".join(said.bodies.values())).digest()
+    def _accept(
+        self, session: Session, place: Place, said: Said, digest: bytes, arrived: float
+    ) -> None:
         waited = timedelta(seconds=self.database.seconds() - arrived)
         record = _look(session, place, said, self.database.instant())
         if record.said == digest:
             return
         _check(record, said.kind, record.now - waited)
-        session.add_all(
-            Message(
-                cohort=place.cohort,
-                kind=kind,
-                slot=place.slot,
-                received=record.now,
-                digest=digest,
-                body=body,
-            )
-            for kind, body in said.bodies.items()
-        )
+        row = {"cohort": place.cohort, "slot": place.slot, "received": record.now, "digest": digest}
+        rows = [row | {"kind": kind, "body": body} for kind, body in said.bodies.items()]
+        session.execute(insert(Message), rows)
 
 
 def _check(record: _Record, kind: str, arrived: datetime) -> None:
@@ -220,15 +272,10 @@ def _check(record: _Record, kind: str, arrived: datetime) -> None:
 
 def _look(session: Session, place: Place, what: Said, now: ColumnElement[datetime]) -> _Record:
     """Return what the cohort and the participant have come to; no phase moves meanwhile."""
-    mine = (Message.cohort == place.cohort, Message.slot == place.slot)
-    said = select(Message.digest).where(*mine, Message.kind == what.kind).scalar_subquery()
-    before = exists().where(*mine, Message.kind == (what.before or ""))
-    query = (
-        select(now, Cohort.phase, Cohort.deadline, Cohort.failure, before, said)
-        .where(Cohort.id == place.cohort)
-        .with_for_update(read=True, of=Cohort)
-    )
-    at, phase, deadline, failure, was_heard, digest = session.execute(query).one()
+    whose = {"in_cohort": place.cohort, "of_slot": place.slot}
+    kinds = {"of_kind": what.kind, "of_kind_before": what.before or ""}
+    row = session.execute(_RECORD.add_columns(now), whose | kinds).one()
+    phase, deadline, failure, was_heard, digest, at = row
     standing = Standing(phase, deadline, failure)
     return _Record(at, standing, was_heard or what.before is None, digest)
 
@@ -241,17 +288,7 @@ def _known(
     Raises:
         Refusal: if it was counted in an earlier round, or departed from the protocol there.
     """
-    vector = exists().where(
-        Message.cohort == Participant.cohort,
-        Message.slot == Participant.slot,
-        Message.kind == "vector",
-    )
-    query = (
-        select(Participant, Cohort, vector)
-        .join(Cohort, Cohort.id == Participant.cohort)
-        .where(Participant.study == study, Participant.identity == identity)
-    )
-    rows = session.execute(query).all()
+    rows = session.execute(_SEATS, {"of_study": study, "of_identity": identity}).all()
     for participant, cohort, _ in rows:
         if participant.round == number:
             return participant, cohort
@@ -289,7 +326,6 @@ def _seat(row: Participant, cohort: Cohort) -> Seat:
 
 def _refuse_borrowed_keys(session: Session, cohort: int, keys: PublicKeys) -> None:
     """Refuse keys of another participant: its neighbours would refuse the whole roster."""
-    both = (keys.mask, keys.seal)
-    same = or_(Participant.mask_key.in_(both), Participant.seal_key.in_(both))
-    if session.scalar(select(exists().where(and_(Participant.cohort == cohort, same)))):
+    both = {"in_cohort": cohort, "keys": (keys.mask, keys.seal)}
+    if session.scalar(_BORROWED, both):
         raise Refusal(ProblemType.CONFLICT, "a key of another participant was advertised")

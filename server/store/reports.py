@@ -108,12 +108,21 @@ class Reports:
         account = session.get(Account, identity)
         return 0.0 if account is None else account.epsilon
 
-    async def bodies(self, study: str, number: int, nbytes: int) -> AsyncIterator[bytes]:
-        """Yield the reports of `nbytes` to a round, joined, some at a time, in a fixed order."""
-        last, most = "", max(1, min(_BATCH, _MOST_BYTES // max(1, nbytes)))
-        while batch := await self._batch(study, number, last, most):
-            yield b"".join(body for _, body in batch)
+    async def bodies(self, study: str, number: int, nbytes: int, most: int) -> AsyncIterator[bytes]:
+        """Yield the reports of `nbytes` to a round, joined, up to `most` at a time, in order.
+
+        There are fewer of them where they take more than 4 MB.
+        """
+        most = max(1, min(most, _MOST_BYTES // max(1, nbytes)))
+        last, joined = "", bytearray()
+        while batch := await self._batch(study, number, last, min(_BATCH, most)):
+            joined += b"".join(body for _, body in batch)
             last = batch[-1][0]
+            if len(joined) + min(_BATCH, most) * nbytes > most * nbytes:
+                yield bytes(joined)
+                joined.clear()
+        if joined:
+            yield bytes(joined)
 
     @reading
     def _batch(

@@ -1,6 +1,7 @@
 """The command line lists its commands, and imports one only when it is called."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,21 @@ def test_an_unknown_command_is_told() -> None:
     told = CliRunner().invoke(app, ["tally"])
     assert told.exit_code == 2
     assert "tally" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["simulate", "ocms", "--data", "x", "--confidence", "0"], "within 0.01 and 0.999"),
+        (["simulate", "ocms", "--data", "x", "--clients", "x"], "3 or more"),
+        (["plan", "--users", "0"], "must be 1 or more"),
+        (["figures", "ldp", "--epsilon", "9"], "must be within 0.1 and 5"),  # of a list
+    ],
+)
+def test_a_number_out_of_its_range_is_told_with_the_range(command: list[str], why: str) -> None:
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 2
+    assert why in told.stderr
 
 
 def test_one_command_does_not_wait_for_anothers_imports() -> None:
@@ -60,3 +76,19 @@ def test_the_version_is_shown() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert told.exit_code == 0
     assert told.stdout.strip()[0].isdigit()
+
+
+def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    here = ["--database", f"sqlite:///{tmp_path}/keys.db"]
+    made = CliRunner().invoke(
+        app, ["keys", "create", "a name of some length", "--days", "9", *here]
+    )
+    (name,) = re.findall("key ([0-9a-f]{12}):", made.stderr)
+    assert CliRunner().invoke(app, ["keys", "revoke", name, *here]).exit_code == 0
+    for command in (["keys", "list"], ["audit"]):
+        shown = CliRunner().invoke(app, [*command, *here]).stdout
+        assert name in shown
+        assert "…" not in shown

@@ -207,7 +207,10 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
         (["--users", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
         (["--users", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
         (["--users", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "and 512, not 600"),
-        (["--users", 9, "--epsilon", 99, "--goal", "heavy"], "epsilon: Input should be less than"),
+        (
+            ["--users", 9, "--epsilon", 99, "--goal", "heavy"],
+            "epsilon: must be within 1e-06 and 32, not 99",
+        ),
         (
             ["--users", 9, "--epsilon", 1, "--domain", 9, "--data", "x.csv", "--delta", 0],
             "takes no --delta, --data",

@@ -67,7 +67,7 @@ def test_a_population_is_made_spent_and_told(url: str) -> None:
         (["--population", "nobody"], "no such population"),
         (["abc"], "no such study"),
         (["--population", "A B", "--create", "--epsilon", "1"], "pattern"),
-        (["--population", "phones", "--create", "--epsilon", "0"], "greater than 0"),
+        (["--population", "phones", "--create", "--epsilon", "0"], "above 0 and at most"),
     ],
 )
 def test_what_cannot_be_told_says_why(url: str, args: list[str], says: str) -> None:

@@ -82,8 +82,8 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
         (["--set", "delta=1e-6"], "--set takes name=value of a mechanism's own field"),
         (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
         (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
-        (["--goal", "l2", "--length", 5], "takes no --length, --goal"),
-        (["--epsilon", 0], "greater than or equal to 0.01"),
+        (["--goal", "l2"], "takes no --goal"),
+        (["--epsilon", 0], "epsilon: must be within 0.01 and 32, not 0"),
     ],
 )
 def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) -> None:
@@ -114,6 +114,26 @@ def test_a_length_bounds_strings_and_what_is_longer_is_told(words: Path) -> None
     assert 2000 < result["left_out"] < 4500  # of 20,000, a sixth
     assert 1000 < result["threshold"] < result["least_count"] < 10_000
     assert {one["item"] for one in result["heavy_hitters"]} <= {"first", "second", "third"}
+
+
+def test_an_alphabet_bounds_items(words: Path) -> None:
+    words.write_text(words.read_text() + "Capital,2000\n")
+    common = ["glps-hh", "--data", words, "--clients", 20_000, "--epsilon", 6, "--json", "-"]
+    result = found(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
+    assert result["question"]["domain"]["kind"] == "alphabet"
+    assert 1500 < result["left_out"] < 5000
+    assert result["heavy_hitters"][0]["item"] == "first"
+    result = found(simulate(*common, "--length", 6))
+    assert result["question"]["domain"] == {"kind": "utf8", "max_bytes": 6}
+    told = simulate("prefix-extension", "--data", words, "--alphabet", "abc")
+    assert "of strings of any characters, takes no --alphabet" in told.stderr
+
+
+def test_where_nothing_is_named_the_threshold_is_that_of_noise(words: Path) -> None:
+    told = simulate("bucket-hh", "--data", words, "--clients", 1000, "--epsilon", 1, "--json", "-")
+    result = found(told)
+    assert result["found"] == 0
+    assert 4 * 2.1 < result["threshold"] / 1000**0.5 < 4 * 2.4  # its deviation at epsilon 1 is 2.2
 
 
 def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:

@@ -88,6 +88,30 @@ def test_options_of_others_are_refused(
     assert why in told.stderr
 
 
+def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
+    common = ["ocms", "--data", words, "--clients", 4000, "--epsilon", 3, "--json", "-"]
+    told = json.loads(simulate(*common, "--alphabet", "firstw0123", "--length", 5).stdout)
+    assert told["domain"] == 11**5  # shorter ones are filled up
+    assert told["heavy_hitters"][0]["item"] == "first"
+    assert told["left_out"] > 1000
+    told = json.loads(simulate(*common, "--length", 3).stdout)
+    assert told["domain"] == 100
+    assert told["l2"] == pytest.approx(told["l2_theory"], rel=0.6)
+    assert 4000 * 0.6 < told["left_out"] < 4000
+    refused = simulate(*common, "--length", 1)
+    assert "has no item of 1 bytes at most: a dictionary must have 2" in refused.stderr
+    refused = simulate(*common, "--alphabet", "firstw", "--length", 9)
+    assert "the domain has 40,353,607 keys; 2 to 1,048,576 are possible" in refused.stderr
+
+
+def test_how_small_a_dictionary_is_counts_one_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("word,count\na,5\nb,6\n")
+    refused = simulate("ocms", "--data", path, "--clients", 100)
+    assert "domain must be more than m = 3, not 3" in refused.stderr
+    assert "(2 items, and nothing)" in refused.stderr
+
+
 def test_one_item_is_no_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("word,count\nonly,9\n")

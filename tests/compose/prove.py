@@ -181,6 +181,7 @@ def prove(compose: Compose, patience: int) -> None:
         number = kill_in_mid_round(compose, killed)
         await_the_end(compose, patience)
         check_sums(compose)
+        check_events(compose)
         check_survivor(compose, killed, survivor, number)
         check_stop(compose, killed)
     except BaseException:
@@ -246,6 +247,23 @@ def check_sums(compose: Compose) -> None:
         raise Unproved(f"{len(exact)} exact sums of {compose.rounds} rounds")
     if compose.ask("SELECT count(*) FROM cohorts WHERE phase <> 'summed'") != "0":
         raise Unproved("a cohort has no sum")
+
+
+def check_events(compose: Compose) -> None:
+    """Read what happened in the study, from its creation to its end, through the proxy."""
+    study = compose.ask("SELECT id FROM studies")
+    key = re.search(r"^BLINDTALLY_API_KEY=(.+)$", compose.env_file.read_text(), re.MULTILINE)
+    assert key is not None  # we wrote it
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{compose.port}/v1/studies/{study}/events",
+        headers={"Authorization": f"Bearer {key[1]}"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as stream:  # noqa: S310 - our own URL
+        kinds = re.findall(r"^event: (\S+)$", stream.read().decode(), re.MULTILINE)
+    closed = kinds.count("round-closed")
+    if kinds[:1] != ["study-created"] or kinds[-1] != "study-ended" or closed != compose.rounds:
+        raise Unproved(f"the event stream is not whole: {kinds}")
+    say(f"the event stream tells of {len(kinds)} events, from creation to end")
 
 
 def check_survivor(compose: Compose, killed: str, survivor: str, number: int) -> None:

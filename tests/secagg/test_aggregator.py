@@ -137,6 +137,7 @@ def test_nobody_is_handed_both_secrets_of_one_owner(group: Group, settled: Settl
         for owner, parcel in inbox.items():
             deal = group.deals[owner] if owner == LOST else group.uploads[owner].deal
             assert parcel in deal.parcels
+        assert Inbox.unpack(inbox.pack()) == inbox  # in the order in which holders take it
     assert settled.own == {slot: upload.deal.own for slot, upload in group.uploads.items()}
 
 
@@ -158,6 +159,16 @@ def test_a_deal_that_is_missing_is_a_callers_mistake(group: Group) -> None:
     with pytest.raises(ValueError, match=f"participant {LOST} dealt is missing"):
         aggregator.settle_deals(group.view, keys, seeds)
     aggregator.settle_deals(group.view, {LOST: group.deals[LOST]}, seeds)
+
+
+def test_a_parcel_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
+    """Else the parcels of all dealers between the two would go to holders of others."""
+    seeds = {slot: upload.deal for slot, upload in group.uploads.items()}
+    more, fewer = seeds[0], seeds[1]
+    seeds[0] = replace(more, parcels=(*more.parcels, fewer.parcels[0]))
+    seeds[1] = replace(fewer, parcels=fewer.parcels[1:])
+    with pytest.raises(ValueError, match="participant 0 did not deal a parcel to each"):
+        aggregator.settle_deals(group.view, {LOST: group.deals[LOST]}, seeds)
 
 
 # Reveals as they come
@@ -268,3 +279,13 @@ def test_a_share_that_is_held_back_is_a_fault(group: Group, settled: Settled) ->
     faulty(slot, match, lambda: check(group, settled, slot, replace(good, seed_shares=seeds)))
     silent = replace(good, key_shares={})
     faulty(slot, f"share of {LOST}", lambda: check(group, settled, slot, silent))
+
+
+def test_complaints_leave_no_parcels_behind_in_what_is_kept(group: Group, settled: Settled) -> None:
+    """Else one dealer of garbage makes what is kept of a cohort four times as large."""
+    slot = a_holder(group, 0)
+    shares = {o: s for o, s in group.reveals[slot].seed_shares.items() if o != 0}
+    complaint = replace(group.reveals[slot], seed_shares=shares, faulty=frozenset({0}))
+    before = vars(settled.inboxes[slot]).keys()
+    check(group, settled, slot, complaint)
+    assert vars(settled.inboxes[slot]).keys() == before == {"records"}

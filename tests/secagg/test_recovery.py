@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from secagg import recovery
+from secagg.deals import commit_seed
 from secagg.recovery import Given
 from secagg.shamir import recover
 from tests.secagg.conftest import Group
@@ -49,11 +50,12 @@ def test_all_shares_given_are_found_by_number(group: Group) -> None:
 
 
 @pytest.mark.parametrize("silent", [0, 1, 2])
-@pytest.mark.parametrize("block", [1, 4, 1_000])
+@pytest.mark.parametrize("block", [1, 4, 1_000])  # secrets
 def test_secrets_are_the_same_however_many_are_recovered_together(
     group: Group, silent: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_RECOVERED", block)
+    threshold = group.cohort.parameters.threshold
+    monkeypatch.setattr(recovery, "_RECOVERED", block * threshold)
     monkeypatch.setattr(recovery, "_SEARCHED", 2 * block)
     for slot in range(silent):  # whoever holds shares 1 to t differs from owner to owner then
         del group.reveals[slot]
@@ -70,6 +72,18 @@ def test_fewer_shares_than_a_threshold_are_no_secret(group: Group) -> None:
     group.reveals = dict(list(group.reveals.items())[: threshold - 2])
     given = given_of(group)
     assert all(given.secret(owner) is None for owner in group.view.sharers)
+
+
+def test_a_threshold_of_shares_is_a_secret(group: Group) -> None:
+    """Were it none, the shares would be corrected, and an honest dealer named for it."""
+    threshold, givers = group.cohort.parameters.threshold, (0, *group.view.holders(0))
+    some = [slot for slot in givers if slot in group.reveals][:threshold]
+    group.reveals = {slot: group.reveals[slot] for slot in some}
+    given = given_of(group)
+    secret = given.secret(0)
+    assert len(given.shares(0)) == threshold
+    assert secret is not None
+    assert commit_seed(secret) == group.uploads[0].deal.commitment
 
 
 def test_nothing_given_is_no_secret(group: Group) -> None:

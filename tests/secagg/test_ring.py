@@ -1,5 +1,6 @@
 """Lanes add, wrap, pack and refuse as integers modulo q would."""
 
+import re
 from typing import TypeAlias
 
 import numpy as np
@@ -63,6 +64,24 @@ def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
     with pytest.raises(ValueError, match="10 bytes expected"):
         ring.add_packed(total, bytes(9))
     assert integers(total) == [[1, 2], [3, 4]]
+
+
+@given(rings(), st.data())
+def test_what_is_checked_packed_is_refused_as_if_it_were_unpacked(
+    drawn: Drawn, data: st.DataObject
+) -> None:
+    ring, one, _ = drawn
+    packed = bytearray(ring.pack(ring.vector(one)))
+    place = data.draw(st.integers(0, len(packed) - 1))
+    packed[place] = data.draw(st.integers(0, 255))
+    packed = packed[: data.draw(st.sampled_from([len(packed), len(packed) - 1]))]
+    try:
+        ring.unpack(bytes(packed))
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            ring.check_packed(bytes(packed))
+    else:
+        ring.check_packed(bytes(packed))
 
 
 def test_an_unpacked_vector_may_be_written_to() -> None:

@@ -210,6 +210,21 @@ async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
     assert await served.read_sum(study) == sum_of(devices)
 
 
+async def test_what_a_server_takes_to_come_back_is_no_silence(
+    served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away again while leases are released: an hour, and nobody is heard."""
+    service = served.app.state.service
+
+    async def release_slowly(*_: object) -> None:
+        clock.advance(3600)
+
+    monkeypatch.setattr(type(service.store.leases), "release_others", release_slowly)
+    presence = service.orchestrator.presence
+    await presence.arrive()
+    assert presence.since == clock()
+
+
 async def test_time_without_a_database_costs_no_cohort_its_round(
     served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

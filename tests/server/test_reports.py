@@ -322,6 +322,27 @@ async def test_a_device_makes_no_second_report_of_one_study(served: Served) -> N
         await take_part(served, study, device, Policy(max_epsilon=100))
 
 
+@pytest.mark.parametrize(
+    ("rows", "most", "batches"),
+    [(8192, 100, [7]), (8192, 3, [3, 3, 1]), (2, 100, [7]), (2, 5, [4, 3]), (2, 1, [1] * 7)],
+)
+async def test_reports_are_joined_to_batches_of_any_size(
+    served: Served, monkeypatch: pytest.MonkeyPatch, rows: int, most: int, batches: list[int]
+) -> None:
+    monkeypatch.setattr("server.store.reports._BATCH", rows)
+    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
+    view = await served.open_round(study)
+    said = [report(view, number) for number in range(7)]
+    for one in said:
+        assert (await put(served, study, one)).status_code == 204
+    nbytes = len(said[0].body)
+    kept = served.app.state.service.store.reports.bodies(study, 1, nbytes, most)
+    found = [batch async for batch in kept]
+    assert [len(batch) // nbytes for batch in found] == batches
+    in_order = sorted(said, key=lambda one: one.identity.hex())
+    assert b"".join(found) == b"".join(one.body for one in in_order)
+
+
 class Arriving:
     """Reports of `most` bytes a batch, made when they are asked for."""
 
@@ -334,8 +355,9 @@ class Arriving:
         ]
         self.batches = batches
 
-    async def bodies(self, study: str, number: int, nbytes: int) -> AsyncIterator[bytes]:
+    async def bodies(self, study: str, number: int, nbytes: int, most: int) -> AsyncIterator[bytes]:
         """Yield the batches."""
+        assert most == 8192
         assert (study, number) == ("streams", 1)
         assert nbytes == self.made[0].shape[1]
         for batch in range(self.batches):

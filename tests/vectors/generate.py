@@ -12,6 +12,7 @@ from tests.vectors.cohorts import sums
 from tests.vectors.exact import Terms, parameters
 from tests.vectors.keys import keys, signatures
 from tests.vectors.messages import labels, messages
+from tests.vectors.plans import plans
 from tests.vectors.reference import some
 from tests.vectors.refusals import refusals
 
@@ -210,6 +211,7 @@ FILES = {
     "messages": messages,
     "sums": sums,
     "refusals": refusals,
+    "plans": plans,
 }
 
 

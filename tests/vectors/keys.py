@@ -116,6 +116,7 @@ def signatures() -> dict[str, Any]:
     """Return statements with their signatures, and what is no signature under them."""
     secret, label = some("identity"), some("label")
     said = [("shares", b"said"), ("vector", b""), ("survivors", ref.u32(0, 1, 4)), ("reveal", b"x")]
+    said += [("keys", some("mask") + some("seal")), ("enrolment", some("another"))]
     payload = b"said"
     statement = ref.statement("shares", label, 3, payload)
     signature = ref.sign(secret, statement)

@@ -13,7 +13,7 @@ from protocol.oracles import inner_product, kernel
 from protocol.oracles.bits import SubsetSelection
 from protocol.oracles.coded import Coded
 from protocol.oracles.counts import Counts, Values
-from protocol.oracles.hadamard import RecursiveHadamard
+from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.inner_product import OcmsGf
 from protocol.oracles.kernel import count_solutions
 from protocol.oracles.krr import RandomisedResponse
@@ -21,6 +21,7 @@ from protocol.oracles.limits import MOST_WHOLE
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.mixture import OcmsMixture
 from protocol.oracles.ocms import Ocms
+from protocol.oracles.optimal import squares
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.registry import ORACLES, oracle_of
 from tests.protocol.oracles.examples import name, small, usual
@@ -299,6 +300,52 @@ def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
     before, after = (OcmsGf(2.0, d, 8) for d in (2**18, 2**18 + 1))
     assert after.whole_ns(100_000) < 20 * before.whole_ns(100_000)
     assert OcmsGf(2.0, 2**20, 8).whole_ns(100_000) < 2e9
+
+
+@pytest.mark.parametrize("domain", [1000, 2**18 + 1, 2**20])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -> None:
+    """A batch has cells to make and to add: there are as many reports in it as make up for them."""
+    oracles: list[Oracle] = [
+        RandomisedResponse(epsilon, domain),
+        Hadamard(epsilon, domain),
+        OcmsGf.for_l2(epsilon, domain),
+        OcmsGf(epsilon, domain, 8),
+        Ocms.for_l2(epsilon, domain),
+        OcmsMixture.for_mse(epsilon, domain),
+    ]
+    for oracle in oracles:
+        assert oracle.batched_ns(2) == oracle.whole_ns(2)
+        for reports in (10**5, 10**6):
+            whole = oracle.whole_ns(reports)
+            assert oracle.batched_ns(reports) <= whole + max(33 * reports, 0.2 * whole)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "domain", "q", "bits"),
+    [(4.0, 200_000, 59, 24), (3.0, 2**20, 16, 24), (3.0, 200_000, 23, 23), (5.0, 100_000, 149, 29)],
+)
+def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
+    epsilon: float, domain: int, q: int, bits: int
+) -> None:
+    """By q = 53 the first would take 29 bits, and a million reports 19 s in the place of 0.6."""
+    oracle = OcmsGf.for_l2(epsilon, domain)
+    assert (oracle.q, oracle.bits) == (q, bits)
+    least = min(squares(epsilon, other, domain) for other in range(2, 300))
+    assert squares(epsilon, q, domain) <= 1.03 * least
+
+
+def test_what_is_transformed_batch_by_batch_is_counted_for_each() -> None:
+    oracle = OcmsGf(2.0, 2**18 + 1, 8)
+    assert not oracle.is_tabled
+    assert oracle.read_at_once == 2**20
+    assert oracle.batched_ns(3 * 2**20) == 3 * oracle.whole_ns(2**20)
+
+
+@pytest.mark.parametrize("name", ["count_preimages", "count_solutions", "count_hashed"])
+def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
+    """They could not while Python's lock is held: a server would answer nobody for seconds."""
+    assert getattr(kernel, name).targetoptions["nogil"]
 
 
 @pytest.mark.parametrize(

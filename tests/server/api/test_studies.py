@@ -183,6 +183,33 @@ async def test_a_document_of_another_media_type_is_refused(
 async def test_a_limit_outside_its_range_is_malformed(served: Served, limit: str) -> None:
     response = await served.client.get("/v1/studies", params={"limit": limit})
     assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.limit")
+    assert response.json()["errors"][0]["fault"].endswith("within 1 and 100")
+
+
+async def test_a_fault_names_both_ends_of_what_is_allowed(served: Served) -> None:
+    faulty = study_request(rounds=0, timeouts={"masking": 1e9})
+    faulty["terms"]["dropout"] = 2
+    faulty["question"] = {
+        "mechanism": "ocms", "threshold": 0, "contribution": 1, "epsilon": 99, "most": 0,
+        "domain": {"kind": "alphabet", "characters": "a", "length": 0},
+    }  # fmt: skip
+    response = await served.client.post("/v1/studies", json=faulty)
+    assert {error["at"]: error["fault"] for error in response.json()["errors"]} == {
+        "body.question.ocms.threshold": "must be within 1 and 1,000,000,000,000, not 0",
+        "body.question.ocms.epsilon": "must be within 1e-06 and 32, not 99",
+        "body.question.ocms.most": "must be above 0 and at most 1, not 0",
+        "body.question.ocms.domain.alphabet.characters": "must have 2 to 4,096 characters",
+        "body.question.ocms.domain.alphabet.length": "must be within 1 and 256, not 0",
+        "body.terms.dropout": "must be at least 0 and below 1, not 2",
+        "body.rounds": "must be within 1 and 10,000, not 0",
+        "body.timeouts.masking": "must be above 0 and at most 604,800, not 1,000,000,000",
+    }  # fmt: skip
+    budget = {"budget": {"epsilon": 0, "delta": 1}}  # of another path, by the same words
+    response = await served.client.put("/v1/populations/phones", json=budget)
+    assert {error["at"]: error["fault"] for error in response.json()["errors"]} == {
+        "body.budget.delta": "must be at least 1e-11 and below 1, not 1",
+        "body.budget.epsilon": "must be above 0 and at most 100, not 0",
+    }
 
 
 async def test_half_a_character_is_refused_before_it_is_kept(served: Served) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.round import Phase
 from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.parcels import Parcel
 from tests.server.conftest import Serve
@@ -143,6 +144,27 @@ async def test_a_body_that_cannot_be_is_malformed_and_costs_its_sender_nothing(
         assert response.json()["errors"] == [{"at": "body", "fault": detail}]
     await device.say(kind, body)
     await party.go(*STEPS[step + 1 :])
+    await party.end()
+
+
+async def test_a_late_body_is_judged_by_the_phase_that_is_and_not_by_the_last_look(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between a phase's end and the next look, on a server that did not close it."""
+    device = await party.go_but_one("share", "mask")
+    body = await device.compute_vector()
+    await party.served.pass_phase(party.study)
+    orchestrator = party.served.app.state.service.orchestrator
+    monkeypatch.setattr(orchestrator, "seen", lambda _cohort: Phase.MASKING)
+    bad = bytearray(body)
+    bad[-1] ^= 1  # of the signature
+    for late in (body, bytes(bad)):
+        refused(await device.put("vector", late), 409, "wrong-phase")
+    one = party.devices[0]
+    assert (await one.put("vector", one.vector_body)).status_code == 204
+    monkeypatch.undo()
+    party.counted = party.devices = party.devices[:-1]
+    await party.go("confirm", "reveal")
     await party.end()
 
 

@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from tests.server.simulation.loop import Loop, Moment, Strike
-from tests.server.simulation.member import Lost
+from tests.server.simulation.member import Lost, NotYet
 from tests.server.simulation.worker import Unanswered, simulated
 from tests.server.simulation.world import Score, Shape, World
 
@@ -77,7 +77,8 @@ class Repeat(Operation):
             seat, kind, body = spoken[self.which % len(spoken)]
             await seat.send(kind, body)
         elif member.seat is not None and member.seat.seat is not None:
-            await member.seat.apply_for(None)
+            with suppress(NotYet):  # the database is away
+                await member.seat.apply_for(None)
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,31 @@ def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
     assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
 
 
+@dataclass(frozen=True)
+class ExpectForgotten(Operation):
+    """Cohorts are over, and nothing is left of what was said in them."""
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        store = next(one for one in world.workers if one.is_up).app.state.service.store
+        assert world.published
+        assert not await store.cohorts.over()
+
+
+def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres: Shelf) -> None:
+    happening = [StrikeHolder("forget"), *[Everybody()] * 5]
+    happening += [Advance(2), Advance(16), ExpectForgotten()]  # the other sees the lease, then ends
+    play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
+
+
+def test_what_a_server_that_stood_still_was_to_forget_is_forgotten_when_it_goes_on(
+    sqlite: Shelf,
+) -> None:
+    happening = [StrikeHolder("forget", 29), *[Everybody()] * 5, Advance(30), ExpectForgotten()]
+    for seed in range(5):  # in which order its transactions come
+        play(sqlite.empty(), Shape(rounds=1), seed, happening)
+
+
 def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
     postgres: Shelf,
 ) -> None:

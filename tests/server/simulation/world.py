@@ -33,6 +33,7 @@ from tests.server.simulation.worker import Unanswered, Worker, host
 _TURN = 0.5  # seconds in which all devices take a step
 _TURNS = 5  # that devices have once trouble is over
 _LONGEST = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
+_LEASE = 16.0  # longer than one lasts whose holder died
 _JUMP = 31.0  # longer than a phase lasts
 _ORDER = list(Phase)
 _FIGURES = ("acknowledged", "included", "summed", "failed", "kills", "claims", "taken_over")
@@ -324,6 +325,7 @@ class World:
         assert kept.arrays.keys() == tally.arrays.keys(), state
         for name, array in tally.arrays.items():
             assert np.array_equal(kept.arrays[name], array), "a round's answer is not in once"
+        self.loop.advance(_LEASE)
         await self.loop.rest()
         assert not await store.cohorts.over(), "messages of a cohort that is over are kept"
 

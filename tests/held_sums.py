@@ -1,0 +1,42 @@
+"""`blindtally`, with sums that are held up: where a test wants to kill it.
+
+    python -m tests.held_sums FOLDER serve ...
+
+A cohort's sum waits while there is a file `COHORT before` in the folder, before anything is
+read for it, or `COHORT after`, when it is made and not yet published. Who waits says so: `held`.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+from blindtally.cli import app
+from server import worker
+from server.decoding import Summed, unmask_cohort
+from server.store.messages import Messages
+
+_LOOK = 0.01  # seconds
+
+
+def main(folder: Path) -> None:
+    """Run `blindtally` with the rest of the arguments."""
+
+    async def wait(cohort: int, moment: str) -> None:
+        hold = folder / f"{cohort} {moment}"
+        while hold.exists():
+            (folder / "held").touch()
+            await asyncio.sleep(_LOOK)
+
+    async def unmask(messages: Messages, cohort: int) -> Summed:
+        await wait(cohort, "before")
+        found = await unmask_cohort(messages, cohort)
+        await wait(cohort, "after")
+        return found
+
+    with patch.object(worker, "unmask_cohort", unmask):
+        app(prog_name="blindtally")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv.pop(1)))

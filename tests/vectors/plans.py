@@ -1,0 +1,90 @@
+"""What is derived and heard before any key is made: plans, scopes, lists of bytes, reports."""
+
+import json
+from typing import Any
+
+from tests.vectors import reference as ref
+from tests.vectors.reference import some, u32
+
+_SEED = "f5b165224a58b791df6af1d8303e61cdc4bb86c3d1c427103c344c4189eb2f1e"
+
+
+def _plan(**changes: Any) -> dict[str, Any]:
+    """Return a plan as the service writes it, but for `changes`."""
+    terms = {"cohort_size": 100, "minimum": 50, "cohorts": 1, "corrupt": 0.15, "dropout": 0.2}
+    terms |= {"sigma": 40, "eta": 30, "mode": "active", "registrar": None}
+    question = {"mechanism": "adaptive-iblt", "threshold": 20.0, "contribution": 3}
+    question |= {"domain": {"kind": "utf8", "max_bytes": 12}, "confidence": 0.5, "words": 2000}
+    question |= {"table": "default", "hash_bits": 7, "rule": "steady"}
+    plan = {"mechanism": "adaptive-iblt", "question": question, "study": "study", "round": 1}
+    plan |= {"rounds": 3, "terms": terms, "seed": _SEED, "t": 1.4634146341463414, "cells": 270}
+    return plan | {"terms": terms | changes.pop("terms", {})} | changes
+
+
+def plans() -> dict[str, Any]:
+    """Return plans with their digests, scopes, what is heard, and reports; and bytes of none."""
+    cases = [
+        ("of a first round", _plan()),
+        ("of another round", _plan(round=2)),
+        ("floats of all forms, and letters beyond ASCII", _plan(study="étude ☂", t=1e15)),
+        ("a tiny rate, and a registrar", _plan(terms={"dropout": 1e-5, "registrar": "ab" * 32})),
+    ]
+    studies = ("study", "étude ☂", "every study that asks for reports")
+    slots = (0, 2, 2**31, 2**32 - 1)
+    return {
+        "plans": [
+            {"comment": why, "plan": plan, "digest": _digest(plan).hex()} for why, plan in cases
+        ],
+        "scopes": [{"study": study, "scope": _scope(study).hex()} for study in studies],
+        "possessions": [
+            {
+                "credential": some("credential").hex(),
+                "said": (b"blindtally device v1\0" + ref.digest(some("credential"))).hex(),
+            }
+        ],
+        "heard": [_heard(kind, size, slots) for kind, size in _SIZES.items()],
+        "reports": [_report(enrolment) for enrolment in (b"", some("enrolment", 64))],
+        "no_heard": [
+            {"comment": f"{kind}, {why}", "kind": kind, "packed": body.hex()}
+            for kind, size in _SIZES.items()
+            for why, body in (
+                ("a byte short", (u32(0) + some(kind, size))[:-1]),
+                ("a byte long", u32(0) + some(kind, size + 1)),
+                ("a slot twice", 2 * (u32(3) + some(kind, size))),
+                ("slots that fall", u32(2**31) + bytes(size) + u32(2) + bytes(size)),
+            )
+        ],
+    }
+
+
+_SIZES = {"sharers": 64, "confirmations": 64, "parcels": 81}
+
+
+def _digest(plan: dict[str, Any]) -> bytes:
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
+    return ref.digest(b"blindtally plan v1\0", text.encode())
+
+
+def _scope(study: str) -> bytes:
+    return ref.digest(b"blindtally study v1\0", study.encode())
+
+
+def _heard(kind: str, size: int, slots: tuple[int, ...]) -> dict[str, Any]:
+    said = {slot: some(f"{kind} {slot}", size) for slot in slots}
+    return {
+        "kind": kind,
+        "said": {str(slot): body.hex() for slot, body in said.items()},
+        "packed": b"".join(u32(slot) + body for slot, body in said.items()).hex(),
+    }
+
+
+def _report(enrolment: bytes) -> dict[str, str]:
+    secret, digest, body = some("identity"), _digest(_plan()), some("report", 9)
+    signature = ref.sign(secret, ref.statement("report", digest, 0, body))
+    return {
+        "secret": secret.hex(),
+        "digest": digest.hex(),
+        "report": body.hex(),
+        "enrolment": enrolment.hex(),
+        "packed": (digest + body + signature + enrolment).hex(),
+    }
