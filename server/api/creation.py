@@ -57,12 +57,12 @@ async def whole(request: Request, service: Served) -> None:
     if not await request.body():
         return  # the framework says that it is missing
     document = await request.json()  # it can be read: what is no JSON does not come here
-    faults = await faults_in(document, limits_of(service.settings))
+    faults = await all_faults(document, limits_of(service.settings))
     if faults:
         raise malformed_all(faults, 422)
 
 
-async def faults_in(document: object, limits: Limits) -> list[Fault]:
+async def all_faults(document: object, limits: Limits) -> list[Fault]:
     """Return every fault of what should be a StudyRequest, but those of a sound one's plan."""
     try:
         StudyRequest.model_validate(document)

@@ -23,7 +23,7 @@ from protocol.mechanisms.local import LocalPlan
 from protocol.messages import ProblemType, StudyRequest
 from secagg.parameters import parameters
 from server.api import studies as api
-from server.api.creation import faults_in, limits_of
+from server.api.creation import all_faults, limits_of
 from server.api.rights import Caller, needs
 from server.pages.guarding import Page, form_of
 from server.pages.history import Load
@@ -70,7 +70,7 @@ async def create(request: Request, service: Served, caller: Caller) -> Response:
         asked = StudyRequest.model_validate(document)
         made = await api.create(asked, Response(), service, caller, key or None)
     except ValidationError:
-        faults = await faults_in(document, limits_of(service.settings))
+        faults = await all_faults(document, limits_of(service.settings))
         return _form(request, kind, form, faults)
     except Refusal as refusal:
         if refusal.kind in (ProblemType.UNAVAILABLE, ProblemType.INTERNAL):

@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
-from protocol.faults import worded
 from protocol.messages import ProblemType
 from server.database import UNAVAILABLE
 from server.doorkeeper import WAIT, is_page
@@ -48,7 +47,7 @@ class Page(APIRoute):
             except Refusal as refusal:
                 return failed(request, refusal)
             except RequestValidationError as error:
-                faults = [fault_at(one["loc"], worded(one, {})) for one in error.errors()]
+                faults = [fault_at(one["loc"], one["msg"]) for one in error.errors()]
                 return failed(request, malformed_all(faults))
             except HTTPException as error:
                 kind = ProblemType.TOO_SLOW if error.status_code == 408 else ProblemType.TOO_LARGE
