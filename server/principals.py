@@ -26,7 +26,9 @@ class Principal:
     identity: str | None = None
 
     def __str__(self) -> str:
-        return f"device {self.name}" if self.identity else f"key {self.name}"
+        if self.identity:
+            return f"device {self.name}"
+        return self.name if self == ANYBODY else f"key {self.name}"
 
 
 ANYBODY: Final = Principal("anybody", frozenset(Right))  # of a service that is open
