@@ -54,7 +54,7 @@ from secagg.aggregator import (
 )
 from secagg.cohort import Cohort, Entry, View
 from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
-from secagg.keys import Identity
+from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
@@ -84,6 +84,7 @@ class Bench:
     shared: dict[int, Shared] = field(default_factory=dict)
     masked: dict[int, Masked] = field(default_factory=dict)
     sums: dict[int, Vector] = field(default_factory=dict)  # of masked vectors, by slot modulo 10
+    deal_bytes: int = 0
     upload_bytes: int = 0
     reveal_bytes: int = 0
 
@@ -157,7 +158,7 @@ class Bench:
                     upload = Upload.unpack(body, self.ring.nbytes)
                     check_upload(view, slot, upload)
                     self.ring.add_packed(self.sums[slot % 10], upload.vector)
-                self.upload_bytes = len(body) + len(self.deals[slot].pack())
+                self.upload_bytes, self.deal_bytes = len(body), len(self.deals[slot].pack())
                 self.seeds[slot] = upload.deal
 
     def _server_rows(self, view: View, share: float) -> Iterator[Row]:
@@ -253,9 +254,10 @@ class Bench:
         more = reference + 1e3 * (self.floors["hash"] + 3 * p.holders * self.floors["envelope"])
         name = f"client: all, {self.name}, beside {3 * p.holders} envelopes too"
         rows.append(Row(name, total, "ms", more, total / more))
-        upload = self.upload_bytes + self.reveal_bytes + 64  # and the confirmation
-        packed = self.ring.nbytes
+        packed, upload = self.ring.nbytes, self.upload_bytes
         rows.append(Row(f"client: upload, {self.name}", upload, "B", packed, upload / packed))
+        every = upload + self.deal_bytes + self.reveal_bytes + SIGNATURE_BYTES  # to confirm
+        rows.append(Row(f"client: all messages, {self.name}", every, "B", packed, every / packed))
         return rows
 
 
