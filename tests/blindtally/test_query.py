@@ -63,10 +63,10 @@ def test_everything_can_be_asked_at_once(at: list[str]) -> None:
     found = json.loads(text)
     assert 25 <= found["quantiles"][0]["value"] <= 31
     assert [one["value"] for one in found["ranks"]] == [
-        pytest.approx(4 / 12),
-        pytest.approx(7 / 12),
+        pytest.approx(4 / 12, abs=0.1),  # the noise of one cell moves them by less
+        pytest.approx(7 / 12, abs=0.1),
     ]
-    assert found["ranges"][0]["value"] == pytest.approx(3 / 12)
+    assert found["ranges"][0]["value"] == pytest.approx(3 / 12, abs=0.1)
     assert [one["at"] for one in found["cdf"]] == [0, 32, 64]
 
 

@@ -28,7 +28,7 @@ async def listening(app: FastAPI, **changes: Any) -> AsyncIterator[Talk]:
     bounds = Bounds(
         **{"head_seconds": 30, "body_seconds": 30, "head_bytes": 4096, "fields": 20, **changes}
     )  # type: ignore[arg-type]
-    config = uvicorn.Config(app, ws="none", log_level="critical", timeout_keep_alive=30)
+    config = uvicorn.Config(app, ws="none", log_config=None, timeout_keep_alive=30)
     state, loop = ServerState(), asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: BoundedProtocol(bounds=bounds, config=config, server_state=state, app_state={}),
