@@ -4,7 +4,7 @@ The cookie is the key itself: the server keeps no sessions, and a key that is re
 browsers as well. It ends with the browser, or by logging out.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
@@ -45,10 +45,7 @@ async def enter(request: Request, service: Served) -> Response:
     origin = f"address {address(request.scope)}"
     await service.store.access.note(str(principal), "log in", origin)
     response = RedirectResponse(wanted or "/", 303, HEADERS)
-    is_secure = request.url.scheme == "https"
-    response.set_cookie(
-        COOKIE, secret, path="/", secure=is_secure, httponly=True, samesite="strict"
-    )
+    response.set_cookie(COOKIE, secret, **_kept(request))
     return response
 
 
@@ -57,9 +54,14 @@ async def leave(request: Request, service: Served, caller: Caller) -> Response:
     """Have the browser forget the key."""
     await service.store.access.note(str(caller), "log out", f"address {address(request.scope)}")
     response = RedirectResponse("/login", 303, HEADERS)
-    is_secure = request.url.scheme == "https"
-    response.delete_cookie(COOKIE, path="/", secure=is_secure, httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, **_kept(request))
     return response
+
+
+def _kept(request: Request) -> dict[str, Any]:
+    """Return how a browser keeps the cookie; it forgets one that is kept in the same way only."""
+    is_secure = request.url.scheme == "https"
+    return {"path": "/", "secure": is_secure, "httponly": True, "samesite": "strict"}
 
 
 def _inside(wanted: str) -> str:

@@ -54,10 +54,10 @@ async def show(request: Request, service: Served, before: Before = None) -> Resp
 
 async def _waiting(service: Service) -> list[dict[str, Any]]:
     """Return how many cohorts wait in each phase, and how many devices were heard there."""
-    look = await service.store.cohorts.look()
-    cohorts = Counter(due.waiting.phase for due in look.due)
+    found = await service.store.cohorts.waiting()
+    cohorts = Counter(due.waiting.phase for due in found)
     heard: Counter[str] = Counter()
-    for due in look.due:
+    for due in found:
         heard[due.waiting.phase] += due.waiting.heard
     return [
         {"phase": phase, "cohorts": count, "heard": heard[phase]}

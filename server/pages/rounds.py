@@ -7,7 +7,6 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from protocol.events import EventKind
 from protocol.mechanism import Terms
 from protocol.mechanisms import REPORTING
 from protocol.messages import CohortView, RoundView
@@ -17,7 +16,7 @@ from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from server.api.parts import RoundNumber, StudyId
 from server.api.rights import needs
 from server.pages.guarding import Page
-from server.pages.parts import Past
+from server.pages.parts import Recalled, follow
 from server.pages.view import view
 from server.principals import Right
 from server.service import Served
@@ -81,12 +80,12 @@ class Card:
 
 @router.get("/studies/{study}/rounds/{number}", dependencies=[needs(Right.READ)])
 async def show(
-    study: StudyId, number: RoundNumber, request: Request, service: Served, histories: Past
+    study: StudyId, number: RoundNumber, request: Request, service: Served, histories: Recalled
 ) -> Response:
     """Show one round of a study."""
+    followed = await follow(service.store, study)
     found = await service.store.studies.show(study)
     shown = await service.store.rounds.show(study, number)
-    last = await service.store.events.last((study,))
     now = await service.store.overview.now()
     load = (await histories.loads(study, [number]))[number]
     return view(
@@ -97,9 +96,8 @@ async def show(
         round=shown,
         load=load,
         cards=[_card(cohort, shown, load.nbytes, now) for cohort in shown.cohorts],
-        kinds=" ".join(EventKind),
-        last_event=last.get(study, 0),
         is_reporting=shown.plan.mechanism in REPORTING,
+        **followed,
     )
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.events import EventKind
 from protocol.mechanisms import REPORTING
 from protocol.messages import HeavyHitterPage, ProblemType, StudyView
 from protocol.privacy.loss import LEAST_DELTA
@@ -19,7 +18,7 @@ from server.pages import charts
 from server.pages.answers import curve, table
 from server.pages.guarding import Page
 from server.pages.history import Histories, Load
-from server.pages.parts import MOST_ROUNDS, Past, cost
+from server.pages.parts import MOST_ROUNDS, Recalled, cost, follow
 from server.pages.promise import promise
 from server.pages.view import HEADERS, view
 from server.principals import Right
@@ -29,7 +28,6 @@ from server.store.progress import Step
 
 router = APIRouter(route_class=Page, include_in_schema=False)
 _A_PAGE = 50
-_KINDS = " ".join(EventKind)
 Search = Annotated[str, Query(alias="q", max_length=200)]
 
 
@@ -49,19 +47,18 @@ async def every(
 
 @router.get("/studies/{study}", dependencies=[needs(Right.READ)])
 async def show(
-    study: StudyId, request: Request, service: Served, histories: Past, search: Search = ""
+    study: StudyId, request: Request, service: Served, histories: Recalled, search: Search = ""
 ) -> Response:
     """Show one study: its answer, its rounds, and what the server could see."""
+    followed = await follow(service.store, study)
     found = await service.store.studies.show(study)
-    last = await service.store.events.last((study,))  # first: what happens later is told
     context = await _context(service, histories, found, search)
     return view(
         request,
         "study.html",
         study=found,
         search=search,
-        kinds=_KINDS,
-        last_event=last.get(study, 0),
+        **followed,
         **context,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from protocol.messages import RoundState
@@ -86,16 +86,7 @@ class Overview:
             .where(HeavyHitter.study.in_(studies))
             .group_by(HeavyHitter.study)
         )
-        latest = (
-            select(Round.study, func.max(Round.number).label("number"))
-            .where(Round.study.in_(studies), over)
-            .group_by(Round.study)
-            .subquery()
-        )
-        last = select(Round.study, Round.number, Round.state, Round.closed).join(
-            latest, (Round.study == latest.c.study) & (Round.number == latest.c.number)
-        )
-        lasts = {row.study: row for row in session.execute(last)}
+        lasts = _closed_last(session, studies)
         enrolling = dict(session.execute(seated).all())
         found = dict(session.execute(heavy).all())
         known = {}
@@ -150,3 +141,19 @@ class Overview:
             .limit(most)
         )
         return tuple(Step(*row) for row in reversed(session.execute(query).all()))
+
+
+def _closed_last(
+    session: Session, studies: Collection[str]
+) -> dict[str, Row[str, int, str, datetime | None]]:
+    """Return the number, state and time of the round of each study that closed last, if any."""
+    latest = (
+        select(Round.study, func.max(Round.number).label("number"))
+        .where(Round.study.in_(studies), Round.state != "running")
+        .group_by(Round.study)
+        .subquery()
+    )
+    query = select(Round.study, Round.number, Round.state, Round.closed).join(
+        latest, (Round.study == latest.c.study) & (Round.number == latest.c.number)
+    )
+    return {row.study: row for row in session.execute(query)}

@@ -146,6 +146,20 @@ def study_request(**changes: Any) -> dict[str, Any]:
     return request | changes
 
 
+def histogram_request(high: float = 1) -> dict[str, Any]:
+    """Return what of a request asks 20 to 40 devices for numbers from 0 to `high`, under noise."""
+    question = {
+        "mechanism": "hierarchical-histogram",
+        "threshold": 1,
+        "domain": {"kind": "interval", "low": 0, "high": high, "alpha": 2, "length": 3},
+        "words": 200,
+        "epsilon": 1,
+        "delta": 1e-6,
+    }
+    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
+    return {"question": question, "terms": terms}
+
+
 STEPS = ("share", "mask", "confirm", "reveal")
 
 

@@ -6,7 +6,7 @@ from random import SystemRandom
 from protocol.credentials import digest, make
 from server.principals import Right
 from tests.server.conftest import Serve
-from tests.server.harness import Served, play, study_request
+from tests.server.harness import Served, histogram_request, play
 
 
 async def page_of(served: Served) -> str:
@@ -59,16 +59,7 @@ async def test_ledgers_say_what_is_left(served: Served) -> None:
     budget = {"budget": {"epsilon": 2, "delta": 1e-6}}
     await served.client.put("/v1/populations/phones", json=budget)
     assert "No study of it has begun." in await page_of(served)
-    question = {
-        "mechanism": "hierarchical-histogram",
-        "threshold": 1,
-        "domain": {"kind": "interval", "low": 0, "high": 1, "alpha": 2, "length": 3},
-        "words": 200,
-        "epsilon": 1,
-        "delta": 1e-6,
-    }
-    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
-    study = await served.create(question=question, terms=terms, population="phones")
+    study = await served.create(**histogram_request(), population="phones")
     page = await page_of(served)
     assert f'<a href="/studies/{study}">' in page
     assert "left of 2 at δ 1e-6, for the public (add-remove)" in page

@@ -18,7 +18,7 @@ from server.pages.history import Past
 from server.pages.view import POLICY
 from server.schema import HeavyHitter, StudyTally
 from tests.server.conftest import Serve
-from tests.server.harness import Served, play, study_request
+from tests.server.harness import Served, histogram_request, play, study_request
 
 HERE = {"Origin": "http://test"}
 HOSTILE = (
@@ -270,16 +270,7 @@ async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served
 
 
 async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served) -> None:
-    question = {
-        "mechanism": "hierarchical-histogram",
-        "threshold": 1,
-        "domain": {"kind": "interval", "low": 0, "high": 1, "alpha": 2, "length": 3},
-        "words": 200,
-        "epsilon": 1,
-        "delta": 1e-6,
-    }
-    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
-    study = await served.create(question=question, terms=terms)
+    study = await served.create(**histogram_request())
     page = await page_of(served, f"/studies/{study}")
     assert "ε 1, δ 1e-6" in page
     assert "Epsilon by who looks, at δ 1e-6, if all rounds are run" in page
@@ -290,16 +281,7 @@ async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served)
 
 
 async def test_the_curve_of_what_counts_prefixes_is_what_the_api_says(served: Served) -> None:
-    question = {
-        "mechanism": "hierarchical-histogram",
-        "threshold": 1,
-        "domain": {"kind": "interval", "low": 0, "high": 8, "alpha": 2, "length": 3},
-        "words": 200,
-        "epsilon": 1,
-        "delta": 1e-6,
-    }
-    terms = study_request()["terms"] | {"cohort_size": 40, "minimum": 20}
-    study = await served.create(question=question, terms=terms)
+    study = await served.create(**histogram_request(high=8))
     assert "Distribution" not in await page_of(served, f"/studies/{study}")
     counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
     arrays = {COUNTS: counts[1:], NOISE: np.ones(1), COINS: np.ones(1)}
