@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from tests.server.simulation.operations import (
     Advance,
+    AtOnce,
     Everybody,
+    Freeze,
     Operation,
+    Start,
     Stop,
     StrikeHolder,
     histories,
@@ -126,6 +129,12 @@ def test_what_a_server_that_stood_still_was_to_forget_is_forgotten_when_it_goes_
     happening = [StrikeHolder("forget", 29), *[Everybody()] * 5, Advance(30), ExpectForgotten()]
     for seed in range(5):  # in which order its transactions come
         play(sqlite.empty(), Shape(rounds=1), seed, happening)
+
+
+def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: Shelf) -> None:
+    happening = [Everybody(), AtOnce((Start(0), Freeze(0, 29))), *[Everybody()] * 4]
+    score = play(sqlite.empty(), Shape(rounds=1), 1, happening)
+    assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
 
 def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(

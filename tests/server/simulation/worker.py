@@ -141,6 +141,9 @@ class Worker:
             await asyncio.wait(self._asked)
         self._stopping.set()
         await self.loop.rest()
+        while self.is_up and not self.is_awake:  # it was frozen amid that: it goes on, and ends
+            self.process.frozen = 0.0
+            await self.loop.rest()
         assert self._serving is None or self.process.is_dead or self._serving.done()
         self.kill()
 
