@@ -68,6 +68,7 @@ _READERS = 6  # threads; they wait for the database, not for the processor
 _WRITERS = 10  # threads for PostgreSQL, whose writers wait for one another's commits
 _TRIES = 5  # at a transaction that others make PostgreSQL take back
 _TAKEN_BACK = ("40001", "40P01")  # serialization_failure, deadlock_detected
+_DISK_FULL = "53100"  # disk_full
 _READ_ONLY = "25006"  # read_only_sql_transaction: a standby that is not the primary yet
 _GONE_SECONDS = {  # after which a silent server counts as gone, so that no thread waits for good
     "keepalives_idle": 10,
@@ -105,7 +106,8 @@ def parse_url(text: str) -> URL:
 class Database:
     """One database, the two ways to use it, `read` and `write`, and its clock.
 
-    Tests put a clock of theirs in the place of the database's: `clock`.
+    `is_full`: a write was refused for lack of room on the disk, and none of that size was taken
+    since (`server/store/room.py`). Tests put a clock of theirs in the place of the database's.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Database:
         self.url = parse_url(url)
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.is_full = False
         self._clock = clock
         if clock is None and self.is_sqlite:
             self._clock = _system_clock
@@ -205,6 +208,7 @@ class Database:
             try:
                 yield
             except (SQLAlchemyError, BusyError) as error:
+                self.is_full = self.is_full or _has_no_room(error)
                 self.metrics.database_errors.labels(type(error).__name__).inc()
                 raise
 
@@ -278,6 +282,11 @@ def _state(error: Exception) -> str:
 
 def _is_taken_back(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and _state(error) in _TAKEN_BACK
+
+
+def _has_no_room(error: Exception) -> bool:
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or _state(error) == _DISK_FULL
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -22,10 +22,13 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", responses=problems())
 async def ready(service: Served) -> dict[str, str]:
-    """Answer ok if the database is within reach and has this program's schema."""
+    """Answer ok if the database is within reach, has room, and has this program's schema."""
     found = await service.store.database.read(lambda s: migrations.revision(s.connection()))
     if found != migrations.head():
         detail = f"the database has schema {found}; {migrations.head()} is needed"
+        raise Refusal(ProblemType.UNAVAILABLE, detail)
+    if not await service.store.room.is_there():
+        detail = "the database's disk is full: make room, and the service goes on by itself"
         raise Refusal(ProblemType.UNAVAILABLE, detail)
     return {"status": "ok"}
 

@@ -22,6 +22,7 @@ from server.store.populations import Populations
 from server.store.processes import Processes
 from server.store.progress import Overview
 from server.store.reports import Reports
+from server.store.room import Room
 from server.store.rounds import Rounds
 from server.store.studies import Studies
 
@@ -44,6 +45,7 @@ class Store:
     processes: Processes
     events: Events
     overview: Overview
+    room: Room
 
 
 def open_store(database: Database, rng: Random) -> Store:
@@ -63,4 +65,5 @@ def open_store(database: Database, rng: Random) -> Store:
         Processes(database),
         Events(database),
         Overview(database),
+        Room(database),
     )

@@ -194,6 +194,16 @@ async def test_a_full_disk_is_an_unavailable_database_and_passes(sqlite: Databas
     assert await sqlite.read(run("SELECT count(*) FROM t")) == 1
 
 
+async def test_a_database_notices_that_its_disk_is_full_and_nothing_else(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    for state, is_full in (("57P03", False), ("53300", False), ("53100", True)):
+        raising = f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$"
+        with pytest.raises(UNAVAILABLE):
+            await database.write(run(raising))
+        assert database.is_full is is_full
+    await database.close()
+
+
 async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: str) -> None:
     """PostgreSQL tells when a statement came, so that a wait for a lock makes nobody late."""
     database = Database(postgres_url)

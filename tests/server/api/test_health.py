@@ -3,10 +3,13 @@
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, func, select, text
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from protocol.messages import PROBLEM
+from server.database import UNAVAILABLE
+from server.schema import IdempotencyKey
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 
@@ -61,3 +64,29 @@ async def test_a_service_without_its_database_is_alive_but_not_ready(
             assert response.headers["retry-after"]
             assert "refused" not in response.text
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+
+
+async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_is_room(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as served:
+        store = served.app.state.service.store
+        pages = await store.database.read(lambda s: s.scalar(text("PRAGMA page_count")))
+
+        def fill(connection: Connection) -> None:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+        event.listen(store.database.engine, "begin", fill)
+        assert (await served.client.get("/readyz")).status_code == 200  # nobody was refused yet
+        large = text("INSERT INTO events VALUES ('x', 1, 'x', 'x', zeroblob(1000000))")
+        with pytest.raises(UNAVAILABLE):
+            await store.database.write(lambda session: session.execute(large))
+        response = await served.client.get("/readyz")
+        assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+        assert "full" in response.json()["detail"]
+        assert (await served.client.get("/healthz")).status_code == 200
+        pages += 100  # enough for the megabyte that is tried
+        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+        assert (await served.client.get("/readyz")).status_code == 200
+        left = select(func.count()).select_from(IdempotencyKey)
+        assert await store.database.read(lambda s: s.scalar(left)) == 0
