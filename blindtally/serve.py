@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from blindtally.predictions import predict
 from protocol.faults import faults_of
 from server import logs, migrations, traces
 from server.app import create_app
@@ -110,7 +111,7 @@ def serve(
     logs.configure(as_json=log == "json", level=log_level)
     _check_access(settings, has_keys=_prepare(settings))
     provider = _traces()
-    app = create_app(settings, None, SystemRandom(), provider)
+    app = create_app(settings, None, SystemRandom(), provider, predict)
     config = _config(app, settings)
     listener = _listen(settings)
     server = _Server(config, app)

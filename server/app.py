@@ -28,6 +28,7 @@ from server.doorkeeper import Doorkeeper
 from server.limits import BodyLimit, LastWord, SafeHeaders
 from server.metrics import Metrics
 from server.observing import Observed
+from server.pages.advising import Predict, Predictor
 from server.pages.guarding import turned_away
 from server.pages.history import open_histories
 from server.pages.routers import ROUTERS
@@ -45,12 +46,14 @@ def create_app(
     clock: Callable[[], datetime] | None,
     rng: Random,
     provider: TracerProvider | None = None,
+    predict: Predict | None = None,
 ) -> FastAPI:
     """Return the service; its database is opened when its lifespan starts.
 
     Tests have a `clock` of theirs; None is the database's. `rng` makes public seeds,
     identifiers and graphs: pass the system's randomness. `provider` takes the traces; if None,
-    that of the process does, which is none unless somebody sets it.
+    that of the process does, which is none unless somebody sets it. `predict` tells the page that
+    creates studies what a plan will find.
     """
     metrics = Metrics()
 
@@ -62,6 +65,7 @@ def create_app(
             open_histories(service.store) as histories,
         ):
             app.state.service, app.state.histories = service, histories
+            app.state.predictor = Predictor(predict)
             yield
 
     app = FastAPI(

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from server.refusals import not_found
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -213,6 +215,18 @@ START: Final = Field("start", "Start at once", "on", "check")
 def fields_of(kind: Kind) -> tuple[Field, ...]:
     """Return all fields of the form for `kind`."""
     return (NAME, *kind.fields, *TERMS, *MORE, START)
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of this name.
+
+    Raises:
+        Refusal: if there is none.
+    """
+    found = KINDS.get(name)
+    if found is None:
+        raise not_found("kind of question")
+    return found
 
 
 def document_of(kind: Kind, form: Mapping[str, str]) -> dict[str, Any]:

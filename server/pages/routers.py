@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from server.pages import assets, creating, login, operations, rounds, studies
+from server.pages import advising, assets, creating, login, operations, rounds, studies
 
 ROUTERS: Final = tuple(
-    part.router for part in (assets, login, creating, studies, rounds, operations)
+    part.router for part in (assets, login, creating, advising, studies, rounds, operations)
 )

@@ -96,19 +96,3 @@ async def test_an_unknown_kind_or_body_makes_nothing(served: Served) -> None:
         assert answer.status_code == 422
     large = await served.client.post("/studies/new", content=b"a" * 2**20, headers=form)
     assert large.status_code == 413
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_advice_says_what_a_device_would_send(served: Served, kind: str) -> None:
-    answer = await send(served, filled(kind), "/studies/new/advice")
-    assert answer.status_code == 200
-    assert "A device sends" in answer.text
-    assert ("blindtally plan --devices 200" in answer.text) == (
-        kind in ("tracked", "adaptive-iblt")
-    )
-
-
-async def test_advice_on_what_cannot_be_asked_says_why(served: Served) -> None:
-    form = filled("adaptive-iblt", **{"question.words": "3"})
-    answer = await send(served, form, "/studies/new/advice")
-    assert (answer.status_code, 'class="fault"' in answer.text) == (200, True)

@@ -1,0 +1,121 @@
+"""What a study will find and take, for the page that creates studies: by the commands that tell.
+
+`blindtally plan` simulates for seconds and `blindtally params` measures, so each is a process of
+its own, at a low priority, and killed when it takes too long: the service goes on meanwhile.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from protocol.hashed import Hashed
+from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
+from server.pages.advising import Line
+from server.pages.words import nbytes, short
+
+_PLANNED: Final = ("tracked", "adaptive-iblt")
+_RUNS: Final = 2
+_PATIENCE: Final = 120.0  # seconds
+_NICE: Final = 10
+_WORD: Final = 4  # bytes
+
+
+async def predict(plan: AnyPlan) -> Sequence[Line]:
+    """Return what is predicted of the study that `plan` begins.
+
+    Raises:
+        RuntimeError: if a command fails; says what it said.
+        TimeoutError: if one takes too long.
+    """
+    lines: list[Line] = []
+    if plan.mechanism in _PLANNED:
+        lines += _found(plan, await _ask("plan", *_study(plan)))
+    if plan.mechanism not in REPORTING:
+        lines += _taken(await _ask("params", *_cohort(plan)))
+    return lines
+
+
+def _study(plan: AnyPlan) -> list[str]:
+    question: Any = plan.question
+    options = {
+        "devices": plan.terms.devices,
+        "rounds": plan.rounds,
+        "threshold": question.threshold,
+        "words": question.words,
+        "contribution": question.contribution,
+        "runs": _RUNS,
+    }
+    if isinstance(question.domain, Hashed):
+        options["max-bytes"] = question.domain.max_bytes
+    return [word for name, value in options.items() for word in (f"--{name}", f"{value:g}")]
+
+
+def _cohort(plan: AnyPlan) -> list[str]:
+    terms, words = plan.terms, SUMMING[plan.mechanism].ring(plan).nbytes // _WORD
+    options = {
+        "clients": terms.cohort_size,
+        "corrupt": terms.corrupt,
+        "dropout": terms.dropout,
+        "mode": terms.mode,
+        "words": words,
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def _found(plan: AnyPlan, told: dict[str, Any]) -> list[Line]:
+    lines = []
+    for one in told["predictions"]:
+        who = "" if one["mechanism"] == plan.mechanism else f" by {one['mechanism']}"
+        f1 = f"{one['f1']:.2f} ± {one['deviation']:.2f}"
+        lines += [
+            Line(f"F1{who}", f1, "of simulated studies: 100,000 items, shares as 1 / rank"),
+            Line(f"Rounds read{who}", short(one["rounds_read"]), f"of {plan.rounds}"),
+            Line(f"A device hears{who}", nbytes(one["download"]), "a plan, at most"),
+        ]
+    for goal, words in told["words"].items():
+        enough = "more than 200,000" if words is None else f"about {words:,.0f}"
+        lines.append(Line(f"Words for an F1 of {goal}", enough, "by tracked"))
+    return lines
+
+
+def _taken(told: dict[str, Any]) -> list[Line]:
+    spent = {who: sum(told[f"seconds_of_{who}"].values()) for who in ("device", "server")}
+    lossy = sum(told["seconds_of_server_with_losses"].values())
+    return [
+        Line("A device computes", _seconds(spent["device"]), "a round, on a core like ours"),
+        Line(
+            "The server computes",
+            _seconds(spent["server"]),
+            f"a cohort; {_seconds(lossy)} with {told['dropout']:.0%} lost",
+        ),
+    ]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+async def _ask(command: str, *options: str) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "blindtally", command, *options, "--json", "-"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    with suppress(ProcessLookupError):  # it has failed already
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            told, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(f"blindtally {command}: {complaint.decode(errors='replace').strip()}")
+    answer: dict[str, Any] = json.loads(told)
+    return answer

@@ -1,0 +1,167 @@
+"""What a study will ask of a device, and what it will find, told while its form is filled.
+
+Bytes, parameters and errors follow from the first plan. How many items a study will find takes a
+simulation of seconds, so it is told when it is asked for, by whoever serves (`create_app`): one
+at a time, in another process.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from random import Random
+from typing import Any, Final
+
+import structlog
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from protocol.mechanisms import REPORTING, AnyPlan
+from protocol.mechanisms.local import LocalPlan
+from protocol.mechanisms.releasing import ReleasePlan
+from secagg.parameters import parameters
+from server.api.creation import limits_of
+from server.api.rights import needs
+from server.pages.guarding import Page, form_of
+from server.pages.history import Load
+from server.pages.kinds import document_of, kind_of
+from server.pages.view import view
+from server.pages.words import nbytes, number, percent, short
+from server.principals import Right
+from server.refusals import Refusal
+from server.service import Served, Service
+from server.store.asking import Asked, first_plan
+
+router = APIRouter(
+    prefix="/studies/new",
+    route_class=Page,
+    include_in_schema=False,
+    dependencies=[needs(Right.WRITE)],
+)
+_UNFILLED: Final = "some fields are not filled well yet"
+_BUSY: Final = "another prediction is being worked out: ask again in a moment"
+_FAILED: Final = "it could not be worked out: the log of the service says why"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of advice."""
+
+    what: str
+    value: str
+    note: str = ""
+
+
+Predict = Callable[[AnyPlan], Awaitable[Sequence[Line]]]
+
+
+class Predictor:
+    """Asks `predict` what the study of a plan will find, once at a time; None: nobody can tell."""
+
+    def __init__(self, predict: Predict | None) -> None:
+        self._predict = predict
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether it can be asked."""
+        return self._predict is not None
+
+    async def ask(self, plan: AnyPlan) -> tuple[Sequence[Line], str]:
+        """Return what is predicted, or why nothing is."""
+        if self._predict is None or self._turn.locked():
+            return (), _BUSY
+        async with self._turn:
+            try:
+                return await self._predict(plan), ""
+            except Exception:
+                _log.exception("no prediction", mechanism=plan.mechanism)
+                return (), _FAILED
+
+
+@router.post("/advice")
+async def advise(request: Request, service: Served) -> Response:
+    """Say what a study would ask of a device, as far as the form is filled."""
+    plan, why = await _asked(await form_of(request), service)
+    if plan is None:
+        return view(request, "advice.html", why=why)
+    lines = await asyncio.to_thread(_advice, plan)
+    predicts = request.app.state.predictor.is_there
+    command = _command(plan)
+    return view(request, "advice.html", lines=lines, why="", command=command, predicts=predicts)
+
+
+@router.post("/prediction")
+async def predict(request: Request, service: Served) -> Response:
+    """Say what the study that the form asks for would find, and what it would take."""
+    plan, why = await _asked(await form_of(request), service)
+    lines: Sequence[Line] = ()
+    if plan is not None:
+        lines, why = await request.app.state.predictor.ask(plan)
+    return view(request, "prediction.html", lines=lines, why=why)
+
+
+async def _asked(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
+    """Return the first plan of the study that `form` asks for, or why there is none yet."""
+    kind = kind_of(form.get("kind", ""))
+    try:
+        asked = Asked.model_validate(document_of(kind, form))
+        limits = limits_of(service.settings)
+        return await asyncio.to_thread(first_plan, asked, "none", limits, Random(0)), ""
+    except ValidationError:
+        return None, _UNFILLED
+    except Refusal as refusal:
+        return None, refusal.detail
+
+
+def _advice(plan: AnyPlan) -> list[Line]:
+    lines = [Line("A device sends", nbytes(Load.of(plan).nbytes), "its vector or report, a round")]
+    if plan.mechanism in REPORTING:
+        lines.append(Line("Reports taken", number(plan.terms.devices), "a round, at most"))
+        if isinstance(plan, LocalPlan):
+            error = sqrt(plan.oracle.spread[0] * plan.terms.devices)
+            what = "of an item's count, one deviation"
+            lines.append(Line("Expected error", f"± {short(error)}", what))
+        return lines
+    return [*lines, *_sum_advice(plan), *(_release_advice(plan))]
+
+
+def _sum_advice(plan: AnyPlan) -> list[Line]:
+    terms, room = plan.terms, Load.of(plan).room
+    settled = parameters(terms.cohort_size, terms.assumptions)
+    lines = [
+        Line("Shares held by", number(settled.holders), "other devices, for each"),
+        Line("Of which needed", number(settled.threshold), "to take a mask off"),
+        Line("Still exact after", number(terms.assumptions.lost(terms.cohort_size)), "are lost"),
+    ]
+    if room is not None:
+        lines.append(Line("Room for", number(room), "distinct items in a round's sum"))
+        lines.append(Line("First sampling t", short(plan.t), "then the data decides"))
+    return lines
+
+
+def _release_advice(plan: AnyPlan) -> list[Line]:
+    """Return what is shown of counts that leave with differential privacy."""
+    if not isinstance(plan, ReleasePlan):
+        return []
+    release, devices = plan.release, plan.terms.devices
+    shown = release.threshold / release.probability
+    share = f"of {number(devices)}: {percent(shown, devices)}, where half of the cells are shown"
+    lines = [Line("A cell shows from", f"{short(shown)} devices", share)]
+    if release.variance:
+        deviation = sqrt(plan.variance(plan.terms.minimum))
+        lines.append(Line("Noise in a count", f"± {short(deviation)}", "one deviation, a cohort"))
+    return lines
+
+
+def _command(plan: AnyPlan) -> str | None:
+    """Return how to have the command line predict what a study will find; None if it cannot."""
+    question: Any = plan.question
+    if plan.mechanism not in ("tracked", "adaptive-iblt"):
+        return None
+    return (
+        f"blindtally plan --devices {plan.terms.devices} --rounds {plan.rounds} "
+        f"--threshold {question.threshold:g} --words {question.words} "
+        f"--contribution {question.contribution}"
+    )
