@@ -21,8 +21,8 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from client import calls
-from client.asking import PATIENCE, Asking
-from client.calls import OVER, Call, Changes, Events, Listing
+from client.asking import OVER, PATIENCE, Asking, Changes, Events
+from client.calls import Call, Listing
 from client.methods import like
 from client.tables import Table
 from protocol.events import Event

@@ -11,23 +11,62 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import httpx
 import stamina
-from httpx_sse import EventSource, aconnect_sse, connect_sse
+from httpx_sse import EventSource, ServerSentEvent, aconnect_sse, connect_sse
 
-from client.calls import Call, Events, Listing, Page
+from client.calls import Call, Listing, Page
 from client.problems import WrongStateError, accept, worth_repeating
 from client.tables import Table
 from protocol.events import Event, EventKind
-from protocol.messages import RETRY_SECONDS
+from protocol.messages import RETRY_SECONDS, RoundView
 
+OVER: Final = ("finished", "stopped")
 PATIENCE: Final = 30.0  # seconds
 _ANSWER_SECONDS: Final = 30.0
 _PAUSE: Final = 0.2  # seconds, before a stream that broke off is opened again
 _attempts = partial(stamina.retry_context, worth_repeating, attempts=None, wait_max=RETRY_SECONDS)
 
 T = TypeVar("T")
+
+
+class Changes:
+    """Tells which rounds of a study have changed since they were looked at last."""
+
+    def __init__(self) -> None:
+        self.settled = 0  # the last round that is over: no round before it changes any more
+        self._last: RoundView | None = None
+
+    def is_new(self, view: RoundView) -> bool:
+        """Return whether a round is not as it was; `view` comes in order, first to last."""
+        is_new = view != self._last
+        self._last = view
+        if view.state != "running":
+            self.settled = view.number
+        return is_new
+
+
+class Events:
+    """The events of a study, from the one after number `after` on: where a stream is resumed."""
+
+    def __init__(self, study: str, after: int = 0) -> None:
+        self.path = f"/studies/{quote(study, safe='')}/events"
+        self.after = after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that ask for the rest."""
+        return {"Last-Event-ID": str(self.after)}
+
+    def heard(self, said: ServerSentEvent) -> Event | None:
+        """Return the event that was heard; None if it only said how soon to come back."""
+        if not said.data:
+            return None
+        event = Event.model_validate_json(said.data)
+        self.after = event.id
+        return event
 
 
 class Asking:

@@ -14,11 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx
-from httpx_sse import ServerSentEvent
 
 from client.problems import accept
 from client.tables import ROUND, HeavyHitter, Table, Told
-from protocol.events import Event
 from protocol.knots import Estimator
 from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING, AnyQuestion
@@ -38,7 +36,6 @@ from protocol.messages import (
 from protocol.privacy.ledger import Budget, Statement
 from secagg.ring import Ring, Vector
 
-OVER: Final = ("finished", "stopped")
 COHORT: Final = 1000  # devices at most, where an analyst says only how many there are
 ROUNDS: Final = 5
 _JSON: Final = {"content-type": "application/json"}
@@ -294,43 +291,6 @@ def populations() -> Listing[PopulationView]:
         return page.populations, page.next
 
     return Listing(_paged("/populations", read), ("name", "budget", "created"))
-
-
-class Changes:
-    """Tells which rounds of a study have changed since they were looked at last."""
-
-    def __init__(self) -> None:
-        self.settled = 0  # the last round that is over: no round before it changes any more
-        self._last: RoundView | None = None
-
-    def is_new(self, view: RoundView) -> bool:
-        """Return whether a round is not as it was; `view` comes in order, first to last."""
-        is_new = view != self._last
-        self._last = view
-        if view.state != "running":
-            self.settled = view.number
-        return is_new
-
-
-class Events:
-    """The events of a study, from the one after number `after` on: where a stream is resumed."""
-
-    def __init__(self, study: str, after: int = 0) -> None:
-        self.path = _of(study, "events")
-        self.after = after
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the headers that ask for the rest."""
-        return {"Last-Event-ID": str(self.after)}
-
-    def heard(self, said: ServerSentEvent) -> Event | None:
-        """Return the event that was heard; None if it only said how soon to come back."""
-        if not said.data:
-            return None
-        event = Event.model_validate_json(said.data)
-        self.after = event.id
-        return event
 
 
 def _of(study: str, *parts: object) -> str:

@@ -16,8 +16,9 @@ from blindtally.demo.results import verify
 from blindtally.demo.service import Service
 from client.analyst import Analyst, Study
 from client.encoding import contribute
-from client.fleet import Crew, End, Entry, Fleet, Played, lost_in
+from client.fleet import Crew, Entry, Fleet, Played, lost_in
 from client.journal import MemoryJournal
+from client.part import End
 from client.participation import STEP_IN, Device, Participation, Step
 from client.policy import Policy
 from client.transport import Transport, connect
