@@ -10,6 +10,7 @@ the same device, which gives to no study twice.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,10 +73,10 @@ async def take_part(  # noqa: PLR0913 - what differs from device to device
     """Let one device, which holds `items`, take part in a round; return what it did, by study.
 
     It takes part in the open round of `study`, or else of the newest studies that the service
-    shows to run (a closed one shows devices none: name it), waiting up to `wait` seconds for it
-    to open. Unless `kept` is something else, it is the one device of this user on this machine:
-    name a folder for each where there are more, and keep it. A closed service lets it in by an
-    enrolment `token`; where a registrar says who is real, `enrol` has it sign an identity. A
+    shows to run (a closed one shows devices none: name it), waiting up to `wait` seconds for one
+    that has room. Unless `kept` is something else, it is the one device of this user on this
+    machine: name a folder for each where there are more, and keep it. A closed service lets it in
+    by an enrolment `token`; where a registrar says who is real, `enrol` has it sign an identity. A
     service out of reach is tried again for `patience` seconds.
 
     Cancelled, it leaves: as far as the others can tell it has vanished. What was recorded as
@@ -127,26 +128,32 @@ class _Visit:
         return tuple(one.id for one in page.studies[:OFFERED] if one.state == "running")
 
     async def play(self, study: str) -> Outcome:
-        """Take part in one round of `study`."""
-        view: RoundView | None = None
-        seat: Seat | None = None
+        """Take part in one round of `study`: the next one, if others took the seats of this one."""
+        late = time.monotonic() + self.wait
+        given = await asyncio.to_thread(self.kept.journal.rounds)
+        after = max(given.get(study, ()), default=0)
         async with connect(self.url) as http:
             transport = Transport(http, self.patience)
-            try:
-                view, device = await self._enter(transport, study)
-            except PROBLEMS as problem:
-                ending = _why_not(problem)
-            else:
-                part = part_of(
-                    transport,
-                    view,
-                    device,
-                    policy=self.policy,
-                    secrets=SystemRandom(),
-                    chance=system,
-                )
-                ending = await play(part, study)
-                seat = part.seat
+            while True:
+                one = await self._try(transport, study, after, late - time.monotonic())
+                is_full = one.end is End.LATE and one.last is None
+                if one.round is None or not is_full or time.monotonic() >= late:
+                    return one
+                after = one.round
+
+    async def _try(self, transport: Transport, study: str, after: int, wait: float) -> Outcome:
+        view: RoundView | None = None
+        seat: Seat | None = None
+        try:
+            view, device = await self._enter(transport, study, after, wait)
+        except PROBLEMS as problem:
+            ending = _why_not(problem)
+        else:
+            part = part_of(
+                transport, view, device, policy=self.policy, secrets=SystemRandom(), chance=system
+            )
+            ending = await play(part, study)
+            seat = part.seat
         return Outcome(
             study,
             ending.end,
@@ -159,12 +166,12 @@ class _Visit:
             ending.error,
         )
 
-    async def _enter(self, transport: Transport, study: str) -> tuple[RoundView, Device]:
+    async def _enter(
+        self, transport: Transport, study: str, after: int, wait: float
+    ) -> tuple[RoundView, Device]:
         """Return the round to take part in, and the device as the service knows it there."""
         ticket = await self._let_in(transport, study)
-        given = await asyncio.to_thread(self.kept.journal.rounds)
-        after = max(given.get(study, ()), default=0)
-        view = await open_round(transport, study, after, ticket=ticket, patience=self.wait)
+        view = await open_round(transport, study, after, ticket=ticket, patience=wait)
         plan = view.plan
         scope = EVERY_STUDY if plan.mechanism in REPORTING else study
         if scope != study:
@@ -173,8 +180,8 @@ class _Visit:
         enrolment = b""
         if plan.registry is not None and self.enrol is not None:
             enrolment = await self.enrol(plan.registry, identity.public)
-        given_now = contribute(plan.question, self.held, self.kept.choices(self.url, study))
-        return view, Device(identity, given_now, self.kept.journal, enrolment, ticket)
+        given = contribute(plan.question, self.held, self.kept.choices(self.url, study))
+        return view, Device(identity, given, self.kept.journal, enrolment, ticket)
 
     async def _let_in(self, transport: Transport, scope: str) -> str:
         """See to it that a closed service knows the device in `scope`; return its credential.

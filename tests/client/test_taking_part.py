@@ -90,6 +90,15 @@ async def test_devices_take_part_once_and_the_analyst_sees_what_is_common(
     assert await take_part(URL, [], POLICY, kept=devices[0]) == ()  # nothing runs any more
 
 
+async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> None:
+    devices = [Kept.in_memory() for _ in range(2 * DEVICES)]
+    taken = await all_take_part(devices, study=study.id)
+    assert Counter((one.round, one.end) for one in taken) == {
+        (1, End.FINISHED): DEVICES,
+        (2, End.FINISHED): DEVICES,
+    }
+
+
 async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_asked(
     study: StudyView,
 ) -> None:
