@@ -3,10 +3,11 @@
 From the secret it makes its identity in each study, so that it is the same one whenever the device
 comes again, and nobody who sees two of them can tell that they are one device's:
 
-    HMAC-SHA256(secret, what, service, scope), each for one purpose
+    HMAC-SHA256(secret, what, service, study), each for one purpose
 
-`scope` is a study, or all that ask for reports; `service` is where it runs, so that another service
-that names the same study meets a stranger. HMAC-SHA256 is a pseudorandom function [RFC 2104;
+All studies that ask for reports meet one identity, since what it spends is added up by it: then
+`study` is None, which no server can call a study. `service` is where it runs, so that another that
+names the same study meets a stranger. HMAC-SHA256 is a pseudorandom function [RFC 2104;
 Bellare06]: without the secret all of this is noise.
 
 Whoever loses the secret is a new device; whoever loses the journal as well may give twice. So they
@@ -64,21 +65,21 @@ class Kept:
             raise JournalError(f"{path}: {error.strerror}") from None
         return cls(_parsed(path, said), FileJournal(place / "journal"))
 
-    def identity(self, service: str, scope: str) -> Identity:
-        """Return who the device is within `scope` at `service`."""
-        return Identity.of(self._derive("identity", service, scope))
+    def identity(self, service: str, study: str | None) -> Identity:
+        """Return who the device is in `study` at `service`; of None, wherever it reports."""
+        return Identity.of(self._derive("identity", service, study))
 
-    def credential(self, service: str, scope: str) -> str:
+    def credential(self, service: str, study: str | None) -> str:
         """Return what that identity shows to be let in."""
-        return text_of(self._derive("credential", service, scope))
+        return text_of(self._derive("credential", service, study))
 
-    def choices(self, service: str, scope: str) -> np.random.Generator:
+    def choices(self, service: str, study: str | None) -> np.random.Generator:
         """Return the chance by which it chooses what to give: whenever it is asked, the same."""
-        seed = self._derive("choices", service, scope)
+        seed = self._derive("choices", service, study)
         return np.random.default_rng(int.from_bytes(seed, "big"))
 
-    def _derive(self, what: str, service: str, scope: str) -> bytes:
-        purpose = json.dumps([what, service, scope]).encode()  # no two read alike
+    def _derive(self, what: str, service: str, study: str | None) -> bytes:
+        purpose = json.dumps([what, service, study]).encode()  # no two read alike
         return hmac.digest(self._secret, purpose, "sha256")
 
 

@@ -29,7 +29,6 @@ from protocol.chance import system
 from protocol.mechanism import Histogram
 from protocol.mechanisms import REPORTING
 from protocol.messages import RoundView, Seat, StudyPage
-from protocol.reporting import EVERY_STUDY
 from secagg.cohort import Registry
 
 OFFERED: Final = 20  # studies at once: no service keeps a device busy with more
@@ -173,23 +172,23 @@ class _Visit:
         ticket = await self._let_in(transport, study)
         view = await open_round(transport, study, after, ticket=ticket, patience=wait)
         plan = view.plan
-        scope = EVERY_STUDY if plan.mechanism in REPORTING else study
-        if scope != study:
-            ticket = await self._let_in(transport, scope)
-        identity = self.kept.identity(self.url, scope)
+        is_report = plan.mechanism in REPORTING
+        if is_report:
+            ticket = await self._let_in(transport, None)
+        identity = self.kept.identity(self.url, None if is_report else study)
         enrolment = b""
         if plan.registry is not None and self.enrol is not None:
             enrolment = await self.enrol(plan.registry, identity.public)
         given = contribute(plan.question, self.held, self.kept.choices(self.url, study))
         return view, Device(identity, given, self.kept.journal, enrolment, ticket)
 
-    async def _let_in(self, transport: Transport, scope: str) -> str:
-        """See to it that a closed service knows the device in `scope`; return its credential.
+    async def _let_in(self, transport: Transport, study: str | None) -> str:
+        """See to it that a closed service knows the device in `study`; return its credential.
 
         A token that is over lets nobody in, but whoever it has let in may stay.
         """
-        identity = self.kept.identity(self.url, scope)
-        credential = self.kept.credential(self.url, scope)
+        identity = self.kept.identity(self.url, study)
+        credential = self.kept.credential(self.url, study)
         if self.token is not None:
             with suppress(NotAuthorisedError):
                 await enrol_device(transport, identity, self.token, credential)

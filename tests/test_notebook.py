@@ -31,3 +31,11 @@ def test_the_notebook_runs_and_shows_what_is_kept_in_it(monkeypatch: pytest.Monk
     NotebookClient(ran, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
     assert texts(ran) == texts(kept)
     assert "lunch" in "".join(texts(ran))
+
+
+def test_the_notebook_points_at_what_is_there() -> None:
+    cells = nbformat.read(NOTEBOOK, nbformat.NO_CONVERT).cells
+    prose = "".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", prose)
+    assert len(links) > 4
+    assert all((NOTEBOOK.parent / link).exists() for link in links)

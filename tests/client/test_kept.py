@@ -4,6 +4,7 @@ import json
 import stat
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,15 @@ def test_without_a_folder_it_is_this_users_one_device(
 
 def test_every_study_and_every_service_meets_another_identity() -> None:
     kept = Kept(bytes(32), MemoryJournal())
-    places = [(HOME, "s1"), (HOME, "s2"), (AWAY, "s1"), (HOME + "s", "1"), (HOME, 's1", "')]
+    places: list[tuple[str, str | None]] = [
+        (HOME, "s1"),
+        (HOME, "s2"),
+        (AWAY, "s1"),
+        (HOME + "s", "1"),
+        (HOME, 's1", "'),
+        (HOME, None),
+        (HOME, "null"),
+    ]
     assert len({kept.identity(*place).public for place in places}) == len(places)
     assert len({kept.credential(*place) for place in places}) == len(places)
 
@@ -52,9 +61,9 @@ def test_what_is_given_is_chosen_alike_each_time() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS["identities"])
-def test_identities_are_made_as_written_down(vector: dict[str, str]) -> None:
+def test_identities_are_made_as_written_down(vector: dict[str, Any]) -> None:
     kept = Kept(bytes.fromhex(vector["secret"]), MemoryJournal())
-    place = vector["service"], vector["scope"]
+    place = vector["service"], vector["study"]
     assert kept.identity(*place).public.hex() == vector["identity"]
     assert kept.credential(*place) == vector["credential"]
 

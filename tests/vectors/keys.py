@@ -169,24 +169,24 @@ def signatures() -> dict[str, Any]:
 def kept() -> dict[str, Any]:
     """Return identities that devices make of what they keep, and their credentials."""
 
-    def known(secret: bytes, service: str, scope: str) -> dict[str, str]:
+    def known(secret: bytes, service: str, study: str | None) -> dict[str, Any]:
         def derived(what: str) -> bytes:
-            purpose = json.dumps([what, service, scope])
+            purpose = json.dumps([what, service, study])
             return hmac.new(secret, purpose.encode(), "sha256").digest()
 
         return {
             "secret": secret.hex(),
             "service": service,
-            "scope": scope,
+            "study": study,
             "identity": ref.identity(derived("identity")).hex(),
             "credential": urlsafe_b64encode(derived("credential")).decode().rstrip("="),
         }
 
-    secret, reports = some("device"), "every study that asks for reports"
+    secret = some("device")
     return {
         "identities": [
             known(secret, "https://counts.example.org", "0123456789abcdef"),
-            known(secret, "https://counts.example.org", reports),
+            known(secret, "https://counts.example.org", None),  # wherever it reports
             known(secret, "http://127.0.0.1:8000", "0123456789abcdef"),
             known(some("another device"), "https://counts.example.org", "0123456789abcdef"),
         ]
