@@ -1,5 +1,6 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,7 +22,8 @@ from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
 from client.problems import ServiceError
-from protocol.messages import HeavyHitter, StudyView, Timeouts
+from client.tables import HeavyHitter
+from protocol.messages import StudyView, Timeouts
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
@@ -109,12 +111,12 @@ def fleet(
                 asked = create(analyst, setup)
             else:
                 asked = analyst.study(study)
-                setup = _joining(data, crew, asked, devices)
-            typer.echo(f"study {asked.id} of {asked.rounds} rounds at {url}")
-            with Screen(Console(), asked.rounds) as screen:
+                setup = _joining(data, crew, asked.view, devices)
+            typer.echo(f"study {asked.id} of {asked.view.rounds} rounds at {url}")
+            with Screen(Console(), asked.view.rounds) as screen:
                 watchers = Watchers(screen.step, screen.round, check=lambda: None)
-                follow(url, analyst, asked, setup, watchers)
-            _show(asked, analyst.heavy_hitters(asked.id))
+                follow(url, asked, setup, watchers)
+            _show(asked.view, asked.heavy_hitters())
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
@@ -159,7 +161,7 @@ def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | Non
     return Setup(asked.question, asked.terms, asked.rounds, asked.timeouts, crew, holdings)
 
 
-def _show(study: StudyView, found: list[HeavyHitter]) -> None:
+def _show(study: StudyView, found: Sequence[HeavyHitter]) -> None:
     table = Table(title=f"Held {study.question.threshold:g} times or more", title_justify="left")
     table.add_column("item")
     table.add_column("estimate", justify="right")

@@ -66,7 +66,7 @@ def privacy(
             if population is not None:
                 statement = analyst.population_privacy(population, delta)
             else:
-                statement = analyst.privacy(str(study), delta)
+                statement = analyst.study(str(study)).privacy(delta)
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:

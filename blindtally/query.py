@@ -1,6 +1,7 @@
 """`blindtally query`: what a study that counts prefixes says of its values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import httpx
@@ -12,7 +13,7 @@ from rich.text import Text
 from blindtally.output import ApiKey, failed, write_json
 from client.analyst import Analyst
 from client.problems import ServiceError
-from protocol.messages import Told
+from client.tables import Told
 
 _PATIENCE = 30.0
 _QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
@@ -60,14 +61,15 @@ def query(
     try:
         ranges = [_ends(text) for text in within or []]
         with Analyst(url, key, patience=_PATIENCE) as analyst:
-            asks: dict[str, tuple[Callable[..., tuple[Told, ...]], object]] = {
-                "quantiles": (analyst.quantiles, quantile),
-                "ranks": (analyst.ranks, rank),
-                "ranges": (analyst.masses, ranges),
-                "frequencies": (analyst.frequencies, prefix),
-                "cdf": (analyst.cdf, cdf),
+            asked = analyst.study(study)
+            asks: dict[str, tuple[Callable[..., Sequence[Told]], object]] = {
+                "quantiles": (asked.quantiles, quantile),
+                "ranks": (asked.ranks, rank),
+                "ranges": (asked.masses, ranges),
+                "frequencies": (asked.frequencies, prefix),
+                "cdf": (asked.cdf, cdf),
             }
-            told = {name: ask(study, at, **how) for name, (ask, at) in asks.items() if at}
+            told = {name: ask(at, **how) for name, (ask, at) in asks.items() if at}
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:
@@ -75,7 +77,7 @@ def query(
     if json_path != "-":
         _show(told, beta)
     if json_path is not None:
-        document = {name: [one.model_dump() for one in rows] for name, rows in told.items()}
+        document = {name: [asdict(one) for one in rows] for name, rows in told.items()}
         write_json(json_path, document | {"estimator": estimator, "beta": beta})
 
 
@@ -86,7 +88,7 @@ def _ends(text: str) -> tuple[str, str]:
     return low, high
 
 
-def _show(told: dict[str, tuple[Told, ...]], beta: float) -> None:
+def _show(told: dict[str, Sequence[Told]], beta: float) -> None:
     screen = Console()
     for name, rows in told.items():
         table = Table(name, "value", f"{1 - beta:.0%} from", "to")

@@ -15,8 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field
 from random import SystemRandom
 
 import httpx
@@ -25,18 +24,11 @@ import numpy as np
 from client.encoding import Contribution, contribute
 from client.enrolment import enrol as enrol_device
 from client.journal import MemoryJournal
-from client.participation import Device, Participation, Step, steps
+from client.part import PROBLEMS, End, Ending, Heard, open_round, part_of, play
+from client.participation import Device, Step, steps
 from client.policy import Policy
-from client.problems import (
-    CohortFailedError,
-    LeftOutError,
-    NoRoundError,
-    ServiceError,
-    WrongPhaseError,
-    WrongStateError,
-)
-from client.reporting import Reporting
-from client.transport import POLL_SECONDS, Traffic, Transport
+from client.problems import WrongStateError
+from client.transport import Traffic, Transport
 from protocol.chance import system
 from protocol.credentials import make
 from protocol.mechanism import Histogram, enrolment_scope
@@ -45,7 +37,6 @@ from protocol.messages import CohortView, RoundView, StudyView
 from protocol.reporting import EVERY_STUDY
 from protocol.round import Phase, phases
 from secagg.cohort import Registry
-from secagg.errors import ProtocolError
 from secagg.keys import Identity
 from secagg.parameters import Mode
 from secagg.ring import Vector
@@ -58,18 +49,6 @@ class NobodyEnteredError(RuntimeError):
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"no device of this fleet took part in round {number}: {why}")
-
-
-class End(StrEnum):
-    """How a device's part in a round ended."""
-
-    FINISHED = "finished"
-    VANISHED = "vanished"  # because the fleet let it
-    LATE = "late"  # the round was full, or the cohort went on without it
-    COHORT_FAILED = "cohort failed"
-    REFUSED = "refused"  # it left: the service asked for too much
-    REJECTED = "rejected"  # the service would not have it
-    CUT_OFF = "cut off"  # no connection for too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +116,6 @@ class Standing:
 
 Connect = Callable[[], httpx.AsyncClient]  # one client a device, as in life
 Report = Callable[[Standing], None]
-Heard = Callable[[Step | None], None]  # a device's step, or None for its loss
 
 
 class Fleet:
@@ -157,8 +135,7 @@ class Fleet:
         self._crew = crew
         self._report = report
         self._devices: dict[int, Device] = {}  # those that were asked so far
-        self._credentials: dict[bytes, str] = {}  # by identity
-        self._let_in_once: set[bytes] = set()
+        self._known: set[bytes] = set()  # identities that the service let in
         self._secrets = SystemRandom()
 
     async def play(self) -> AsyncIterator[Played]:
@@ -184,16 +161,11 @@ class Fleet:
 
     async def next_round(self, after: int) -> RoundView | None:
         """Return the next round that takes devices, or None if the study is over."""
-        path = f"/studies/{self._study.id}/rounds/open"
-        while True:
+        async with self._transport() as transport:
             try:
-                answer = await self._get(path, params={"after": after}, wait=POLL_SECONDS)
-            except NoRoundError as problem:
-                await asyncio.sleep(problem.retry_after or 1.0)
+                return await open_round(transport, self._study.id, after, ticket=self._crew.key)
             except WrongStateError:
                 return None
-            else:
-                return RoundView.model_validate_json(answer.content)
 
     async def enter(self, view: RoundView) -> tuple[Entry, ...]:
         """Let selected devices take part in the round that `view` shows, all at once."""
@@ -238,46 +210,27 @@ class Fleet:
         leaving: Step | None,
         heard: Heard,
     ) -> Entry:
+        device, crew = self._device(index), self._crew
+        part = part_of(
+            transport, view, device, policy=crew.policy, secrets=self._secrets, chance=system
+        )
         try:
-            device = await self._let_in(transport, self._device(index))
-        except (ServiceError, httpx.TransportError) as problem:
+            await self._let_in(transport, device)
+        except PROBLEMS as problem:
             heard(None)
-            end, error = _end(problem), f"{type(problem).__name__}: {problem}"
-            given = self._device(index).contribution
-            return Entry(index, end, None, -1, -1, transport.traffic, given, None, error)
-        part = self._part(transport, view, device)
-        last, end, error = None, End.FINISHED, ""
-        if leaving is not None and isinstance(part, Reporting):  # it has one step to take
-            heard(None)
-            return Entry(
-                index, End.VANISHED, None, -1, -1, transport.traffic, device.contribution, None
-            )
-        steps = part.steps(self._study.id)
-        try:
-            async for last in steps:
-                heard(last)
-                if last is leaving:
-                    end = End.VANISHED
-                    break
-        except (ServiceError, ProtocolError, httpx.TransportError) as problem:
-            end, error = _end(problem), f"{type(problem).__name__}: {problem}"
-        finally:
-            await steps.aclose()
-        if end is not End.FINISHED:
-            heard(None)
-        seat = part.seat
-        cohort, slot = (seat.cohort, seat.slot) if seat else (-1, -1)
-        given = device.contribution
-        return Entry(index, end, last, cohort, slot, transport.traffic, given, part.vector, error)
-
-    def _part(
-        self, transport: Transport, view: RoundView, device: Device
-    ) -> Participation | Reporting:
-        policy = self._crew.policy
-        if view.plan.mechanism in REPORTING:
-            return Reporting(transport, view, device, policy=policy, chance=system)
-        return Participation(
-            transport, view, device, policy=policy, secrets=self._secrets, chance=system
+            ending = Ending.of(problem)
+        else:
+            ending = await play(part, self._study.id, heard, leaving)
+        return Entry(
+            index,
+            ending.end,
+            ending.last,
+            part.seat.cohort if part.seat else -1,
+            part.seat.slot if part.seat else -1,
+            transport.traffic,
+            device.contribution,
+            part.vector,
+            ending.error,
         )
 
     def _free(self, number: int) -> list[int]:
@@ -287,18 +240,12 @@ class Fleet:
         spent = {i for i, rounds in given.items() if (number in rounds if repeats else rounds)}
         return [index for index in range(len(self._holdings)) if index not in spent]
 
-    async def _let_in(self, transport: Transport, device: Device) -> Device:
-        """Return `device` with its credential, once a closed service knows it."""
-        if self._crew.token is None:
-            return device
-        public = device.identity.public
-        if public not in self._credentials:  # kept first: the answer may be lost
-            self._credentials[public] = make(self._secrets)
-        credential = self._credentials[public]
-        if public not in self._let_in_once:
-            await enrol_device(transport, device.identity, self._crew.token, credential)
-            self._let_in_once.add(public)
-        return replace(device, credential=credential)
+    async def _let_in(self, transport: Transport, device: Device) -> None:
+        """See to it that a closed service knows `device`."""
+        token, public = self._crew.token, device.identity.public
+        if token is not None and public not in self._known:
+            await enrol_device(transport, device.identity, token, device.credential)
+            self._known.add(public)
 
     def _device(self, index: int) -> Device:
         if index not in self._devices:
@@ -306,24 +253,20 @@ class Fleet:
             given = contribute(self._study.question, self._holdings[index], rng)
             identity = Identity.generate(self._secrets)
             enrolment = enrol(self._crew.registrar, self._study, identity)
-            self._devices[index] = Device(identity, given, MemoryJournal(), enrolment)
+            credential = make(self._secrets) if self._crew.token else ""
+            self._devices[index] = Device(identity, given, MemoryJournal(), enrolment, credential)
         return self._devices[index]
 
     async def _over(self, number: int) -> RoundView:
         """Return round `number` once it is over."""
         while True:
-            answer = await self._get(f"/studies/{self._study.id}/rounds/{number}")
+            async with self._transport() as transport:
+                path = f"/studies/{self._study.id}/rounds/{number}"
+                answer = await transport.send("GET", path, ticket=self._crew.key)
             view = RoundView.model_validate_json(answer.content)
             if view.state != "running":
                 return view
             await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _get(
-        self, path: str, params: dict[str, int] | None = None, wait: float = 0.0
-    ) -> httpx.Response:
-        async with self._transport() as transport:
-            key = self._crew.key
-            return await transport.send("GET", path, params=params, wait=wait, ticket=key)
 
 
 def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
@@ -357,13 +300,3 @@ def select(
     last = rng.integers(len(last_steps), size=len(lost))
     pairs = zip(lost, last, strict=True)
     return chosen, {chosen[place]: last_steps[step] for place, step in pairs}
-
-
-def _end(problem: Exception) -> End:
-    if isinstance(problem, ProtocolError):
-        return End.REFUSED
-    if isinstance(problem, LeftOutError | NoRoundError | WrongPhaseError):
-        return End.LATE
-    if isinstance(problem, CohortFailedError):
-        return End.COHORT_FAILED
-    return End.REJECTED if isinstance(problem, ServiceError) else End.CUT_OFF

@@ -175,7 +175,7 @@ class Participation:
         answer = await self._transport.send(
             "POST", path, content=asked.model_dump_json().encode(), ticket=self._ticket
         )
-        with _reading():
+        with reading():
             self.seat = Seat.model_validate_json(answer.content)
         return joined, self.seat
 
@@ -190,10 +190,10 @@ class Participation:
 
     def _deal(self, joined: Joined, seat: Seat, body: bytes) -> tuple[Shared, KeyDeal]:
         plan = self._plan
-        with _reading():
+        with reading():
             roster = unpack_roster(body, has_registrar=plan.registry is not None)
         self._policy.check_cohort(plan, seat, len(roster))
-        with _reading():  # so many may be more than the terms can be kept for
+        with reading():  # so many may be more than the terms can be kept for
             assumptions, registry = plan.terms.assumptions, plan.registry
             cohort = Cohort(plan.digest(), seat.cohort, roster, assumptions, registry)
         return joined.share(seat.slot, cohort, self._secrets)
@@ -205,7 +205,7 @@ class Participation:
         return masked
 
     def _put_on(self, shared: Shared, body: bytes) -> tuple[Masked, Upload]:
-        with _reading():
+        with reading():
             view = View(shared.cohort, unpack_sharers(body))
         vector = encode(self._plan, self._device.contribution, shared.cohort.n, self._chance)
         masked, upload = shared.mask(view, self._ring, vector, self._secrets)
@@ -214,7 +214,7 @@ class Participation:
 
     async def _confirm(self, masked: Masked) -> Confirmed:
         body = await self._hear("survivors")
-        with _reading():
+        with reading():
             told = Survivors.model_validate_json(body)
         confirmed, signature = masked.confirm(told.survivors)
         if self._is_active:
@@ -228,7 +228,7 @@ class Participation:
         await self._give(What.REVEAL, reveal.pack())
 
     def _open(self, confirmed: Confirmed, signatures: bytes, body: bytes) -> Reveal:
-        with _reading():
+        with reading():
             confirmations, parcels = unpack_confirmations(signatures), unpack_parcels(body)
         return confirmed.reveal(confirmations, parcels, self._secrets)
 
@@ -268,8 +268,12 @@ class Participation:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
-    """Leave if what the service said cannot be read."""
+def reading() -> Iterator[None]:
+    """Leave if what the service said cannot be read.
+
+    Raises:
+        RefusedError: in place of any ValueError.
+    """
     try:
         yield
     except ValueError as error:  # pydantic's among them

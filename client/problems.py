@@ -88,7 +88,7 @@ class KeyReusedError(ConflictError):
 class WrongStateError(ServiceError):
     """The study is not in a state that allows this."""
 
-    advice = "`Analyst.study()` shows its state"
+    advice = "`Study.refresh()` shows its state"
 
 
 class NoRoundError(ServiceError):

@@ -24,8 +24,12 @@ _BEARER = re.compile(r"Bearer ((?:btk_|bte_)?[A-Za-z0-9_-]{43})")
 
 def make(secrets: Random, prefix: str = "") -> str:
     """Return a new secret of the kind that begins so; pass the system's randomness."""
-    raw = secrets.randbytes(_SECRET_BYTES)
-    return prefix + urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return prefix + text_of(secrets.randbytes(_SECRET_BYTES))
+
+
+def text_of(raw: bytes) -> str:
+    """Return how 32 bytes are shown as a credential."""
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def digest(secret: str) -> bytes:

@@ -4,12 +4,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
 from blindtally.demo.service import Service
+from client import Analyst
+from protocol.messages import Timeouts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -55,8 +58,33 @@ def test_the_documents_show_each_command() -> None:
     assert shown >= COMMANDS.keys()
 
 
-def test_the_readme_asks_from_python(tmp_path: Path) -> None:
-    (code,) = blocks(ROOT / "README.md", "python")
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
+        yield running
+
+
+def run(page: str, code: str, service: Service) -> dict[str, Any]:
+    """Return what a page's program knows in the end."""
     assert HERE in code
-    with Service(tmp_path, is_open=True) as service:
-        exec(compile(code.replace(HERE, service.url), "README.md", "exec"), {})  # noqa: S102
+    told: dict[str, Any] = {}
+    exec(compile(code.replace(HERE, service.url), page, "exec"), told)  # noqa: S102
+    return told
+
+
+def test_the_readme_asks_from_python(service: Service) -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    study = run("README.md", code, service)["study"]
+    with Analyst(service.url) as analyst:  # or devices would be offered it as well
+        analyst.study(study.id).stop()
+
+
+def test_the_sdk_page_is_one_program(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.kept.user_state_path", lambda name: tmp_path / name)
+    monkeypatch.setattr("client.calls.Timeouts", lambda: Timeouts(patience=60))  # shared machines
+    told = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
+    assert {row.item: row.estimate for row in told["found"]} == {"hello": 11, "good evening": 5}
+    assert list(told["frame"]["item"]) == ["hello", "good evening"]
+    assert told["study"].state == "finished"

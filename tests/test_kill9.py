@@ -14,10 +14,11 @@ import pytest
 
 from blindtally.demo.results import verify
 from blindtally.demo.service import Service
-from client.analyst import Analyst
+from client.analyst import Analyst, Study
 from client.encoding import contribute
-from client.fleet import Crew, End, Entry, Fleet, Played, lost_in
+from client.fleet import Crew, Entry, Fleet, Played, lost_in
 from client.journal import MemoryJournal
+from client.part import End
 from client.participation import STEP_IN, Device, Participation, Step
 from client.policy import Policy
 from client.transport import Transport, connect
@@ -44,7 +45,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
-def create(analyst: Analyst, rounds: int) -> StudyView:
+def create(analyst: Analyst, rounds: int) -> Study:
     return analyst.create("killed", QUESTION, TERMS, rounds=rounds, timeouts=TIMEOUTS)
 
 
@@ -115,11 +116,11 @@ def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
     with Analyst(service.url) as analyst:
         study = create(analyst, rounds=len(BEFORE))
         for number, phase in enumerate(BEFORE, start=1):
-            view = wait_for_round(analyst, study, number)
-            entries = asyncio.run(Half(service, study, view, phase).play())
-            check(analyst, study, number, entries, survivors=N - 1)
-        assert analyst.wait(study.id).state == "finished"
-        assert analyst.heavy_hitters(study.id)[0].item == "common"
+            view = wait_for_round(study, number)
+            entries = asyncio.run(Half(service, study.view, view, phase).play())
+            check(study, number, entries, survivors=N - 1)
+        assert study.wait().state == "finished"
+        assert study.heavy_hitters()[0].item == "common"
 
 
 def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service) -> None:
@@ -145,9 +146,9 @@ def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service
 
     with Analyst(service.url) as analyst:
         study = create(analyst, rounds=2)
-        for one in asyncio.run(play(study)):
-            check(analyst, study, one.view.number, list(one.entries), survivors=N - 2)
-        assert analyst.wait(study.id).state == "finished"
+        for one in asyncio.run(play(study.view)):
+            check(study, one.view.number, list(one.entries), survivors=N - 2)
+        assert study.wait().state == "finished"
 
 
 def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
@@ -179,9 +180,9 @@ def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
 
     with Service(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
         study = create(analyst, rounds=len(holds))
-        for one in asyncio.run(play(service, study)):
-            check(analyst, study, one.view.number, list(one.entries), survivors=N)
-        assert analyst.wait(study.id).state == "finished"
+        for one in asyncio.run(play(service, study.view)):
+            check(study, one.view.number, list(one.entries), survivors=N)
+        assert study.wait().state == "finished"
         for cohort in holds:
             phase, total, claims = row_of(service, cohort)
             assert (phase, total is None, claims) == ("summed", False, 2)
@@ -205,21 +206,19 @@ def row_of(service: Service, cohort: int) -> tuple[str, bytes | None, int]:
     return phase, total, claims
 
 
-def wait_for_round(analyst: Analyst, study: StudyView, number: int) -> RoundView:
-    for view in analyst.watch(study.id, every=0.05):
+def wait_for_round(study: Study, number: int) -> RoundView:
+    for view in study.watch(every=0.05):
         if view.number == number:
             return view
     raise AssertionError(f"the study is over before round {number}")
 
 
-def check(
-    analyst: Analyst, study: StudyView, number: int, entries: list[Entry], survivors: int
-) -> None:
+def check(study: Study, number: int, entries: list[Entry], survivors: int) -> None:
     """Compare a round's sum with the vectors of those who are said to be in it."""
-    for view in analyst.watch(study.id, every=0.05):
+    for view in study.watch(every=0.05):
         if view.number == number and view.state != "running":
             break
     (cohort,) = view.cohorts
     assert cohort.phase is Phase.SUMMED, cohort.failure
     assert len(cohort.survivors) >= survivors
-    verify(Played(view, tuple(entries)), cohort, analyst.cohort_sum(study.id, view))
+    verify(Played(view, tuple(entries)), cohort, study.cohort_sum(view))

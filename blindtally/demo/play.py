@@ -18,12 +18,12 @@ from blindtally.demo.results import (
     round_result,
     verify,
 )
-from client.analyst import Analyst
+from client.analyst import Analyst, Study
 from client.fleet import Crew, Fleet, Played, Report
 from client.transport import connect
 from protocol.mechanism import Histogram, Terms
 from protocol.mechanisms import AnyQuestion
-from protocol.messages import StudyView, Timeouts
+from protocol.messages import Timeouts
 from protocol.round import Phase
 
 _LOOK_SECONDS: Final = 0.5  # between two looks at whether the server is alive
@@ -59,13 +59,13 @@ def run(url: str, setup: Setup, watchers: Watchers, settings: dict[str, Any]) ->
     began = time.monotonic()
     with Analyst(url, setup.crew.key) as analyst:
         study = create(analyst, setup)
-        played, rounds = follow(url, analyst, study, setup, watchers)
-        rows = analyst.heavy_hitters(study.id)
+        played, rounds = follow(url, study, setup, watchers)
+        rows = study.heavy_hitters()
     seconds = time.monotonic() - began
-    return measure(study, rows, played, rounds=rounds, seconds=seconds, settings=settings)
+    return measure(study.view, rows, played, rounds=rounds, seconds=seconds, settings=settings)
 
 
-def create(analyst: Analyst, setup: Setup) -> StudyView:
+def create(analyst: Analyst, setup: Setup) -> Study:
     """Create and start the study."""
     return analyst.create(
         "demo",
@@ -77,21 +77,21 @@ def create(analyst: Analyst, setup: Setup) -> StudyView:
 
 
 def follow(
-    url: str, analyst: Analyst, study: StudyView, setup: Setup, watchers: Watchers
+    url: str, study: Study, setup: Setup, watchers: Watchers
 ) -> tuple[list[Played], list[RoundResult]]:
     """Take part in a study until it is over; return its rounds, with every sum verified.
 
     Raises:
         InexactError: if a sum is not the sum of its survivors' vectors.
     """
-    fleet = Fleet(partial(connect, url), study, setup.holdings, setup.crew, watchers.step)
+    fleet = Fleet(partial(connect, url), study.view, setup.holdings, setup.crew, watchers.step)
     played: list[Played] = []
     rounds: list[RoundResult] = []
 
     async def play() -> None:
         async for one in fleet.play():
             played.append(one)
-            exact = await asyncio.to_thread(_verified, analyst, study, one)
+            exact = await asyncio.to_thread(_verified, study, one)
             rounds.append(round_result(one, exact))
             watchers.round(rounds[-1])
 
@@ -112,11 +112,11 @@ async def _guarded(work: Coroutine[None, None, None], check: Callable[[], None])
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _verified(analyst: Analyst, study: StudyView, played: Played) -> bool:
+def _verified(study: Study, played: Played) -> bool:
     """Verify every sum of a round that is shown; return whether there was one."""
     summed = [one for one in played.view.cohorts if one.phase is Phase.SUMMED]
-    if study.question.withholds:
+    if study.view.question.withholds:
         return bool(summed)
     for cohort in summed:
-        verify(played, cohort, analyst.cohort_sum(study.id, played.view, cohort.number))
+        verify(played, cohort, study.cohort_sum(played.view, cohort.number))
     return bool(summed)

@@ -13,9 +13,10 @@ from typing import Any
 
 from blindtally.measures import Found, Score, compare
 from client.fleet import Played
+from client.tables import HeavyHitter
 from protocol.mechanisms import SUMMING, AnyPlan
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
-from protocol.messages import CohortView, HeavyHitter, StudyView
+from protocol.messages import CohortView, StudyView
 from protocol.reporting import ReportPlan
 from protocol.round import Phase
 from protocol.sketches.capacity import capacity

@@ -45,7 +45,7 @@ def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(service: Service, tmp_pa
     assert "sum exact" in said
     with Analyst(service.url) as analyst:
         study = next(analyst.studies())
-    assert study.terms.registrar == public
+    assert study.view.terms.registrar == public
 
 
 def test_a_fleet_refuses_a_study_of_another_registrar(service: Service, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: Service) -> No
     code, said = fleet("--url", service.url, *options, "--mode", "semi-honest")
     assert code == 0, said
     with Analyst(service.url) as analyst:
-        terms = next(analyst.studies()).terms
+        terms = next(analyst.studies()).view.terms
         assert terms.mode == "semi-honest"
         question = AdaptiveIbltQuestion(
             threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500

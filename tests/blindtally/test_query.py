@@ -39,8 +39,8 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         Analyst(running.url) as analyst,
     ):
         study = analyst.create("numbers", QUESTION, TERMS, rounds=1)
-        asyncio.run(play(running.url, study))
-        assert analyst.wait(study.id).state == "finished"
+        asyncio.run(play(running.url, study.view))
+        assert study.wait().state == "finished"
         yield [study.id, "--url", running.url]
 
 

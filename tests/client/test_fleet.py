@@ -8,7 +8,6 @@ import pytest
 from client.fleet import (
     Connect,
     Crew,
-    End,
     Fleet,
     NobodyEnteredError,
     Played,
@@ -17,6 +16,7 @@ from client.fleet import (
     lost_in,
     select,
 )
+from client.part import End
 from client.participation import Step
 from client.policy import Policy
 from protocol.messages import StudyView

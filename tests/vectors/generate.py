@@ -10,7 +10,7 @@ from typing import Any
 from tests.vectors import reference as ref
 from tests.vectors.cohorts import sums
 from tests.vectors.exact import Terms, parameters
-from tests.vectors.keys import keys, signatures
+from tests.vectors.keys import kept, keys, signatures
 from tests.vectors.messages import labels, messages
 from tests.vectors.plans import plans
 from tests.vectors.reference import some
@@ -212,6 +212,7 @@ FILES = {
     "sums": sums,
     "refusals": refusals,
     "plans": plans,
+    "kept": kept,
 }
 
 

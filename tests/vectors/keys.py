@@ -1,5 +1,8 @@
 """Agreements, derived keys, envelopes, signatures; and what agrees, opens or signs nothing."""
 
+import hmac
+import json
+from base64 import urlsafe_b64encode
 from hashlib import sha512
 from typing import Any
 
@@ -160,4 +163,31 @@ def signatures() -> dict[str, Any]:
             *({"comment": "of low order", "identity": key} for key in encodings(LOW_IDENTITIES)),
             *({"comment": "not 32 bytes", "identity": bytes(n).hex()} for n in (0, 31, 33)),
         ],
+    }
+
+
+def kept() -> dict[str, Any]:
+    """Return identities that devices make of what they keep, and their credentials."""
+
+    def known(secret: bytes, service: str, study: str | None) -> dict[str, Any]:
+        def derived(what: str) -> bytes:
+            purpose = json.dumps([what, service, study])
+            return hmac.new(secret, purpose.encode(), "sha256").digest()
+
+        return {
+            "secret": secret.hex(),
+            "service": service,
+            "study": study,
+            "identity": ref.identity(derived("identity")).hex(),
+            "credential": urlsafe_b64encode(derived("credential")).decode().rstrip("="),
+        }
+
+    secret = some("device")
+    return {
+        "identities": [
+            known(secret, "https://counts.example.org", "0123456789abcdef"),
+            known(secret, "https://counts.example.org", None),  # wherever it reports
+            known(secret, "http://127.0.0.1:8000", "0123456789abcdef"),
+            known(some("another device"), "https://counts.example.org", "0123456789abcdef"),
+        ]
     }

@@ -213,7 +213,7 @@ def fill(page: Page) -> None:
 def check_answer(page: Page, url: str, study: str) -> None:
     """Check that the table, its search and its CSV file are what the API says."""
     with Analyst(url) as analyst:
-        told = [(one.item, f"{one.estimate:,.0f}") for one in analyst.heavy_hitters(study)]
+        told = [(one.item, f"{one.estimate:,.0f}") for one in analyst.study(study).heavy_hitters()]
     assert HOSTILE in dict(told)
     rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
     expect(rows).to_have_count(len(told))
@@ -255,7 +255,7 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
 
         study = page.url.rpartition("/")[2]
         with Analyst(server.url) as analyst:
-            view = analyst.study(study)
+            view = analyst.study(study).view
         fleet: list[Fleet] = []
         play(server.url, view, fleet, 0)
         rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
