@@ -13,7 +13,7 @@ from protocol.privacy.ledger import Ledger
 SCRIPT = Path(__file__).parent / "reproduce_ledger.py"
 LEVELS = SampleThreshold(probability=0.145593, threshold=12, releases=10)
 COUNTS = Noise(variance=180.0, releases=10)
-BOTH = Noise(variance=10.5, sampled=0.25, hidden=True, releases=7)
+BOTH = Noise(variance=10.5, sampled=0.25, invited=1.0, releases=7)
 
 
 def ran(tmp_path: Path, ledger: Ledger, **changes: float) -> subprocess.CompletedProcess[str]:
