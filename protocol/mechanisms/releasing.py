@@ -42,6 +42,7 @@ _SCALE = 10**6  # of what devices the best p is found: it does not depend on how
 _COIN = 0.25  # of both coins and noise, unless the question names another
 _MOST = 2**12  # rounds, or items of a device, that a ledger counts
 _MOST_VOTES = 2**14  # of a device in all of them: some 20 seconds of accounting
+_DEVIATIONS = 10
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
 
 
@@ -286,6 +287,16 @@ def check_invited(invited: float, release: Release) -> None:
             f"invited {invited:g} must be above the odds of a vote, {p:.6g}: those that stay away "
             f"cannot vote; {min(1.0, 1.1 * p):.3g} would do, or 1, to let all devices join"
         )
+
+
+def seats_for(devices: int, invited: float) -> int:
+    """Return how many seats hold all of `devices` that join, but for odds of about 1e-20.
+
+    They are Bin(n, v): n v on average, with a deviation below sqrt(n v). Who finds no seat is lost,
+    and who found one then tells of the others' coins; so there must be seats for all.
+    """
+    mean = devices * invited
+    return min(devices, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
 
 
 def least_honest(terms: Terms) -> float:
