@@ -1,5 +1,6 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from secagg.keys import Identity
 from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
+_DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
@@ -48,7 +50,8 @@ def fleet(
         Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
+        int | None,
+        typer.Option(min=3, help="Devices that hear of a round [so many that all who join sit]."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = ROUNDS,
     silence: Annotated[
@@ -155,10 +158,19 @@ def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float)
 
 def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | None) -> Setup:
     """Return a setup for a study that somebody else has created."""
-    crew = replace(crew, devices=devices or asked.terms.devices)
+    crew = replace(crew, devices=devices or _selected(asked))
     rounds = 1 if asked.question.repeats else asked.rounds
     holdings = hold(load(data), rounds, crew.devices, asked.question.contribution, crew.seed)
     return Setup(asked.question, asked.terms, asked.rounds, asked.timeouts, crew, holdings)
+
+
+def _selected(asked: StudyView) -> int:
+    """Return how many devices to select for a round, if each of them that joins is to sit."""
+    seats, invited = asked.terms.devices, getattr(asked.question, "invited", 1.0)
+    if invited == 1:
+        return seats
+    root = math.sqrt(_DEVIATIONS**2 / 4 + seats) - _DEVIATIONS / 2  # of the joined, on average
+    return max(1, math.floor(root**2 / invited))
 
 
 def _show(study: StudyView, found: Sequence[HeavyHitter]) -> None:

@@ -4,6 +4,10 @@ Each design is the best of its kind by the exact loss: of coins the least theta 
 all users from which a prefix is shown about half the time; of noise the least variance in each
 cohort's sum, and the threshold that a cell of noise alone seldom reaches. Beside the exact epsilon
 stand the closed forms that an auditor can check by hand.
+
+Of those that could take part, most vote in no round if coins are rare. `Invitation` lets each join
+by a coin of its own, of odds s / n with the s = m + c sqrt(m), c = 10, that section 2.1 of the note
+has the server pick; who joins is then Bin(n, s / n), and who votes an exact sample of odds m / n.
 """
 
 import math
@@ -16,12 +20,18 @@ from rich.table import Table
 from blindtally.output import failed, write_json
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
-from protocol.mechanisms.releasing import cell_bits, design, least_honest, loss_of
+from protocol.mechanisms.releasing import (
+    cell_bits,
+    design,
+    least_honest,
+    loss_of,
+    seats_for,
+)
 from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.privacy.closed_forms import kl_epsilon, note_epsilon
 from protocol.privacy.entries import PARTIES, Entry
 from protocol.privacy.ledger import Ledger
-from protocol.privacy.release import Mode
+from protocol.privacy.release import Mode, Release
 
 MODES: tuple[Mode, ...] = ("sample-threshold", "noise", "both")
 _MOST_USERS = 10**9
@@ -33,6 +43,26 @@ _LETTERS = Alphabet(characters="\0abcdefghijklmnopqrstuvwxyz", length=10, pad="\
 
 
 @dataclass(frozen=True, slots=True)
+class Invitation:
+    """A design whose users join with odds of `odds`, by their own coins, instead of all.
+
+    `joined` do on average, and `seats` hold them but for odds of about 1e-20; each sends `nbytes`
+    for 100 prefixes, where that of all who stay away, `saved`, is not sent. `sigma` is the noise
+    that keeps epsilon against the server, which sees who joins, as devices do by the roster:
+    epsilons to them are None where there is no bound.
+    """
+
+    odds: float
+    joined: int
+    seats: int
+    nbytes: int
+    saved: int
+    sigma: float
+    epsilon_server: float | None
+    epsilon_devices: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Design:
     """One way to release counts.
 
@@ -40,7 +70,7 @@ class Design:
     `share` of all users shows a prefix about half the time. `error` is the relative standard error
     of a prefix that one user in a hundred has; `nbytes` are those of a vector of 100 prefixes of 27
     symbols. Epsilons are exact but for the closed forms, which are None where they say nothing.
-    `invited` are enough that m of them vote but for odds of about 1e-23 (section 2.1 of the note).
+    `invitation` is None where it would spare nobody.
     """
 
     mode: Mode
@@ -56,11 +86,7 @@ class Design:
     epsilon_server: float | None
     epsilon_kl: float | None
     epsilon_note: float | None
-
-    @property
-    def invited(self) -> int:
-        """Return m + c sqrt(m), c = 10: whom to invite if each then votes with odds of m / s."""
-        return math.ceil(self.m + _DEVIATIONS * math.sqrt(self.m))
+    invitation: Invitation | None
 
 
 def designs(users: int, epsilon: float, delta: float, levels: int, items: int = 1) -> list[Design]:
@@ -100,6 +126,7 @@ def _design(
     )
     terms = terms_of(users)
     made = design(question, terms, levels, levels)
+    nbytes = _nbytes(made, terms)
     noise = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
     ledger = Ledger(entries=(Entry(name="all", mechanism=loss_of(question, made, levels)),))
     least = made.probability * users / 100
@@ -116,13 +143,47 @@ def _design(
         sigma=math.sqrt(noise),
         share=made.threshold / (made.probability * users),
         error=math.sqrt(least * (1 - made.probability) + noise) / least,
-        nbytes=-(-_PREFIXES * _LETTERS.base * cell_bits(made, terms) // 8),
+        nbytes=nbytes,
         epsilon=sights["public"],
         epsilon_replace_one=replaced,
         epsilon_server=sights["server"],
         epsilon_kl=kl,
         epsilon_note=note,
+        invitation=_invitation(question, made.probability, users, levels, nbytes),
     )
+
+
+def _invitation(
+    question: TrieHhQuestion, probability: float, users: int, levels: int, nbytes: int
+) -> Invitation | None:
+    """Return how to answer `question` by users of whom most stay away; None if none may."""
+    m = probability * users
+    odds = math.ceil(m + _DEVIATIONS * math.sqrt(m)) / users
+    if odds >= 1 or question.contribution > 1:
+        return None
+    asked = TrieHhQuestion.model_validate(question.model_dump() | {"invited": odds})
+    seats = seats_for(users, odds)
+    terms = terms_of(seats)
+    made = design(asked, terms, levels, levels)
+    loss = loss_of(asked, made, levels)
+    ledger = Ledger(entries=(Entry(name="all", mechanism=loss),))
+    noise = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
+    joined = round(odds * users)
+    each = _nbytes(made, terms)
+    return Invitation(
+        odds=odds,
+        joined=joined,
+        seats=seats,
+        nbytes=each,
+        saved=users * nbytes - joined * each,
+        sigma=math.sqrt(noise),
+        epsilon_server=ledger.epsilon(question.delta, "server"),
+        epsilon_devices=ledger.epsilon(question.delta, "devices"),
+    )
+
+
+def _nbytes(made: Release, terms: Terms) -> int:
+    return -(-_PREFIXES * _LETTERS.base * cell_bits(made, terms) // 8)
 
 
 def _closed(
@@ -151,7 +212,7 @@ def advise(
 
 def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[str, Any]:
     """Return what scripts read: of sample-and-threshold first, which has theta and m."""
-    first = found[0]
+    first, invitation = found[0], found[0].invitation
     return {
         "mechanism": "triehh",
         "users": users,
@@ -161,7 +222,10 @@ def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[
         "theta": first.theta,
         "m": first.m,
         "theta_over_m": first.theta / first.m if first.m else None,
-        "invited": first.invited,
+        "invited": 1.0 if invitation is None else invitation.odds,
+        "joined": users if invitation is None else invitation.joined,
+        "seats": users if invitation is None else invitation.seats,
+        "saved_bytes": 0 if invitation is None else invitation.saved,
         "designs": [asdict(one) for one in found],
         "recommended": recommended(found).mode,
     }
@@ -199,16 +263,9 @@ def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
             "is private.",
             soft_wrap=True,
         )
-    first = found[0]
-    if first.invited < users:
-        odds = first.m / first.invited
-        screen.print(
-            f"Inviting {first.invited:,} users, each to vote with odds of {odds:.2f}"
-            " instead of all, hides about as much from outsiders if they cannot tell who was "
-            "invited, which no ledger accounts for, and next to nothing from the server that "
-            "invites: let everybody send a vector.",
-            soft_wrap=True,
-        )
+    for one in found:
+        if one.invitation is not None:
+            _show_invitation(screen, one, one.invitation, users)
     cohorts = terms_of(users).cohorts
     if cohorts > 1:
         screen.print(
@@ -216,6 +273,22 @@ def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
             "each sum.",
             soft_wrap=True,
         )
+
+
+def _show_invitation(screen: Console, of: Design, by: Invitation, users: int) -> None:
+    to_devices = _cell(by.epsilon_devices, "without bound")
+    cost = (
+        f"noise for the server, which sees who joins: deviation {by.sigma:.4g}"
+        if of.sigma
+        else f"epsilon to devices on the rosters, which see who joins: {to_devices}"
+    )
+    screen.print(
+        f"\n{of.mode} with invited {by.odds:.4g}: each user joins a level by its own coin, "
+        f"{by.joined:,} of {users:,}, and {of.m:,} vote as before. Have seats for {by.seats:,}. It "
+        f"spares {by.saved / (users * of.nbytes):.0%} of all bytes, {by.saved / 1e9:.3g} GB for a "
+        f"level of {_PREFIXES} prefixes, and takes {cost}.",
+        soft_wrap=True,
+    )
 
 
 def _cell(value: float | None, none: str) -> str:

@@ -33,9 +33,9 @@ _THRESHOLD, _DELTA = 50.0, 1e-6
 _ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
 _ALWAYS = ("sets", "seed", "json_path")
 _OF_REPORTS = {"confidence", "goal", "most"}
-_OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release"}
+_OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
 # What --set does not take: what options say, or the command itself.
-_OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "goal", "most"}
+_OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "invited", "goal", "most"}
 _RELEASES: dict[str, Release] = {"triehh": "sample-threshold", "hierarchical-histogram": "noise"}
 
 
@@ -162,6 +162,10 @@ def simulate(
             "sample-threshold of a trie, noise of a histogram, unless you say."
         ),
     ] = None,
+    invited: Annotated[
+        float,
+        typer.Option(help="Each device of a trie of words joins a level with these odds only."),
+    ] = 1.0,
     goal: Annotated[
         Literal["worst-mse", "l2"], typer.Option(help="Which error of reports is to be small.")
     ] = "l2",
@@ -207,11 +211,12 @@ def simulate(
         own |= {"delta": delta, "corrupt": corrupt, "mode": release or _RELEASES[mechanism]}
         own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
         if mechanism != "triehh" or low is not None or high is not None:
+            refuse_others(context, known - {"invited"}, "a simulation of numbers")
             own |= {"mechanism": mechanism, "low": low, "high": high}
             _play(simulate_numbers, own, words, sets, json_path)
             return
         own |= {"threshold": threshold, "contribution": contribution}
-        own |= {"alphabet": alphabet, "dropout": dropout}
+        own |= {"alphabet": alphabet, "dropout": dropout, "invited": invited}
         _play(simulate_releases, own, words, sets, json_path)
         return
     words = words or _WORDS

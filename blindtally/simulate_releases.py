@@ -5,6 +5,7 @@ vote by the same function as one that is alone (`vector_of`); noise is the sum o
 cohort by cohort. So a million devices and ten levels take a fraction of a second.
 """
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,10 +21,10 @@ from rich.text import Text
 
 from blindtally.data import Counts, Population, read
 from blindtally.measures import Comparison, compare
-from protocol.chance import Chance, seeded
+from protocol.chance import Chance, happens, seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Estimate, Terms
-from protocol.mechanisms.releasing import noisy
+from protocol.mechanisms.releasing import noisy, seats_for
 from protocol.mechanisms.trie_votes import vector_of
 from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import PARTIES, Entry
@@ -58,6 +59,7 @@ class Wanted:
     mode: Mode
     corrupt: float
     dropout: float
+    invited: float
     settings: dict[str, Any]
     seed: int
 
@@ -84,7 +86,8 @@ class Holders:
 class Released:
     """What a study found, beside what is true, and what it cost.
 
-    `seconds` are of the processor for all levels, from the first coin to the conclusion.
+    `seconds` are of the processor for all levels, from the first coin to the conclusion; `joined`
+    are the most devices in a level's sum.
     """
 
     plan: TrieHhPlan
@@ -94,6 +97,7 @@ class Released:
     seconds: float
     words: int
     ledger: Ledger
+    joined: int
 
     def at(self, most: int) -> tuple[float, float]:
         """Return recall of the `most` items that most devices hold, and F1 with the best found."""
@@ -121,22 +125,24 @@ def run(wanted: Wanted) -> Released:
     question = _question(wanted, population)
     rng = np.random.default_rng(wanted.seed)
     holders = hold(population, question, wanted.clients, rng)
-    size = -(-holders.clients // -(-holders.clients // _COHORT))
+    seats = max(3, seats_for(holders.clients, question.invited))
+    size = -(-seats // -(-seats // _COHORT))
     terms = Terms(
         cohort_size=size,
         minimum=max(3, size // 2),
-        cohorts=-(-holders.clients // size),
+        cohorts=-(-seats // size),
         corrupt=wanted.corrupt,
         dropout=max(0.1, wanted.dropout + 0.1),
     )
     chance = Random(wanted.seed)
     plan = _TRIE.first_plan(question, terms, "simulation", wanted.levels, chance)
     rows, started = question.rows_of(holders.items), time.process_time()
-    tally, words, level = NOTHING, 0, 0
+    tally, words, level, joined = NOTHING, 0, 0, 0
     while level < wanted.levels:
         level += 1
         total, participants = _round(plan, rows, holders, wanted.dropout, rng)
         words = max(words, -(-_TRIE.ring(plan).nbytes // 2))
+        joined = max(joined, participants)
         answer = _TRIE.decode(plan, total, participants, tally)
         tally = answer.tally
         if _TRIE.is_over(plan, answer, tally):
@@ -147,7 +153,7 @@ def run(wanted: Wanted) -> Released:
     compared = _compared(found, holders.truth, wanted.threshold)
     loss = _TRIE.loss(plan, level)
     ledger = Ledger(entries=(Entry(name="simulation", mechanism=loss),))
-    return Released(plan, holders, compared, level, seconds, words, ledger)
+    return Released(plan, holders, compared, level, seconds, words, ledger, joined)
 
 
 def _question(wanted: Wanted, population: Population) -> TrieHhQuestion:
@@ -162,6 +168,7 @@ def _question(wanted: Wanted, population: Population) -> TrieHhQuestion:
         "epsilon": wanted.epsilon,
         "delta": wanted.delta,
         "mode": wanted.mode,
+        "invited": wanted.invited,
         "truncate": True,
     }
     return TrieHhQuestion.model_validate(own | wanted.settings)
@@ -219,8 +226,12 @@ def _round(
     """Return one round's sum, of those who were not lost, and how many they are."""
     chance: Chance = seeded(rng)
     device, item, participants = holders.device, holders.item, holders.clients
+    here = np.ones(holders.clients, np.bool_)
     if dropout:
-        here = rng.random(holders.clients) >= dropout
+        here &= rng.random(holders.clients) >= dropout
+    if plan.invited < 1:
+        here &= happens(chance, math.floor(plan.invited * 2**64), holders.clients)
+    if not here.all():
         participants = int(here.sum())
         device, item = device[here[device]], item[here[device]]
     total = vector_of(plan, rows, item, chance, device)
@@ -253,6 +264,8 @@ def as_json(wanted: Wanted, result: Released) -> dict[str, Any]:
         "theta": release.threshold,
         "m": round(release.probability * result.holders.clients),
         "probability": release.probability,
+        "invited": result.plan.invited,
+        "joined": result.joined,
         "noise_variance": release.variance,
         "levels": result.levels,
         "clients": result.holders.clients,
@@ -284,6 +297,9 @@ def show(wanted: Wanted, result: Released) -> None:
             facts.add_row(f"the top {rank:,}", f"recall {recall:.3f}, F1 {f1:.3f}")
     voting = f"{release.probability:.2%} of {holders.clients:,} devices vote in a level"
     facts.add_row(release.mode, f"{voting}, shown from {release.threshold:,} votes")
+    if result.plan.invited < 1:
+        own = f"each with odds of {result.plan.invited:.4g} by its own coin"
+        facts.add_row("joined", f"{result.joined:,} devices in a level at most, {own}")
     if release.variance:
         facts.add_row("noise", f"standard deviation {release.variance**0.5:.3g} a cohort")
     sights = {party: result.ledger.epsilon(wanted.delta, party) for party in PARTIES}

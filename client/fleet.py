@@ -3,7 +3,8 @@
 Each device holds a histogram of its own and takes part like any other, over HTTP, with an
 identity that it keeps as long as the fleet lives. A round selects devices that have given no
 vector yet, or none to this round if the study wants them in all; a fixed share of them vanishes,
-each after one of its steps but the last, one as likely as the other. The fleet remembers what
+each after one of its steps but the last, one as likely as the other. Where devices are invited by
+coins, those selected flip theirs, and most may stay away. The fleet remembers what
 each device encoded, which no service ever sees, so that a demo or a test can tell whether a sum
 is exact.
 
@@ -100,13 +101,17 @@ class Played:
     def losses(self) -> Mapping[Phase, int]:
         """Return how many devices were lost in each phase."""
         where = lost_in(self.view.plan.terms.mode)
-        lost = (entry for entry in self.entries if entry.end is not End.FINISHED)
+        unlost = (End.FINISHED, End.STAYED_AWAY)
+        lost = (entry for entry in self.entries if entry.end not in unlost)
         return Counter(where[entry.last] for entry in lost if entry.last in where)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a round is: how many of its `devices` have taken each step, or are gone."""
+    """How far a round is: how many of its `devices` have taken each step, or are gone.
+
+    Those whose coins do not invite them are none of its devices, once they know.
+    """
 
     view: RoundView
     devices: int
@@ -154,9 +159,10 @@ class Fleet:
             entries = await self.enter(view)
             after = view.number
             if all(entry.last is None for entry in entries):
-                if any(entry.end is End.LATE for entry in entries):
-                    continue  # others took the seats; the next round has more
-                raise NobodyEnteredError(view.number, entries[0].error)
+                kept = [entry for entry in entries if entry.end is not End.STAYED_AWAY]
+                if not kept or any(entry.end is End.LATE for entry in kept):
+                    continue  # others took the seats, or coins fell so; there are more rounds
+                raise NobodyEnteredError(view.number, kept[0].error)
             yield Played(await self._over(view.number), entries)
 
     async def next_round(self, after: int) -> RoundView | None:
@@ -173,16 +179,17 @@ class Fleet:
             self._crew, view.number, view.plan.terms.mode, self._free(view.number)
         )
         steps: Counter[Step] = Counter()
-        gone = 0
+        ends: Counter[End] = Counter()
 
-        def heard(step: Step | None) -> None:
-            nonlocal gone
-            if step is None:
-                gone += 1
+        def heard(what: Step | End) -> None:
+            if isinstance(what, End):
+                ends[what] += 1
             else:
-                steps[step] += 1
+                steps[what] += 1
             if self._report:
-                self._report(Standing(view, len(chosen), dict(steps), gone))
+                away = ends[End.STAYED_AWAY]
+                gone = ends.total() - away
+                self._report(Standing(view, len(chosen) - away, dict(steps), gone))
 
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -217,8 +224,8 @@ class Fleet:
         try:
             await self._let_in(transport, device)
         except PROBLEMS as problem:
-            heard(None)
             ending = Ending.of(problem)
+            heard(ending.end)
         else:
             ending = await play(part, self._study.id, heard, leaving)
         return Entry(

@@ -25,6 +25,9 @@ is nothing left of a round that could be given; what the journal adds then is th
 round begins. A crash between record and send costs a device its part in one study, and
 nothing worse.
 
+A coin by which a device joins a round, or stays away, is flipped once: whoever could have it
+flipped again would ask until it falls heads. So it is recorded before anything is done about it.
+
 Of reports it also records what each costs, and so what a device has spent: that holds for all
 studies together. Of vectors it records what the noise of their sums lets through: each plan says
 how much noise its own round has, so what a device told in a study is known from all it gave.
@@ -41,6 +44,7 @@ from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
+from types import NoneType
 from typing import Self
 
 from client.policy import PolicyError
@@ -54,6 +58,7 @@ class What(StrEnum):
     CONFIRMATION = "confirmation"
     REVEAL = "reveal"
     REPORT = "report"
+    INVITATION = "invitation"  # said to nobody: how the coin fell by which it joins a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Given:
     """That a device gave a message of SHA-256 `digest`, in hexadecimal, to a study's cohort.
 
     `epsilon` is what it cost; `rho` what a sum with noise tells of a vector, None if it has none.
+    Of an invitation, `digest` is that of the plan and `joins` says how the coin fell.
     """
 
     study: str
@@ -70,6 +76,7 @@ class Given:
     digest: str
     epsilon: float = 0.0
     rho: float | None = None
+    joins: bool | None = None
 
     @classmethod
     def of(
@@ -122,6 +129,25 @@ class Journal(ABC):
             if hidden is not None:
                 hidden(_told(known, given.study))
             self._append(given)
+
+    def invited(self, study: str, number: int, plan: str, flip: Callable[[], bool]) -> bool:
+        """Return whether the device joins round `number` of `study`: `flip`, the first time.
+
+        `plan` is the digest of what the coin was flipped for. Shown another plan of that round,
+        where the same heads may be worth more, a device stays away; and also if it did something
+        there before its coin was flipped, so that it is not there by its coin.
+
+        Raises:
+            JournalError: if the coin cannot be recorded.
+        """
+        with self._exclusive() as known:
+            here = [one for one in known if (one.study, one.round) == (study, number)]
+            for one in here:
+                if one.joins is not None:
+                    return one.joins and one.digest == plan
+            joins = not here and flip()
+            self._append(Given(study, number, -1, What.INVITATION, plan, joins=joins))
+            return joins
 
     def studies(self) -> frozenset[str]:
         """Return the studies that the device gave to.
@@ -241,6 +267,7 @@ class FileJournal(Journal):
             said = json.loads(line)
             given = Given(**(said | {"what": What(said["what"])}))
             is_cost = all(0 <= cost < math.inf for cost in (given.epsilon, given.rho or 0.0))
+            is_cost &= type(given.joins) is (bool if given.what is What.INVITATION else NoneType)
         except (ValueError, TypeError, KeyError):
             is_cost = False
         if not is_cost:

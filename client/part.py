@@ -32,13 +32,12 @@ from secagg.errors import ProtocolError
 
 _COME_BACK_SECONDS: Final = 1.0  # where the service does not say when
 
-Heard: TypeAlias = Callable[[Step | None], None]  # a device's step, or None for its loss
-
 
 class End(StrEnum):
     """How a device's part in a round ended."""
 
     FINISHED = "finished"
+    STAYED_AWAY = "stayed away"  # by its coin: it took no part, so it is no loss
     VANISHED = "vanished"  # because whoever drives it let it
     NO_ROUND = "no round"  # none took devices for as long as it waited
     OVER = "over"  # no round of the study will take devices any more
@@ -47,6 +46,9 @@ class End(StrEnum):
     REFUSED = "refused"  # it left: the service asked for too much
     REJECTED = "rejected"  # the service would not have it
     CUT_OFF = "cut off"  # no connection for too long
+
+
+Heard: TypeAlias = Callable[[Step | End], None]  # a device's step, or how its part ended short
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ async def play(
         JournalError: if what is to be given cannot be recorded.
     """
     if until is not None and isinstance(part, Reporting):  # it has one step to take
-        heard(None)
+        heard(End.VANISHED)
         return Ending(End.VANISHED)
     last: Step | None = None
     steps = part.steps(study)
@@ -139,13 +141,13 @@ async def play(
                 ending = Ending(End.VANISHED, last)
                 break
         else:
-            ending = Ending(End.FINISHED, last)
+            ending = Ending(End.FINISHED if last is not None else End.STAYED_AWAY, last)
     except PROBLEMS as problem:
         ending = Ending.of(problem, last)
     finally:
         await steps.aclose()
     if ending.end is not End.FINISHED:
-        heard(None)
+        heard(ending.end)
     return ending
 
 

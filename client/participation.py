@@ -5,7 +5,8 @@
 
 In brackets what is awaited before a step. In a round of the semi-honest mode nobody confirms
 aloud. `Participation.steps` yields after each step, so that whoever drives it can stop there:
-that device has vanished, as far as the others can tell.
+that device has vanished, as far as the others can tell. A plan may want devices to join by a
+coin of their own: one that stays away takes no step, and says so to nobody.
 
 Each step is computed once and its bytes are sent until they arrive, never computed again; what
 may be given in one way only is in the device's journal before it leaves. The device checks
@@ -129,7 +130,7 @@ class Participation:
         self._ring: Ring = SUMMING[view.plan.question.mechanism].ring(view.plan)
 
     async def steps(self, study: str) -> AsyncGenerator[Step]:
-        """Take part in a round of `study`, step by step.
+        """Take part in a round of `study`, step by step; in no step, if its coin says so.
 
         Raises:
             RefusedError: if the service asks for more than the policy gives, or for what
@@ -144,6 +145,8 @@ class Participation:
         told = await asyncio.to_thread(self._device.journal.told, study)
         self._policy.check_told(self._plan, told)
         self._policy.check_enrolment(self._plan, self._device.identity, self._device.enrolment)
+        if not await asyncio.to_thread(self._is_invited, study):
+            return
         joined, seat = await self._join(study)
         yield Step.JOINED
         shared = await self._share(joined, seat)
@@ -155,6 +158,14 @@ class Participation:
             yield Step.CONFIRMED
         await self._reveal(confirmed)
         yield Step.REVEALED
+
+    def _is_invited(self, study: str) -> bool:
+        """Return whether my coin lets me join: it is in the journal before anything is sent."""
+        plan = self._plan
+        if plan.invited == 1:
+            return True
+        flip = partial(plan.joins, self._chance)
+        return self._device.journal.invited(study, self._number, plan.digest().hex(), flip)
 
     @property
     def _is_active(self) -> bool:

@@ -9,7 +9,8 @@
     study-ended                           state: finished or stopped
 
 An event says nothing that a round does not show: how many were heard, and never what they said.
-What a study suppresses (rare counts, sums, how many cells there are) is in none.
+What a study suppresses (rare counts, sums, how many cells there are) is in none; and where nobody
+may learn how many devices joined a round, neither `heard`, `expected` nor `participants`.
 """
 
 from datetime import datetime

@@ -18,6 +18,7 @@ Source: the R-round linear-sketching setting of [Gascon23, section 2].
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from pydantic import (
     model_validator,
 )
 
-from protocol.chance import Chance
+from protocol.chance import Chance, happens
 from protocol.confidence import LEVEL, interval, reaches
 from protocol.domain import Domain
 from protocol.local_level import Floats
@@ -145,6 +146,11 @@ class Question(Public):
         """Return whether sums hold what must not be published, and is forgotten once decoded."""
         return False
 
+    @property
+    def hides_sizes(self) -> bool:
+        """Return whether nobody but the server may learn how many devices joined a round."""
+        return False
+
     def admit(self, item: str) -> str | None:
         """Return what of `item` a device counts, as the domain has it; None if it is outside."""
         return self.domain.admit(item)
@@ -205,6 +211,15 @@ class Plan(Public):
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate(fields | fresh | changes)
+
+    @property
+    def invited(self) -> float:
+        """Return the odds with which a device joins the round, by a coin of its own; here 1."""
+        return 1.0
+
+    def joins(self, chance: Chance) -> bool:
+        """Return whether a device joins the round; to be asked once, as it flips the coin."""
+        return bool(happens(chance, math.floor(self.invited * 2**64), 1)[0])
 
     @property
     def registry(self) -> Registry | None:

@@ -160,7 +160,8 @@ class CohortView(Public):
 
     `holders` and `threshold` are 0 until enrolling is over. `survivors` are the slots whose
     vectors are in the sum, empty until the cohort is summed. `blamed` are the slots that
-    departed from the protocol, each with what it did.
+    departed from the protocol, each with what it did. Where nobody may learn how many devices
+    joined (`Question.hides_sizes`), all of these are 0 or empty, as is `heard` of its history.
     """
 
     number: int
@@ -179,7 +180,8 @@ class RoundView(Public):
     """One round: its plan, its cohorts, and what its sum said.
 
     `participants` are the devices in the round's sum; `distinct` the estimated number of
-    distinct keys in it; both None until the round is over.
+    distinct keys in it; both None until the round is over. How many devices there are stays None
+    where nobody may learn it (`Question.hides_sizes`).
     """
 
     number: int

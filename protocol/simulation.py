@@ -49,7 +49,7 @@ class Outcome(Generic[P]):
     counted: tuple[int, ...]
     answer: Answer | None
     tally: Tally
-    truth: Mapping[str, int]  # what the counted devices hold, which no program ever knows
+    truth: Mapping[str, int]  # what is estimated, which no program ever knows
 
 
 def run_study(
@@ -103,6 +103,10 @@ def run_round(
     """Return the outcome of one round, after `tally`, over devices that hold `histograms`."""
     vanishing = vanishing or {}
     chance = seeded(np.random.default_rng(rng.getrandbits(128)))
+    here = [d for d in range(len(histograms)) if vanishing.get(d) not in BEFORE_A_VECTOR]
+    if plan.invited < 1:
+        away = [device for device in range(len(histograms)) if not plan.joins(chance)]
+        vanishing = dict(vanishing) | dict.fromkeys(away, Phase.ENROLLING)
     secrets = Random(rng.getrandbits(128))
     if secure:
         vectors = _Vectors(mechanism, plan, histograms, chance)
@@ -113,7 +117,7 @@ def run_round(
         enrolled = [d for d in range(len(histograms)) if vanishing.get(d) is not Phase.ENROLLING]
         _add_noise(mechanism, plan, total, enrolled, frozenset(counted), chance)
     truth: Counter[str] = Counter()
-    for device in counted:
+    for device in counted if plan.invited == 1 else here:  # estimates are of who stayed away, too
         truth.update(histograms[device])
     answer = mechanism.decode(plan, total, len(counted), tally) if counted else None
     return Outcome(plan, tuple(counted), answer, answer.tally if answer else tally, truth)

@@ -173,14 +173,17 @@ def _room(plan: AnyPlan) -> int:
 def round_result(played: Played, exact: bool) -> RoundResult:
     """Return what became of one round; `exact` says whether its sums were verified."""
     view = played.view
+    untold = view.plan.question.hides_sizes  # but a fleet that is alone knows its own
+    joined = [entry for entry in played.entries if entry.cohort >= 0]
+    given = [entry for entry in joined if entry.vector is not None]
     return RoundResult(
         number=view.number,
         state=view.state,
         t=view.plan.t,
         capacity=_room(view.plan),
         distinct=view.distinct,
-        enrolled=sum(cohort.enrolled for cohort in view.cohorts),
-        participants=view.participants or 0,
+        enrolled=len(joined) if untold else sum(cohort.enrolled for cohort in view.cohorts),
+        participants=len(given) if untold else view.participants or 0,
         holders=max(cohort.holders for cohort in view.cohorts),
         threshold=max(cohort.threshold for cohort in view.cohorts),
         exact=exact,

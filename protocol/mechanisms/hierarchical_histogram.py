@@ -159,7 +159,7 @@ class HierarchicalHistogram(Releasing[HierarchicalHistogramQuestion, Hierarchica
         values = values_of(plan.question.domain, histograms)
         told = values[values < plan.question.digits.values]
         cells = plan.cells_of(told.astype(np.int64)).ravel()  # device by device, as are coins
-        cells = cells[plan.release.coins(chance, len(cells))]
+        cells = cells[plan.coins(chance, len(cells))]
         votes = np.bincount(cells, minlength=plan.question.cells)
         return (votes.astype(self.ring(plan).lanes[0].dtype),)
 

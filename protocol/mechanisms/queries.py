@@ -38,8 +38,14 @@ def distribution(
 
     Raises:
         ValueError: if the mechanism counts no tree, nothing was found yet (`EmptyTreeError`), or
-            "plain" is asked of devices that give several items, whose number nobody knows.
+            "plain" is asked of devices that give several items, whose number nobody knows, or
+            nobody may learn among how many devices was counted.
     """
+    if isinstance(plan, ReleasePlan) and plan.question.hides_sizes:
+        raise ValueError(
+            "shares are of how many devices joined, which nobody may learn where they join by "
+            "secret coins: counts are in heavy-hitters; or ask with invited 1"
+        )
     if isinstance(plan, HierarchicalHistogramPlan):
         if COUNTS not in tally.arrays:
             raise EmptyTreeError("no round has been counted yet")

@@ -8,6 +8,12 @@ so that what it costs is known before its first round.
 Each cohort's sum is read by the server, so each has all of the noise for itself. Devices that
 have nothing to say send their noise alike: neighbours differ in what one device holds, and that
 it takes part is no secret.
+
+Where p is small, most devices send a vector for nothing. They may stay away instead, by a coin of
+their own in each round, of odds v (`invited`): heads joins, and votes with odds of p / v. So each
+votes with odds of p, independently of all others, as if all had joined; nobody chooses whom to ask,
+and nobody has to be told who stayed away. What that hides from whom is a matter of the ledger. The
+note's server picks s = m + c sqrt(m) devices, a sample of another law, and knows them.
 """
 
 import math
@@ -18,6 +24,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.chance import Chance
 from protocol.mechanism import Plan, Summing, SumQuestion, Terms
 from protocol.privacy.entries import Mechanism as Loss
 from protocol.privacy.entries import Noise, SampleThreshold
@@ -35,6 +42,7 @@ _SCALE = 10**6  # of what devices the best p is found: it does not depend on how
 _COIN = 0.25  # of both coins and noise, unless the question names another
 _MOST = 2**12  # rounds, or items of a device, that a ledger counts
 _MOST_VOTES = 2**14  # of a device in all of them: some 20 seconds of accounting
+_DEVIATIONS = 10
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
 
 
@@ -45,6 +53,7 @@ class ReleaseQuestion(SumQuestion):
     is of neighbouring populations. Of devices that vote together, `colluders` may be in a cell.
     `theta` and `probability` are found if they are not named. If devices `repeat`, each takes part
     in every round; else in one, which tells less of it and takes as many times more of them.
+    Each joins a round with odds of `invited`, by its own coin.
     """
 
     epsilon: float = Field(gt=0, le=40)
@@ -55,6 +64,8 @@ class ReleaseQuestion(SumQuestion):
     theta: int | None = Field(default=None, ge=1, le=10_000)
     probability: float | None = Field(default=None, ge=1e-6, lt=1)
     repeat: bool = True
+    # Left out where all join: a device that does not know of it can take part in such studies.
+    invited: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda odds: odds == 1)
 
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:
@@ -67,6 +78,36 @@ class ReleaseQuestion(SumQuestion):
             faults.append("with mode noise every device votes: name no probability")
         refuse(faults)
         return self
+
+    @model_validator(mode="after")
+    def _invites_whom_it_can(self) -> Self:
+        if self.invited == 1:
+            return self
+        faults = []
+        if self.mode == "noise":
+            faults.append(
+                "with mode noise every device that joins votes, and the server sees who joins: "
+                "leave invited at 1, or ask for mode both, with a probability below invited"
+            )
+        if self.probability is not None and not self.probability < self.invited:
+            faults.append(
+                f"invited {self.invited:g} must be above the probability {self.probability:g}: "
+                "of those that join, some must not vote"
+            )
+        if self.votes > 1:
+            faults.append(
+                "a device's votes in one round would share the coin by which it joins: with "
+                "invited below 1 ask for one vote a round, so for a contribution of 1"
+            )
+        if not self.repeat:
+            faults.append("devices are invited anew in each round: with invited below 1, repeat")
+        refuse(faults)
+        return self
+
+    @property
+    def hides_sizes(self) -> bool:
+        """Return whether nobody but the server may learn how many devices joined a round."""
+        return self.withholds and self.invited < 1
 
     @property
     def unread(self) -> float:
@@ -96,6 +137,20 @@ class ReleasePlan(Plan):
         if made != asked:
             raise ValueError(f"a release of mode {made} where the question is of mode {asked}")
         return self
+
+    @model_validator(mode="after")
+    def _votes_by_a_coin(self) -> Self:
+        check_invited(self.question.invited, self.release)
+        return self
+
+    @property
+    def invited(self) -> float:
+        """Return the odds with which a device joins the round."""
+        return self.question.invited
+
+    def coins(self, chance: Chance, votes: int) -> NDArray[np.bool_]:
+        """Return for each of so many votes of those who joined whether its coin fell heads."""
+        return self.release.coins(chance, votes, self.question.invited)
 
     @property
     def honest(self) -> float:
@@ -179,11 +234,12 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
             items=items,
             colluders=question.colluders,
             unread=question.unread,
+            invited=question.invited,
         )
     return Noise(
         variance=release.variance,
         sampled=release.probability,
-        hidden=release.probability < 1,  # all send a vector, whatever their coins say
+        invited=question.invited,
         releases=releases,
         items=items,
     )
@@ -192,7 +248,8 @@ def loss_of(question: ReleaseQuestion, release: Release, releases: int) -> Loss:
 def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int) -> Release:
     """Return how `question` is answered for its epsilon and delta by so many releases of a device.
 
-    `vectors` of the question's words may show noise: so many rounds are decoded at most.
+    `vectors` of the question's words may show noise: so many rounds are decoded at most. Noise is
+    promised to the server, so of a coin it counts what the server cannot see.
 
     Raises:
         ValueError: if nothing meets the budget, or what the question names does not; says what
@@ -200,19 +257,46 @@ def design(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int)
     """
     _check_number(releases, question.contribution)
     if question.mode == "sample-threshold":
-        return _sampled(question, releases)
+        made = _sampled(question, releases)
+        check_invited(question.invited, made)
+        return made
     sampled = 1.0 if question.mode == "noise" else question.probability or _COIN
+    check_invited(question.invited, Release(probability=sampled, threshold=1, variance=1.0))
     variance = least_variance(
         question.epsilon,
         question.delta,
         releases * question.contribution,
-        sampled,
+        sampled / question.invited,
         question.relation,
     )
     made = Release(probability=sampled, threshold=1, variance=variance)
     most = made.most_variance(terms.cohorts, terms.dropout, least_honest(terms))
     cells = max(1, vectors * 8 * question.nbytes // cell_bits(made, terms))
     return made.model_copy(update={"threshold": least_above(most, _GHOSTS / cells)})
+
+
+def check_invited(invited: float, release: Release) -> None:
+    """Check that of those that join, some do not vote, so that it helps to hide who does.
+
+    Raises:
+        ValueError: if all would, or more; says what would do.
+    """
+    p = release.probability
+    if invited < 1 and not p / invited < 1:
+        raise ValueError(
+            f"invited {invited:g} must be above the odds of a vote, {p:.6g}: those that stay away "
+            f"cannot vote; {min(1.0, 1.1 * p):.3g} would do, or 1, to let all devices join"
+        )
+
+
+def seats_for(devices: int, invited: float) -> int:
+    """Return how many seats hold all of `devices` that join, but for odds of about 1e-20.
+
+    They are Bin(n, v): n v on average, with a deviation below sqrt(n v). Who finds no seat is lost,
+    and who found one then tells of the others' coins; so there must be seats for all.
+    """
+    mean = devices * invited
+    return min(devices, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
 
 
 def least_honest(terms: Terms) -> float:

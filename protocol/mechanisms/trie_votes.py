@@ -99,7 +99,7 @@ def _voted(
     plan: "TrieHhPlan", rows: Rows, held: Places, chance: Chance, device: Places | None
 ) -> tuple[Places, Places]:
     """Return the cells that items vote for, and each item's votes."""
-    heads = plan.release.coins(chance, len(held))
+    heads = plan.coins(chance, len(held))
     if device is not None and plan.question.contribution > 1:
         voted = np.stack((device, plan.cells_of(rows)[held]))
         order = np.lexsort(voted)  # stable, so that of one cell and device the first stays first

@@ -83,6 +83,11 @@ class TrieHhQuestion(ReleaseQuestion):
             faults.append("a trie takes a domain of strings: an alphabet of 256, or utf8")
         if self.tables and self.mode != "sample-threshold":
             faults.append("tables are for mode sample-threshold: none is read under noise")
+        if self.tables and self.invited < 1:
+            faults.append(
+                "a table's failures are paid for at the epsilon of who knows no coin, and devices "
+                "know who joins: ask for tables or for invited below 1"
+            )
         refuse(faults)
         return self
 

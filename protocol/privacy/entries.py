@@ -7,9 +7,11 @@
 
 A sum that is sampled and suppressed is still whole in the hands of the server that suppresses:
 only noise that devices add before the sum is opened makes the *server's* view private, and
-nothing here says otherwise. Coins help against the server only where it cannot tell who flipped
-heads: every device is contacted and sends a vector. The one who invites as many as it needs
-knows nearly all who took part.
+nothing here says otherwise. Coins help only against whoever cannot tell how they fell. Of all
+coins those of the vote are hidden by the secure sum. If devices join a round by a coin as well
+(`invited`), the server sees how it fell, and so do the others of the roster: they are promised the
+odds of the vote among those who joined, `probability / invited`. The product of both odds is
+promised to nobody but who knows neither who joined nor how many did.
 
 Several items of a device are so many releases, if each has its own coin; and who vote together
 can lift a rare cell, so theta is counted without the devices that may collude.
@@ -17,9 +19,9 @@ can lift a rare cell, so theta is counted without the devices that may collude.
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.loss import Relation, bounded_loss, composed, local_loss
@@ -32,8 +34,10 @@ Party: TypeAlias = Literal["devices", "server", "analyst", "public"]
 PARTIES: tuple[Party, ...] = ("devices", "server", "analyst", "public")
 
 _Count = Annotated[int, Field(ge=1, le=4096)]
+_Odds = Annotated[float, Field(gt=0, le=1)]
 _HOPELESS = 50.0  # of a mean loss: nothing is private, and its losses would fill the memory
 _OUTSIDE = "the secure sum hides vectors, and the server keeps what it must not publish"
+_ONE_VOTE = "several votes of a device in a round would share the coin by which it joins"
 
 
 class View(Public):
@@ -66,6 +70,7 @@ class SampleThreshold(Public):
     `releases` are levels or repetitions with fresh coins; a device has `items` in each, with a
     coin each; `colluders` devices may vote for what they want to learn. `unread` is the delta that
     is charged, for all releases, because sums may be read in part, which tells what is suppressed.
+    Of `probability` the odds `invited` are those of a first coin, by which a device joins at all.
     """
 
     kind: Literal["sample-threshold"] = "sample-threshold"
@@ -75,6 +80,17 @@ class SampleThreshold(Public):
     items: _Count = 1
     colluders: Annotated[int, Field(ge=0)] = 0
     unread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    invited: _Odds = 1.0
+
+    @model_validator(mode="after")
+    def _votes_by_a_coin(self) -> Self:
+        if not self.probability < self.invited or self.probability / self.invited == 1:
+            raise ValueError(
+                f"of {self.invited:g} that join, not {self.probability:g} vote by coin"
+            )
+        if self.invited < 1 and self.items > 1:
+            raise ValueError(_ONE_VOTE)
+        return self
 
     def views(self) -> dict[Party, View]:
         """Return what each party sees."""
@@ -88,14 +104,21 @@ class SampleThreshold(Public):
             private=self.threshold > self.colluders,
             assumption=f"{_OUTSIDE}; coins are secret; {self.colluders} collude at most",
         )
-        return {"devices": shown, "server": server, "analyst": shown, "public": shown}
+        views: dict[Party, View] = {
+            "devices": shown,
+            "server": server,
+            "analyst": shown,
+            "public": shown,
+        }
+        return _joined(views, ("devices", "server"), self.probability, self.invited)
 
     def loss_to(self, party: Party, relation: Relation) -> "PrivacyLossDistribution | None":
         """Return what `party` learns at most; None if it is not bounded."""
         if party == "server" or self.threshold <= self.colluders:
             return None
+        seen = self.invited if party == "devices" else 1.0
         once = sample_threshold.privacy_loss(
-            self.probability, self.threshold - self.colluders, relation
+            self.probability / seen, self.threshold - self.colluders, relation
         )
         every = _times(once, self.releases * self.items)
         if self.unread:
@@ -106,31 +129,59 @@ class SampleThreshold(Public):
 class Noise(Public):
     """Counts with Skellam noise of `variance`, as the honest survivors' shares add up to.
 
-    Devices take part with odds of `sampled`; `hidden`: the server contacts all of them and
-    cannot tell which did. A device has `items` in each release, with a coin each.
+    A device's vote counts with odds of `sampled`; of these, `invited` are those of a first coin, by
+    which it joins at all: 1 if all do, and `sampled` if all that join vote. A device has `items` in
+    each release, with a coin each.
     """
 
     kind: Literal["noise"] = "noise"
     variance: Annotated[float, Field(ge=skellam.LEAST_VARIANCE, le=skellam.MOST_VARIANCE)]
     sampled: Annotated[float, Field(gt=0, le=1)] = 1.0
-    hidden: bool = False
+    invited: _Odds = 1.0
     releases: _Count = 1
     items: _Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was_written(cls, said: object) -> object:
+        """Read entries of before devices were invited: `hidden` said that all join."""
+        if isinstance(said, dict) and "hidden" in said:
+            hidden, rest = said["hidden"], {k: v for k, v in said.items() if k != "hidden"}
+            if not isinstance(hidden, bool) or "invited" in said:
+                raise ValueError("hidden is true or false, and is not said beside invited")
+            return rest | {"invited": 1.0 if hidden else said.get("sampled", 1.0)}
+        return said
+
+    @model_validator(mode="after")
+    def _says_who_joins(self) -> Self:
+        if self.sampled < 1 and "invited" not in self.model_fields_set:
+            raise ValueError("say with which odds devices join: what the server cannot see counts")
+        if self.sampled > self.invited:
+            raise ValueError(f"of {self.invited:g} that join, no {self.sampled:g} can vote")
+        if self.invited < 1 and self.items > 1:
+            raise ValueError(_ONE_VOTE)
+        return self
 
     def views(self) -> dict[Party, View]:
         """Return what each party sees."""
         noise = "enough honest survivors add their shares before the sum is opened"
         coins = "; coins are secret" if self.sampled < 1 else ""
-        secret = "; all are contacted, so it cannot tell who takes part" if self.hidden else ""
+        secret = "; it cannot tell who votes of those that take part" if coins else ""
         sees = "counts with noise, or what was made of them"
         outside = View(sees=sees, private=True, assumption=noise + coins)
         server = View(sees="counts with noise", private=True, assumption=noise + secret)
-        return {"devices": outside, "server": server, "analyst": outside, "public": outside}
+        views: dict[Party, View] = {
+            "devices": outside,
+            "server": server,
+            "analyst": outside,
+            "public": outside,
+        }
+        return _joined(views, ("devices", "server", "analyst"), self.sampled, self.invited)
 
     def loss_to(self, party: Party, relation: Relation) -> "PrivacyLossDistribution | None":
         """Return what `party` learns at most."""
-        known = party == "server" and not self.hidden
-        once = skellam.privacy_loss(self.variance, 1.0 if known else self.sampled, relation)
+        seen = 1.0 if party == "public" else self.invited
+        once = skellam.privacy_loss(self.variance, min(1.0, self.sampled / seen), relation)
         return _times(once, self.releases * self.items)
 
 
@@ -186,6 +237,25 @@ def loss_to(
 ) -> "PrivacyLossDistribution | None":
     """Return what `party` learns at most by all releases of `mechanism`; None if unbounded."""
     return mechanism.loss_to(party, relation)
+
+
+def _joined(
+    views: dict[Party, View], knowing: tuple[Party, ...], probability: float, invited: float
+) -> dict[Party, View]:
+    """Return `views` with what `knowing` see, and the others must not, if devices join by coins."""
+    if invited == 1:
+        return views
+    told = f"; of those that join, a share of {probability / invited:.4g} votes"
+    untold = "; it learns neither who joins a round nor how many do"
+    joined: dict[Party, View] = {}
+    for party, view in views.items():
+        knows = party in knowing
+        seen = "; who joins a round, or how many do" if knows else ""
+        more = (told if knows else untold) if view.private else ""
+        joined[party] = View(
+            sees=view.sees + seen, private=view.private, assumption=view.assumption + more
+        )
+    return joined
 
 
 def _times(loss: "PrivacyLossDistribution", times: int) -> "PrivacyLossDistribution":

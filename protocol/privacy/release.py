@@ -10,6 +10,7 @@ noise to every cell, also if it has no vote. What a release costs is a matter of
 """
 
 import math
+from fractions import Fraction
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
@@ -48,9 +49,14 @@ class Release(Public):
             return "sample-threshold"
         return "noise" if self.probability == 1 else "both"
 
-    def coins(self, chance: Chance, votes: int) -> NDArray[np.bool_]:
-        """Return for each of so many votes whether its coin fell heads: never likelier than p."""
-        return happens(chance, math.floor(self.probability * 2**64), votes)
+    def coins(self, chance: Chance, votes: int, invited: float = 1.0) -> NDArray[np.bool_]:
+        """Return for each of so many votes whether its coin fell heads: never likelier than p.
+
+        Of devices that another coin let join, with odds of `invited`, it is p / `invited`: their
+        product is never above p, since both are rounded down.
+        """
+        odds = Fraction(self.probability) / Fraction(invited)
+        return happens(chance, math.floor(odds * 2**64), votes)
 
     def shares(self, contacted: int, dropout: float, honest: float) -> NoiseShares | None:
         """Return the shares of a cohort of `contacted` devices; None if there is no noise."""

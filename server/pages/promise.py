@@ -62,6 +62,11 @@ def _seen(study: StudyView, loss: Loss) -> Iterator[str]:
             "A rare item too, if its device sampled it: that somebody holds it, though not who. "
             "This is no differential privacy."
         )
+    if isinstance(loss, Noise | SampleThreshold) and loss.invited < 1:
+        yield (
+            f"Which devices joined a round: about {loss.invited:.1%} of those that heard of it, "
+            "each by its own coin. Which of these voted, it did not see."
+        )
     if study.question.mechanism == "tracked":
         known = "keys of items" if isinstance(study.question.domain, Hashed) else "items"
         yield (

@@ -19,6 +19,7 @@ from server.database import Database, once_committed, reading
 from server.refusals import Refusal, not_found
 from server.schema import Event as Row
 from server.schema import Feed, Study
+from server.store.views import event_without_sizes, hides_sizes
 
 MOST = 500  # events read at a time
 
@@ -33,7 +34,11 @@ class Events:
     def after(self, session: Session, study: str, last: int) -> tuple[Event, ...]:
         """Return the events of `study` after number `last`, in order, `MOST` at most."""
         query = select(Row).where(Row.study == study, Row.id > last).order_by(Row.id).limit(MOST)
-        return tuple(_event(row) for row in session.scalars(query))
+        events = [_event(row) for row in session.scalars(query)]
+        of = session.get(Study, study)
+        if of is not None and hides_sizes(of):
+            events = [event_without_sizes(event) for event in events]
+        return tuple(events)
 
     @reading
     def check(self, session: Session, study: str, last: int) -> None:

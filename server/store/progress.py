@@ -1,7 +1,7 @@
 """How far studies are: what their rounds came to, without their plans, which may be large."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Row, func, select
@@ -10,22 +10,24 @@ from sqlalchemy.orm import Session
 from protocol.messages import RoundState
 from protocol.round import Phase
 from server.database import Database, reading
-from server.schema import Cohort, HeavyHitter, Round
+from server.schema import Cohort, HeavyHitter, Round, Study
 from server.store.studies import find_study
+from server.store.views import hides_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the rounds of a study came to so far.
 
-    `devices` are those in sums that were made, `enrolling` those that sit in rounds that run.
+    `devices` are those in sums that were made, `enrolling` those that sit in rounds that run; None
+    and 0 where that is not told.
     `last` is the state of the round that closed last, at `closed`; `found` how many items are
     heavy now.
     """
 
     over: int = 0
     decoded: int = 0
-    devices: int = 0
+    devices: int | None = 0
     enrolling: int = 0
     found: int = 0
     last: RoundState | None = None
@@ -35,12 +37,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round in figures; `left_out` counts the cohorts that are not in its answer."""
+    """One round in figures; `left_out` counts the cohorts that are not in its answer.
+
+    `enrolled` and `participants` are None where they are not told.
+    """
 
     number: int
     state: RoundState
     t: float
-    enrolled: int
+    enrolled: int | None
     participants: int | None
     distinct: float | None
     cohorts: int
@@ -102,12 +107,15 @@ class Overview:
                 last_number=row and row.number,
                 closed=row and row.closed,
             )
+        for asked in session.scalars(select(Study).where(Study.id.in_(known))):
+            if hides_sizes(asked):
+                known[asked.id] = replace(known[asked.id], devices=None, enrolling=0)
         return {study: known.get(study, Progress()) for study in studies}
 
     @reading
     def steps(self, session: Session, study: str, most: int) -> tuple[Step, ...]:
         """Return the last `most` rounds of `study`, first to last."""
-        find_study(session, study)
+        hidden = hides_sizes(find_study(session, study))
         mine = Cohort.study == study
         cohorts = (
             select(
@@ -140,7 +148,10 @@ class Overview:
             .order_by(Round.number.desc())
             .limit(most)
         )
-        return tuple(Step(*row) for row in reversed(session.execute(query).all()))
+        steps = [Step(*row) for row in reversed(session.execute(query).all())]
+        if hidden:
+            steps = [replace(step, enrolled=None, participants=None) for step in steps]
+        return tuple(steps)
 
 
 def _closed_last(

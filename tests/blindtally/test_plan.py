@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.plan import assumed
+from blindtally.plan_releases import designs
 from protocol.domain import Alphabet
 from protocol.hashed import Hashed
 from protocol.mechanisms import parse_question
@@ -240,7 +241,8 @@ def test_ways_to_release_counts_are_compared() -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     assert found["theta"] / found["m"] <= 8.3e-5
-    assert found["invited"] == math.ceil(found["m"] + 10 * found["m"] ** 0.5)
+    assert found["invited"] == math.ceil(found["m"] + 10 * found["m"] ** 0.5) / 10**6
+    assert found["joined"] == found["invited"] * 10**6 < found["seats"] < 1.03 * found["joined"]
     sampled, noisy, both = found["designs"]
     assert [one["epsilon"] <= 1 for one in (sampled, noisy, both)] == [True] * 3
     assert sampled["epsilon_server"] is None
@@ -249,7 +251,20 @@ def test_ways_to_release_counts_are_compared() -> None:
     assert both["sigma"] < noisy["sigma"]
     shown = CliRunner().invoke(app, ["plan", *asked])
     assert "shows the rarest prefixes" in shown.output
-    assert "next to nothing from the server" in " ".join(shown.output.split())
+    text = " ".join(shown.output.split())
+    assert "sample-threshold with invited 0.1499: each user joins a level by its own coin" in text
+    assert "It spares 87% of all bytes, 5.84 GB" in text
+    invited, none, invited_both = (one["invitation"] for one in found["designs"])
+    assert none is None
+    assert found["saved_bytes"] == invited["saved"]
+    assert invited["epsilon_devices"] is invited["epsilon_server"] is None
+    assert invited_both["epsilon_server"] == pytest.approx(1, abs=1e-3)
+    assert invited_both["epsilon_devices"] == invited_both["epsilon_server"]
+
+
+def test_nobody_is_spared_where_all_are_needed() -> None:
+    (found,) = (one for one in designs(12, 1.0, 1e-6, 10) if one.mode == "both")
+    assert found.invitation is None
 
 
 @pytest.mark.parametrize(

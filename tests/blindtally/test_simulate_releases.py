@@ -58,6 +58,43 @@ def test_a_trie_finds_the_commonest_words(words: str, release: str) -> None:
     assert np.abs(off[:40]).max() < 5
 
 
+def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -> None:
+    asked = ["--clients", "100000", "--levels", "6", "--invited", "0.2", "--seed", "2"]
+    code, text = run("triehh", "--data", words, *asked, "--json", "-")
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["invited"] == found["question"]["invited"] == 0.2
+    assert abs(found["joined"] - 20_000) < 5 * (100_000 * 0.16) ** 0.5
+    assert found["recall_at"]["50"] == 1
+    sights = found["epsilon_by_party"]
+    assert 0.9 < sights["analyst"] == sights["public"] <= 1
+    assert sights["server"] is sights["devices"] is None
+    off = [
+        (one["estimate"] - one["true_count"]) / one["standard_error"]
+        for one in found["heavy_hitters"][:40]
+    ]
+    assert abs(np.mean(off)) < 0.8  # 5 deviations of a mean of 40
+    code, text = run("triehh", "--data", words, *asked)
+    assert f"{found['joined']:,} devices in a level at most" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["triehh", "--invited", "0.1"], "must be above the odds of a vote"),
+        (["triehh", "--invited", "nan"], "finite number"),
+        (["triehh", "--release", "noise", "--invited", "0.5"], "ask for mode both"),
+        (["triehh", "--low", "0", "--high", "9", "--invited", "0.5"], "takes no --invited"),
+        (["hierarchical-histogram", "--invited", "0.5"], "takes no --invited"),
+        (["triehh", "--set", "invited=0.5"], "invited"),
+    ],
+)
+def test_invitations_that_do_not_hold_say_why(words: str, args: list[str], why: str) -> None:
+    code, text = run(*args, "--data", words, "--clients", "1000", "--levels", "3")
+    assert code == 2
+    assert why in " ".join(text.split())
+
+
 def test_the_same_seed_gives_the_same_and_losses_cost_what_is_lost(words: str) -> None:
     asked = ["triehh", "--data", words, "--clients", "20000", "--levels", "6", "--json", "-"]
     (_, one), (_, same), (_, fewer) = run(*asked), run(*asked), run(*asked, "--dropout", "0.3")

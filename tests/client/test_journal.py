@@ -142,7 +142,61 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "digest": sha256(b"one half").hexdigest(),
         "epsilon": 0.0,
         "rho": None,
+        "joins": None,
     }
+
+
+PLAN = "5a" * 32
+
+
+@pytest.mark.parametrize("fell", [False, True])
+def test_a_coin_is_flipped_once_whoever_asks_again(path: Path, fell: bool) -> None:
+    flipped: list[bool] = []
+
+    def flip() -> bool:
+        flipped.append(fell)
+        return fell
+
+    joined = {FileJournal(path).invited("study-1", 1, PLAN, flip) for _ in range(100)}
+    assert joined == {fell}
+    assert flipped == [fell]
+    assert FileJournal(path).rounds() == {}  # that it joins is nothing that it gave
+    FileJournal(path).record(VECTOR)
+    assert FileJournal(path).invited("study-1", 1, PLAN, flip) is fell
+    for study, number in (("study-1", 2), ("study-2", 1)):
+        assert FileJournal(path).invited(study, number, PLAN, flip) is fell
+    assert len(flipped) == 3
+
+
+@pytest.mark.parametrize("what", [What.SHARES, What.VECTOR])
+def test_who_is_there_without_a_coin_stays_away(journal: Journal, what: What) -> None:
+    journal.record(replace(VECTOR, what=what))
+    assert not journal.invited("study-1", 1, PLAN, lambda: True)
+    assert not journal.invited("study-1", 1, PLAN, lambda: True)
+    assert journal.invited("study-1", 2, PLAN, lambda: True)
+
+
+def test_heads_that_fell_for_another_plan_are_none(journal: Journal) -> None:
+    assert journal.invited("study-1", 1, PLAN, lambda: True)
+    assert not journal.invited("study-1", 1, "a5" * 32, lambda: True)
+    assert journal.invited("study-1", 1, PLAN, lambda: False)
+
+
+@pytest.mark.parametrize("joins", ["null", "1", '"yes"'])
+def test_a_coin_that_fell_no_way_stops_everything(path: Path, joins: str) -> None:
+    FileJournal(path).invited("study-1", 1, PLAN, lambda: True)
+    path.write_text(path.read_text().replace('"joins": true', f'"joins": {joins}'))
+    with pytest.raises(JournalError, match="line 1: is no record"):
+        FileJournal(path).invited("study-1", 1, PLAN, lambda: True)
+
+
+def test_of_many_threads_one_flips(journal: Journal) -> None:
+    fell = iter((True, False, True, False) * 10)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(journal.invited, "study-1", 1, PLAN, lambda: next(fell)) for _ in range(40)
+        ]
+        assert {one.result() for one in asked} == {True}
 
 
 def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:

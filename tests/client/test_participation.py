@@ -10,6 +10,7 @@ from random import Random, SystemRandom
 import httpx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from client.encoding import Contribution
 from client.fleet import Connect
@@ -160,6 +161,47 @@ AGAIN = TrieHhQuestion(
     delta=1e-6,
     mode="noise",
 )
+
+
+INVITING = AGAIN.model_copy(update={"mode": "both", "probability": 0.25, "invited": 0.5})
+
+
+@pytest.mark.parametrize("fell", [0, 2**64 - 1])
+async def test_a_device_joins_by_a_coin_that_it_flips_once(tmp_path: Path, fell: int) -> None:
+    """It polls a hundred times, restarted each time, and where it stays away it says nothing."""
+    path, coins = tmp_path / "journal", list[int]()
+
+    def chance(count: int) -> NDArray[np.uint64]:
+        coins.append(count)
+        return np.full(count, fell, np.uint64)
+
+    service = Service(view_of(question=INVITING))
+    for _ in range(100):
+        async with service.client() as http:
+            part = Participation(
+                Transport(http, patience=5),
+                service.view,
+                device(journal=FileJournal(path)),
+                policy=replace(POLICY, max_epsilon=100),
+                secrets=SystemRandom(),
+                chance=chance,
+            )
+            taking = part.steps(STUDY)
+            taken = [await anext(taking, None)]  # and then it vanishes
+            await taking.aclose()
+    assert coins == [1]
+    assert taken == ([Step.JOINED] if fell == 0 else [None])
+    assert list(service.heard) == (["participants"] if fell == 0 else [])
+    assert len(path.read_text().splitlines()) == 1
+
+
+async def test_a_device_that_its_coin_invites_takes_all_steps() -> None:
+    service = Service(view_of(question=INVITING))
+    journal = MemoryJournal()
+    journal.invited(STUDY, 1, service.plan.digest().hex(), lambda: True)
+    policy = replace(POLICY, max_epsilon=100)
+    assert await play(service, device(journal=journal), policy) == list(steps("active"))
+    assert journal.rounds() == {STUDY: {1}}
 
 
 async def test_a_device_adds_the_share_of_noise_of_the_cohort_that_came_together() -> None:

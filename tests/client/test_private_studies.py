@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client.fleet import Connect, Crew, Fleet, NobodyEnteredError, Played
+from client.fleet import Connect, Crew, End, Fleet, NobodyEnteredError, Played
 from client.journal import MemoryJournal
 from client.policy import Policy, rho_of
 from protocol.domain import Alphabet
@@ -22,15 +22,17 @@ TERMS = Terms(cohort_size=32, minimum=16, corrupt=0.1, dropout=0.3)
 WILLING = Policy(min_cohort=10, max_epsilon=100, repeat_exact=True)
 
 
-async def create(connect: Connect, **own: Any) -> StudyView:
+async def create(
+    connect: Connect, terms: Terms = TERMS, enrolling: float = 600, **own: Any
+) -> StudyView:
     asked = {"threshold": 4, "contribution": 1, "domain": DOMAIN, "words": 400}
     question = TrieHhQuestion.model_validate(asked | {"epsilon": 8, "delta": 1e-3} | own)
     request = StudyRequest(
         name="words",
         question=question,
-        terms=TERMS,
+        terms=terms,
         rounds=4,
-        timeouts=Timeouts(patience=0.4),
+        timeouts=Timeouts(enrolling=enrolling, patience=0.4),
         start=True,
     )
     async with connect() as http:
@@ -106,6 +108,99 @@ async def check_events(connect: Connect, study: StudyView) -> None:
     for one in closed:
         shown = await get(connect, f"/studies/{study.id}/rounds/{one['round']}")
         assert shown.json()["participants"] == one["participants"]
+
+
+# Devices that join by coins of their own.
+
+MANY = [{item: 1} for item in HELD * 2]  # 64 devices
+ROOM = Terms(cohort_size=60, minimum=16, corrupt=0.1, dropout=0.3)
+
+
+async def play_invited(connect: Connect, study: StudyView) -> list[Played]:
+    crew = Crew(devices=64, dropout=0.1, seed=3, policy=WILLING)
+    return [one async for one in Fleet(connect, study, MANY, crew).play()]
+
+
+def joined(played: Played) -> set[int]:
+    """Return who joined; check that nobody else asked the service for anything."""
+    away = [entry for entry in played.entries if entry.end is End.STAYED_AWAY]
+    assert all(entry.traffic.sent == 0 and entry.last is None for entry in away)
+    return {entry.device for entry in played.entries} - {entry.device for entry in away}
+
+
+async def test_devices_join_by_their_coins_and_others_stay_away(connect: Connect) -> None:
+    """Of 64, 20 to 57 join, and not the same twice, but for odds of 1e-5."""
+    own = {"probability": 0.5, "invited": 0.6, "stride": 2}
+    # It is never full, so it waits for its deadline: a larger cohort hides better.
+    study = await create(connect, ROOM, enrolling=3, mode="both", **own)
+    played = await play_invited(connect, study)
+    assert [one.view.state for one in played] == ["decoded"] * 2
+    rounds = [joined(one) for one in played]
+    assert all(20 <= len(here) <= 57 for here in rounds)
+    assert len(rounds[0] ^ rounds[1]) >= 12  # coins are flipped anew
+    assert all(sum(one.losses().values()) >= 1 for one in played)
+    sitting = [sum(entry.cohort == 0 for entry in one.entries) for one in played]
+    assert [one.view.cohorts[0].enrolled for one in played] == sitting
+    found = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()["heavy_hitters"]
+    first = {one["item"]: one for one in found}["cab"]
+    assert abs(first["estimate"] - 34) < 4 + 5 * first["standard_error"]
+    told = await get(connect, f"/studies/{study.id}/privacy")
+    sights = {one.party: one.epsilon for one in Statement.model_validate_json(told.content).sights}
+    assert sights["server"] == sights["devices"] == sights["analyst"]
+    assert sights["server"] is not None
+    assert sights["public"] is not None
+    assert sights["public"] < sights["server"] <= 8
+
+
+async def test_nobody_learns_how_many_joined_where_their_coins_count_on_it(
+    connect: Connect,
+) -> None:
+    own = {"theta": 4, "probability": 0.5, "invited": 0.6, "delta": 0.5, "stride": 3}
+    full = ROOM.model_copy(update={"cohort_size": 18})  # so that no time is lost: some are late
+    study = await create(connect, full, mode="sample-threshold", **own)
+    played = await play_invited(connect, study)
+    assert [one.view.state for one in played] == ["decoded"]
+    for one in played:
+        assert 20 <= len(joined(one)) <= 57
+        assert one.view.participants is None
+        (cohort,) = one.view.cohorts
+        assert (cohort.enrolled, cohort.holders, cohort.threshold, cohort.survivors) == (
+            0,
+            0,
+            0,
+            (),
+        )
+        assert {record.heard for record in cohort.history} == {0}
+    said = (await get(connect, f"/studies/{study.id}/events")).text
+    assert "round-closed" in said
+    assert not any(word in said for word in ("heard", "expected", "participants"))
+    for path in ("", "/rounds/1"):
+        async with connect() as http:
+            page = await http.get(f"http://test/studies/{study.id}{path}")
+        assert page.status_code == 200
+        assert not any(f">{len(joined(one))}<" in page.text for one in played)
+    answer = await get(connect, f"/studies/{study.id}/frequencies?prefix=c")
+    assert answer.status_code == 422
+    assert "nobody may learn" in answer.text
+    told = await get(connect, f"/studies/{study.id}/privacy")
+    sights = {one.party: one.epsilon for one in Statement.model_validate_json(told.content).sights}
+    assert sights["server"] is None
+    assert sights["public"] is not None
+
+
+async def test_an_invitation_that_cannot_hide_is_refused(connect: Connect) -> None:
+    question = {"mechanism": "triehh", "threshold": 4, "contribution": 1, "words": 400}
+    question |= {"domain": DOMAIN.model_dump(), "epsilon": 8, "delta": 1e-3}
+    asked = {"name": "words", "terms": ROOM.model_dump(), "rounds": 4, "start": True}
+    for own, why in (
+        ({"mode": "both", "invited": 0.2}, "above the odds of a vote"),
+        ({"mode": "noise", "invited": 0.5}, "or ask for mode both"),
+        ({"invited": 1.1}, "above 0 and at most 1"),
+    ):
+        async with connect() as http:
+            answer = await http.post("/studies", json=asked | {"question": question | own})
+        assert answer.status_code == 422
+        assert why in answer.text
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,7 @@ def test_the_cost_of_a_study_is_that_of_its_releases() -> None:
     once = first(repeat=False)
     assert TRIE.loss(once, 4) == TRIE.loss(once, 1)
     noisy = first(Release(probability=0.25, threshold=9, variance=5.0), mode="both")
-    assert TRIE.loss(noisy, 3) == Noise(variance=5.0, sampled=0.25, hidden=True, releases=3)
+    assert TRIE.loss(noisy, 3) == Noise(variance=5.0, sampled=0.25, invited=1.0, releases=3)
 
 
 def test_colluders_are_added_to_theta() -> None:

@@ -139,3 +139,66 @@ def test_an_audit_finds_losses_that_were_not_provided_for() -> None:
     rng = np.random.default_rng(1)
     mine, theirs = (noisy(rng, 30, joined=joined) for joined in (True, False))
     assert shown(mine >= 1, theirs >= 1, 0.1) > delta_of(noise_loss(4.0), 0.1)
+
+
+# Devices that join by a coin of odds `JOINING` vote by another: both have odds of P.
+
+JOINING, OTHERS = 0.15, 99
+VOTING = P / JOINING
+
+
+def path(rng: np.random.Generator, *, joined: bool, reused: bool) -> NDArray[np.bool_]:
+    """Return in which runs five levels of a prefix had one more at most than five of its extension.
+
+    99 devices hold the extension, and one more may hold another extension of the prefix. If coins
+    are `reused`, those that join do so in all levels.
+    """
+    many = 100_000
+    others, own = (
+        rng.binomial(trials, JOINING, (1 if reused else LEVELS, many)) for trials in (OTHERS, 1)
+    )
+    votes = rng.binomial(np.broadcast_to(others, (LEVELS, many)), VOTING)
+    votes[:5] += rng.binomial(np.broadcast_to(own, (LEVELS, many)), VOTING)[:5] * joined
+    votes[votes < THETA] = 0
+    prefix, extension = votes[:5].max(axis=0), votes[5:].max(axis=0)
+    return (extension > 0) & (prefix - extension == 1)
+
+
+def test_an_audit_finds_an_invitation_that_was_reused() -> None:
+    rng = np.random.default_rng(5)
+    fresh = [path(rng, joined=joined, reused=False) for joined in (True, False)]
+    assert shown(*fresh, 1.0) <= claimed(1.0)
+    reused = [path(rng, joined=joined, reused=True) for joined in (True, False)]
+    assert shown(*reused, 1.0) > 0.05 > 1000 * claimed(1.0)
+
+
+def sized(*, joined: bool) -> Floats:
+    """Return the odds of how many join and what is shown: all hold one thing, but for one of them.
+
+    That one holds it as well if it `joined` them.
+    """
+    size, votes = np.arange(OTHERS + 2)[:, None], np.arange(OTHERS + 2)
+    odds = np.zeros((OTHERS + 2, OTHERS + 2))
+    for mine, likely in ((1, JOINING), (0, 1 - JOINING)):
+        here = likely * binom.pmf(size - mine, OTHERS, JOINING)
+        voters = size if joined else size - mine
+        odds += here * binom.pmf(votes, np.maximum(voters, 0), VOTING)
+    odds[:, 0], odds[:, 1:THETA] = odds[:, :THETA].sum(axis=1), 0
+    return odds
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_audit_finds_out_when_it_is_told_how_many_joined(told: bool) -> None:
+    """So the service tells nobody: of few devices, nearly all that join vote."""
+    mine, theirs = sized(joined=True), sized(joined=False)
+    if not told:
+        mine, theirs = (odds.sum(axis=0, keepdims=True) for odds in (mine, theirs))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = (np.log(mine) - np.log(theirs)).ravel()
+    rng = np.random.default_rng(6)
+    runs = []
+    for odds in (mine.ravel(), theirs.ravel()):
+        drawn = rng.choice(len(odds), (LEVELS, 200_000), p=odds / odds.sum())
+        runs.append(losses[drawn].sum(axis=0) > 0.4)
+    assert (shown(runs[0], runs[1], 0.4) > 10 * claimed(0.4)) is told
+    assert told or shown(runs[0], runs[1], 0.4) <= claimed(0.4)

@@ -79,11 +79,15 @@ def test_views_and_numbers_agree() -> None:
             assert view.assumption
 
 
-@pytest.mark.parametrize(("hidden", "sampled"), [(True, 0.1456), (False, 1.0)])
-def test_coins_help_against_a_server_that_cannot_see_them(hidden: bool, sampled: float) -> None:
-    seen = ledger(Noise(variance=6.35, sampled=0.1456, hidden=hidden, releases=10))
-    plain = ledger(Noise(variance=6.35, sampled=sampled, releases=10))
-    assert seen.epsilon(1e-6, "server") == plain.epsilon(1e-6, "public")
+@pytest.mark.parametrize(
+    ("invited", "sampled"), [(1.0, 0.1456), (0.1456, 1.0), (0.25, 0.1456 / 0.25)]
+)
+def test_coins_help_against_a_server_that_cannot_see_them(invited: float, sampled: float) -> None:
+    """It sees who joins, as do devices by the roster, and analysts: what is left is the vote."""
+    seen = ledger(Noise(variance=6.35, sampled=0.1456, invited=invited, releases=10))
+    plain = ledger(Noise(variance=6.35, sampled=sampled, invited=1.0, releases=10))
+    for party in ("server", "devices", "analyst"):
+        assert seen.epsilon(1e-6, party) == plain.epsilon(1e-6, "public")
     assert seen.epsilon(1e-6, "public") == pytest.approx(0.927, abs=0.005)
 
 
