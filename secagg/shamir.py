@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate, zip_longest
 from math import comb, prod
-from operator import mul
 from random import Random
 from typing import TypeAlias
 
@@ -62,29 +61,11 @@ def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]
     return shares
 
 
-def recover(shares: Mapping[int, bytes]) -> bytes | None:
-    """Return the secret that `shares`, by number, meet in, or None if it is no 32-byte one.
-
-    Pass exactly `threshold` shares: more cost time, and a false one among them is not named.
-
-    Raises:
-        ValueError: if there are none, or one is not a field element of 33 bytes.
-    """
-    if not shares or min(shares) < 1 or max(shares) > MOST_SHARES:
-        raise ValueError(f"shares numbered 1 to {MOST_SHARES:,} are needed")
-    xs = tuple(sorted(shares))
-    ys = [int.from_bytes(shares[x], "big") for x in xs]
-    if max(ys) >= P or set(map(len, shares.values())) != {SHARE_BYTES}:
-        raise ValueError(f"a share is a field element of {SHARE_BYTES} bytes")
-    weights, divisor = _weights_at_zero(xs)
-    secret = sum(map(mul, weights, ys)) * divisor % P
-    return secret.to_bytes(32, "big") if secret < 2**256 else None
-
-
 def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes | None]:
-    """Return what `recover` would of each row of `shares`: secrets x numbers x 33 bytes.
+    """Return the secret of each row of `shares`, secrets x numbers x 33 bytes; None if not of 32.
 
-    Row for row the numbers `xs` rise; each share must be one (`is_share`). Weights in limbs of
+    Row for row the numbers `xs` rise; each share must be one (`is_share`). Pass exactly `threshold`
+    of a secret: more cost time, and a false one among them is not named. Weights in limbs of
     24 bits times bytes are a product of matrices for each secret, and exact in float64: at most
     2^16 products, each below 2^(24 + 8), add up to less than 2^48.
     """
@@ -105,10 +86,12 @@ def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes
 
 
 def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """Return `_weights_at_zero` of each row: limbs, low to high, x secrets x numbers; divisors.
+    """Return Lagrange's weights at zero as integers, and what to multiply the sums by.
 
-    Whatever is missing, signs alternate: each of the numbers below is there, and turns the sign
-    of the binomial, or is missing, and turns it by its factor.
+    As limbs, low to high, x secrets x numbers. Of the points 1 .. m the weight of i is
+    (-1)^(i-1) C(m, i); each point j that is missing turns it into (j - i) / j of that. Signs
+    alternate whatever is missing: each of the numbers below is there, and turns the sign of the
+    binomial, or is missing, and turns it by its factor.
     """
     lasts = xs[:, -1]
     missing, is_one = _missing(xs)
@@ -156,26 +139,6 @@ def _full_limbs(last: int) -> NDArray[np.int64]:
     return np.array([[w >> place & 2**_LIMB_BITS - 1 for w in weights] for place in places])
 
 
-@lru_cache(maxsize=1024)  # nobody lost: all have the same
-def _weights_at_zero(xs: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Return Lagrange's weights at zero as integers, and what to multiply their sum by.
-
-    Of the points 1 .. m that of i is (-1)^(i-1) C(m, i); each point j that is missing turns
-    it into (j - i) / j of that.
-    """
-    last = xs[-1]
-    missing = sorted(set(range(1, last)).difference(xs))
-    full = _full_weights(last)
-    if not missing:
-        return full, 1
-    gaps = np.subtract.outer(np.array(missing), np.array(xs))  # each below 2^16
-    parts = [gaps[start : start + 3].prod(axis=0).tolist() for start in range(0, len(gaps), 3)]
-    weights = tuple(
-        prod(factors, start=full[i - 1]) for i, *factors in zip(xs, *parts, strict=True)
-    )
-    return weights, pow(prod(missing), -1, P)
-
-
 @lru_cache(maxsize=1024)
 def _full_weights(last: int) -> tuple[int, ...]:
     return tuple((-1) ** (i - 1) * comb(last, i) for i in range(1, last + 1))
@@ -190,8 +153,8 @@ def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozens
     """Return the secret and the numbers of false shares; None if too many are false.
 
     Interpolates all shares and divides by Euclid until what is left of the false ones can be
-    divided out; a hundred shares take some 30 ms, so use it when `recover` gave no good
-    secret. More than (m - threshold) / 2 false ones may meet in another secret.
+    divided out; a hundred shares take some 30 ms, so use it when `recover_many` gave no
+    good secret. More than (m - threshold) / 2 false ones may meet in another secret.
 
     Each must be a share (`is_share`).
     """

@@ -13,8 +13,8 @@ from secagg.keys import KeyPair, Purpose
 from secagg.masks import Wardrobe
 from secagg.parcels import Parcel
 from secagg.ring import Vector
-from secagg.shamir import recover
 from tests.secagg.conftest import RING, Group
+from tests.vectors.reference import recover
 
 
 class Crooked:
