@@ -7,13 +7,12 @@ stand the closed forms that an auditor can check by hand.
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from blindtally.output import failed, write_json
+from blindtally.tables import show, table
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
 from protocol.mechanisms.releasing import cell_bits, design, least_honest, loss_of
@@ -145,8 +144,7 @@ def advise(
         raise failed(error) from None
     if json_path != "-":
         _show(found, users, delta, levels)
-    if json_path is not None:
-        write_json(json_path, as_json(found, users, delta, levels))
+    write_json(json_path, as_json(found, users, delta, levels))
 
 
 def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[str, Any]:
@@ -173,48 +171,44 @@ def recommended(found: list[Design]) -> Design:
 
 
 def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
-    table = Table("", *(one.mode for one in found), box=None, pad_edge=False)
+    columns: list[tuple[str, Callable[[Design], str]]] = [
+        ("theta", lambda one: f"{one.theta:,}"),
+        ("users that vote (m)", lambda one: f"{one.m:,}"),
+        ("noise, std. deviation", lambda one: f"{one.sigma:.4g}"),
+        ("shown from a share of", lambda one: f"{one.share:.3g}"),
+        ("error of a 1% prefix", lambda one: f"{one.error:.2%}"),
+        ("bytes, 100 prefixes", lambda one: f"{one.nbytes:,}"),
+        ("epsilon, add-remove", lambda one: f"{one.epsilon:.4g}"),
+        ("epsilon, replace-one", lambda one: f"{one.epsilon_replace_one:.4g}"),
+        ("epsilon to the server", lambda one: _cell(one.epsilon_server, "no bound")),
+        ("epsilon by KL form", lambda one: _cell(one.epsilon_kl, "-")),
+        ("epsilon by the note", lambda one: _cell(one.epsilon_note, "-")),
+    ]
+    rows = [(name, *map(cell, found)) for name, cell in columns]
+    title = f"{users:,} users, {levels} levels, delta {delta:g} in all"
+    show(table([""], [one.mode for one in found], rows, title), *_remarks(found, users))
 
-    def row(name: str, *cells: str) -> None:
-        table.add_row(name, *cells)
 
-    row("theta", *(f"{one.theta:,}" for one in found))
-    row("users that vote (m)", *(f"{one.m:,}" for one in found))
-    row("noise, std. deviation", *(f"{one.sigma:.4g}" for one in found))
-    row("shown from a share of", *(f"{one.share:.3g}" for one in found))
-    row("error of a 1% prefix", *(f"{one.error:.2%}" for one in found))
-    row("bytes, 100 prefixes", *(f"{one.nbytes:,}" for one in found))
-    row("epsilon, add-remove", *(f"{one.epsilon:.4g}" for one in found))
-    row("epsilon, replace-one", *(f"{one.epsilon_replace_one:.4g}" for one in found))
-    row("epsilon to the server", *(_cell(one.epsilon_server, "no bound") for one in found))
-    row("epsilon by KL form", *(_cell(one.epsilon_kl, "-") for one in found))
-    row("epsilon by the note", *(_cell(one.epsilon_note, "-") for one in found))
-    screen = Console()
-    screen.print(f"{users:,} users, {levels} levels, delta {delta:g} in all\n", table, sep="\n")
-    best = recommended(found)
-    screen.print(f"\n{best.mode} shows the rarest prefixes.", soft_wrap=True)
+def _remarks(found: list[Design], users: int) -> Iterator[str]:
+    best, first, cohorts = recommended(found), found[0], terms_of(users).cohorts
+    yield f"{best.mode} shows the rarest prefixes."
     if best.epsilon_server is None:
-        screen.print(
+        yield (
             "Without noise the server sees the votes of single devices: only what it publishes "
-            "is private.",
-            soft_wrap=True,
+            "is private."
         )
-    first = found[0]
     if first.invited < users:
         odds = first.m / first.invited
-        screen.print(
+        yield (
             f"Inviting {first.invited:,} users, each to vote with odds of {odds:.2f}"
             " instead of all, hides about as much from outsiders if they cannot tell who was "
             "invited, which no ledger accounts for, and next to nothing from the server that "
-            "invites: let everybody send a vector.",
-            soft_wrap=True,
+            "invites: let everybody send a vector."
         )
-    cohorts = terms_of(users).cohorts
     if cohorts > 1:
-        screen.print(
+        yield (
             f"Each of {cohorts:,} cohorts has all of the noise for itself, since the server reads "
-            "each sum.",
-            soft_wrap=True,
+            "each sum."
         )
 
 
