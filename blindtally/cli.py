@@ -26,11 +26,18 @@ COMMANDS = {
     "privacy": "blindtally.privacy:privacy",
     "mechanisms": "blindtally.mechanisms:mechanisms",
     "figures": "blindtally.figures.command:app",
+    "doctor": "blindtally.doctor.command:doctor",
 }
 
 
 class Commands(TyperGroup):
     """The table above as a group, so that no command waits for another's imports."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(
+            COMMANDS, cast("Any", None)
+        )  # of which it proposes one for a wrong word
 
     def list_commands(self, ctx: object) -> list[str]:
         """Return the commands' names, in the table's order."""
@@ -51,7 +58,7 @@ class Commands(TyperGroup):
         return cast("TyperCommand", typer.main.get_command(one))
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
-        """Run a command; of a number out of its range, tell both ends of the range."""
+        """Run a command; say that Ctrl-C stopped it, and of a number the ends of its range."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -61,12 +68,14 @@ class Commands(TyperGroup):
                 ends["maximum"] = vars(error.param).get("max")
                 error.message = worded(fault.errors()[0], ends | {"items": ends})
             raise
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(
     name="blindtally",
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
@@ -84,7 +93,15 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:
-    """Learn what is common among many devices, and see what none of them holds."""
+    """Learn what is common among many devices, and see what none of them holds.
+
+    Each command has its --help, with an example. Exit codes: 0 done, 1 could not be done, 2 asked
+    wrongly, 130 stopped by Ctrl-C.
+
+    Example:
+      blindtally doctor
+      blindtally simulate tracked --data link_user_domains --rounds 5
+    """
     del version
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an item must not fail for a narrow terminal

@@ -1,22 +1,22 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
 import stamina.instrumentation
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, Group
 
+from blindtally import completion
 from blindtally.demo.play import Setup, Watchers, create, follow
-from blindtally.demo.results import InexactError
+from blindtally.demo.results import InexactError, RoundResult
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
-from blindtally.output import ApiKey, failed
+from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
+from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
+from blindtally.tables import table
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
@@ -30,7 +30,7 @@ PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
 def fleet(
-    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    url: Url = HERE,
     key: ApiKey = None,
     token: Annotated[
         str | None,
@@ -43,10 +43,14 @@ def fleet(
         bool, typer.Option("--create", help="Create a study first, as the demo does.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
+        Path | None,
+        typer.Option(
+            help="What devices hold.", show_default=DATA_SET, autocompletion=completion.data
+        ),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=3, help="Devices in a round [as the study asks].")
+        int | None,
+        typer.Option(min=3, help="Devices in a round.", show_default="as the study asks"),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = ROUNDS,
     silence: Annotated[
@@ -82,15 +86,18 @@ def fleet(
         Path | None,
         typer.Option(help="The key file whose registrar enrols the devices, and no other."),
     ] = None,
+    json_path: Json = None,
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
 
     Each sum that is shown is compared with the vectors in it, so no other devices may take part.
 
-    Example: blindtally fleet --url http://127.0.0.1:8000 --study 3f2a... --data words.csv
+    Example:
+      blindtally fleet --create --devices 60 --rounds 3
+      blindtally fleet --study 3f2a0c55d1e9b7a4 --data words.csv --registrar registrar.key
     """
     if (study is None) is not new:
-        raise failed("name a study with --study, or make one with --create", code=1)
+        raise failed("name a study with --study, or make one with --create")
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     limits = Policy(
         max_contribution=max_contribution,
@@ -110,11 +117,14 @@ def fleet(
             else:
                 asked = analyst.study(study)
                 setup = _joining(data, crew, asked, devices)
-            typer.echo(f"study {asked.id} of {asked.rounds} rounds at {url}")
-            with Screen(Console(), asked.rounds) as screen:
+            console = Console(stderr=json_path == "-")
+            console.print(f"study {asked.id} of {asked.rounds} rounds at {url}", highlight=False)
+            with Screen(console, asked.rounds) as screen:
                 watchers = Watchers(screen.step, screen.round, check=lambda: None)
-                follow(url, analyst, asked, setup, watchers)
-            _show(asked, analyst.heavy_hitters(asked.id))
+                _, seen = follow(url, analyst, asked, setup, watchers)
+            found = analyst.heavy_hitters(asked.id)
+            console.print(_found(asked, found))
+            write_json(json_path, _as_json(asked, seen, found))
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
@@ -159,11 +169,20 @@ def _joining(data: Path | None, crew: Crew, asked: StudyView, devices: int | Non
     return Setup(asked.question, asked.terms, asked.rounds, asked.timeouts, crew, holdings)
 
 
-def _show(study: StudyView, found: list[HeavyHitter]) -> None:
-    table = Table(title=f"Held {study.question.threshold:g} times or more", title_justify="left")
-    table.add_column("item")
-    table.add_column("estimate", justify="right")
-    table.add_column("± s.e.", justify="right")
-    for one in found[:SHOWN]:
-        table.add_row(Text(one.item), f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}")
-    Console().print(table)
+def _found(study: StudyView, found: list[HeavyHitter]) -> Group:
+    rows = [
+        (one.item, f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}") for one in found[:SHOWN]
+    ]
+    title = f"Held {study.question.threshold:g} times or more"
+    return table(["item"], ["estimate", "± s.e."], rows, title)
+
+
+def _as_json(
+    study: StudyView, rounds: list[RoundResult], found: list[HeavyHitter]
+) -> dict[str, Any]:
+    """Return what scripts read: the study's id, its rounds, and what was found."""
+    return {
+        "study": study.id,
+        "rounds": [asdict(one) for one in rounds],
+        "heavy_hitters": [one.model_dump(mode="json") for one in found],
+    }

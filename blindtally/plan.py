@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from blindtally import plan_releases
+from blindtally import completion, plan_releases
 from blindtally.figures.budgets import TRACKED, Case, most_steps, needed
 from blindtally.figures.curves import GOALS, Setting, f1
 from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, tracked
@@ -65,7 +65,10 @@ def plan(
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(help="triehh: compare ways to release counts for a central epsilon."),
+        typer.Option(
+            help="triehh: compare ways to release counts for a central epsilon.",
+            autocompletion=lambda: ["triehh"],
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -74,7 +77,11 @@ def plan(
     delta: Annotated[float, typer.Option(help="Of a central epsilon, in all levels.")] = 1e-6,
     levels: Annotated[int, typer.Option(help="Rounds of a trie.")] = 10,
     goal: Annotated[
-        str, typer.Option(help="What reports are for: worst-mse, l1, l2 or heavy.")
+        str,
+        typer.Option(
+            help="What reports are for: worst-mse, l1, l2 or heavy.",
+            autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
+        ),
     ] = "l2",
     most: Annotated[
         float,
@@ -95,7 +102,11 @@ def plan(
     zipf: Annotated[float, typer.Option(min=0.1, max=3, help="How steep shares fall (s).")] = 1.0,
     items: Annotated[int, typer.Option(min=10, max=10**6, help="Items that exist.")] = 100_000,
     data: Annotated[
-        Path | None, typer.Option(help="Take items and shares from this CSV file instead.")
+        Path | None,
+        typer.Option(
+            help="Take items and shares from this CSV file instead.",
+            autocompletion=completion.data,
+        ),
     ] = None,
     runs: Annotated[int, typer.Option(min=1, max=100, help="Studies that are simulated.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 1,

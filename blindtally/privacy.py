@@ -28,7 +28,8 @@ def privacy(
         float | None, typer.Option(help="Of a new population's budget, which never changes.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="To tell epsilons at; of a new budget: its delta [1e-6].")
+        float | None,
+        typer.Option(help="To tell epsilons at; of a new budget: its delta.", show_default="1e-6"),
     ] = None,
     party: Annotated[
         Literal["devices", "server", "analyst", "public"],

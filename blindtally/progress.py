@@ -36,14 +36,15 @@ class Rate(ProgressColumn):
         return Text(f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each", "dim")
 
 
-def bars(console: Console) -> Progress:
-    """Return bars with rate and remaining time on `console`, if that is a terminal."""
+def bars(console: Console, *more: ProgressColumn) -> Progress:
+    """Return bars with rate, remaining time and `more` on `console`, if that is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         Rate(),
         TimeRemainingColumn(elapsed_when_finished=True),
+        *more,
         console=console,
         transient=True,
         disable=not console.is_terminal,

@@ -37,19 +37,24 @@ _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between ph
 def serve(
     host: Annotated[
         str | None,
-        typer.Option(envvar="BLINDTALLY_HOST", help="The address to listen on [127.0.0.1]."),
+        typer.Option(
+            envvar="BLINDTALLY_HOST", help="The address to listen on.", show_default="127.0.0.1"
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(envvar="BLINDTALLY_PORT", help="The port [8000]; 0 takes a free one."),
+        typer.Option(
+            envvar="BLINDTALLY_PORT", help="The port; 0 takes a free one.", show_default="8000"
+        ),
     ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(
             "--database",
             envvar="BLINDTALLY_DATABASE_URL",
-            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME "
-            "[sqlite:///blindtally.db]. Missing tables are made, old ones brought up to date.",
+            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME. Missing tables are "
+            "made, old ones brought up to date.",
+            show_default="sqlite:///blindtally.db",
         ),
     ] = None,
     is_open: Annotated[
@@ -74,8 +79,8 @@ def serve(
         str | None,
         typer.Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
-            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed "
-            "[127.0.0.1].",
+            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed.",
+            show_default="127.0.0.1",
         ),
     ] = None,
     log: Annotated[
@@ -97,6 +102,10 @@ def serve(
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_LEASE_SECONDS,
     BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
     OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
+
+    Example:
+      blindtally serve --open
+      blindtally serve --database postgresql://blindtally:secret@localhost/blindtally
     """
     settings = _settings(
         host=host,

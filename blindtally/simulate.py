@@ -9,7 +9,13 @@ from typing import Annotated, Any, Literal, Protocol
 import numpy as np
 import typer
 
-from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
+from blindtally import (
+    completion,
+    simulate_heavy,
+    simulate_numbers,
+    simulate_releases,
+    simulate_reports,
+)
 from blindtally.data import Population, read
 from blindtally.measures import SHOWN, Result, heavy_hitters, measure
 from blindtally.output import Json, failed, refuse_others, write_json
@@ -88,8 +94,20 @@ class Setup:
 
 def simulate(
     context: typer.Context,
-    mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
-    data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
+    mechanism: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of: {', '.join(MECHANISMS)}.", autocompletion=completion.mechanisms
+        ),
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="CSV item,count or user,item,count, or baskets; or link_user_domains, which "
+            "comes with us.",
+            autocompletion=completion.data,
+        ),
+    ],
     column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
     rounds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Rounds (R); reports have one.")
@@ -100,8 +118,8 @@ def simulate(
         typer.Option(
             min=1,
             max=1e12,
-            help="An item is heavy from this count on, over all rounds "
-            "[50; reports: what counts of nothing hardly reach].",
+            help="An item is heavy from this count on, over all rounds.",
+            show_default="50; of reports, what counts of nothing hardly reach",
         ),
     ] = None,
     confidence: Annotated[
@@ -113,7 +131,9 @@ def simulate(
     words: Annotated[
         int | None,
         typer.Option(
-            min=1, help="16-bit words that a device may send in a round [2000; a trie: 65536]."
+            min=1,
+            help="16-bit words that a device may send in a round.",
+            show_default="2000; of a trie, 65536",
         ),
     ] = None,
     contribution: Annotated[
@@ -140,12 +160,18 @@ def simulate(
     delta: Annotated[
         float | None,
         typer.Option(
-            help="With epsilon: of all levels of a trie [1e-6], of a report in noise [0]."
+            help="With epsilon: of all levels of a trie, of a report in noise.",
+            show_default="1e-6 and 0",
         ),
     ] = None,
     levels: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
+        typer.Option(
+            min=1,
+            max=256,
+            help="Levels of a tree, a symbol or digit each.",
+            show_default="10, or 8 of a histogram",
+        ),
     ] = None,
     low: Annotated[
         float | None,
@@ -155,8 +181,8 @@ def simulate(
     release: Annotated[
         Release | None,
         typer.Option(
-            help="How counts are hidden, only with noise from the server: "
-            "sample-threshold of a trie, noise of a histogram, unless you say."
+            help="How counts are hidden, only with noise from the server.",
+            show_default="sample-threshold of a trie, noise of a histogram",
         ),
     ] = None,
     goal: Annotated[

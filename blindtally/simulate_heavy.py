@@ -11,6 +11,7 @@ import numpy as np
 from blindtally import tables
 from blindtally.data import read
 from blindtally.measures import Comparison, compare, heavy_hitters
+from blindtally.progress import waiting
 from blindtally.simulate_reports import Wanted, dictionary, terms_for
 from protocol.chance import seeded
 from protocol.domain import Domain, Utf8, cheapest_domain
@@ -70,8 +71,9 @@ def run(wanted: Wanted) -> Heavy:
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
     plan: LinearPlan | PrefixPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
-    heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
-    tally = mechanism.decode(plan, heard, NOTHING).tally
+    with waiting("reports"):
+        heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
+        tally = mechanism.decode(plan, heard, NOTHING).tally
     least = plan.extension.sure_count(clients) if isinstance(plan, PrefixPlan) else None
     if wanted.threshold is None:
         taken = _threshold(plan, clients, tally)

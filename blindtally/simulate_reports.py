@@ -13,6 +13,7 @@ from scipy.special import erf
 from blindtally import tables
 from blindtally.data import read
 from blindtally.measures import Found, heavy_hitters
+from blindtally.progress import waiting
 from protocol.chance import seeded
 from protocol.domain import Alphabet, Domain, Listed, strings_of
 from protocol.mechanism import Estimate, Terms
@@ -119,8 +120,9 @@ def run(wanted: Wanted) -> Reported:
     if wanted.threshold is None:
         bar = plan.oracle.bar(clients, _ODDS / domain.values)
         question = question.model_copy(update={"threshold": max(1.0, math.ceil(clients * bar))})
-    reports = mechanism.encode(plan, inside, seeded(rng))
-    answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
+    with waiting("reports"):
+        reports = mechanism.encode(plan, inside, seeded(rng))
+        answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
     return Reported(
         plan,
         clients,

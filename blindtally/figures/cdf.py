@@ -27,8 +27,12 @@ _POINTS = 401
 def cdf(
     data: Annotated[Path, typer.Option(help="A CSV file of numbers and counts.")],
     column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
-    low: Annotated[float | None, typer.Option(help="Numbers from here on [the least].")] = None,
-    high: Annotated[float | None, typer.Option(help="And up to here [the greatest].")] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Numbers from here on.", show_default="the least")
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(help="And up to here.", show_default="the greatest")
+    ] = None,
     clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
     epsilon: Annotated[float, typer.Option(help="What all rounds may cost.")] = 1.0,
     delta: Annotated[float, typer.Option(help="And the delta of that.")] = 1e-6,
