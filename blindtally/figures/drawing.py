@@ -80,7 +80,8 @@ def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bo
         for curve in curves:
             _curve(axes, curve, *_LOOKS[curve.name])
         axes.set(xlabel=x, ylabel="F1", ylim=(-0.02, 1.03))
-        axes.set_xscale("log" if log else "linear")
+        if log:
+            _log(axes)
         figure.suptitle(title)
         figure.legend(loc="outside lower center", ncols=2)
 
@@ -100,7 +101,8 @@ def draw_words(
         for axes, (name, curves) in zip(grid, panels.items(), strict=False):
             for curve, method in zip(curves, looks, strict=True):
                 _curve(axes, curve, *_LOOKS[method], named=axes is figure.axes[0])
-            axes.set(xscale="log", xlabel="words C", ylim=(-0.02, 1.03))
+            axes.set(xlabel="words C", ylim=(-0.02, 1.03))
+            _log(axes, subs=(1,))
             axes.set_title(name, fontsize=10)
         for axes in figure.axes[len(panels) :]:
             axes.remove()
@@ -146,9 +148,19 @@ def draw_rules(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> Non
             )
         axes.set_yticks(range(len(cases)), [f"{data}, {drift}" for data, drift in cases])
         axes.invert_yaxis()
-        axes.set(xlabel="F1")
+        axes.set(xlabel="F1", xlim=(None, 1.01))
         figure.suptitle(title)
         figure.legend(loc="outside lower center", ncols=2)
+
+
+def _log(axes: "Axes", subs: Sequence[int] = (1, 2, 5)) -> None:
+    """Make the x axis logarithmic, with whole numbers on it: `subs` of each power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _curve(axes: "Axes", curve: Curve, colour: str, marker: str, *, named: bool = True) -> None:
@@ -180,7 +192,8 @@ def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:
         _line(right, rows, "table_words", ADAPTIVE, "IBLT, all rounds read")
         right.set(ylabel="words for an error of tau / 4")
         for axes in (left, right):
-            axes.set(xscale="log", yscale="log", xlabel="rounds R")
+            axes.set(yscale="log", xlabel="rounds R")
+            _log(axes)
             axes.legend()
         figure.suptitle(title)
 

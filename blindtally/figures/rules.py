@@ -48,7 +48,8 @@ def compare(
     for rule in RULES:
         rows = [_run(population, drift, setting, rule, seed) for seed in runs]
         spread = float(np.std([row[0] for row in rows], ddof=1)) if len(rows) > 1 else 0.0
-        yield Outcome(rule, *np.mean(rows, axis=0).tolist(), f1_deviation=spread)
+        score, read, settled, load = np.mean(rows, axis=0).tolist()
+        yield Outcome(rule, score, read, settled, load, spread)
 
 
 def _run(
