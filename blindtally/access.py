@@ -33,9 +33,19 @@ Days = Annotated[
 ]
 HERE = "sqlite:///blindtally.db"
 
-keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of operators and analysts.")
+keys = typer.Typer(
+    name="keys",
+    no_args_is_help=True,
+    add_completion=False,
+    help="API keys of operators and analysts.\n\n"
+    "Example:\n  blindtally keys create dashboard --scope read",
+)
 tokens = typer.Typer(
-    name="tokens", no_args_is_help=True, help="Enrolment tokens, which let devices in."
+    name="tokens",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Enrolment tokens, which let devices in.\n\n"
+    "Example:\n  blindtally tokens create phones --uses 100000",
 )
 
 
@@ -121,6 +131,7 @@ def revoke(
 
     Example:
       blindtally keys revoke 3f2a0c55d1e9
+      blindtally tokens revoke 77aa10bd42c0
     """
     kind = _ask(database, lambda book: book.revoke(name))
     if kind is None:

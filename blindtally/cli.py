@@ -3,10 +3,12 @@
 import sys
 from importlib import import_module, metadata
 from io import TextIOWrapper
+from traceback import clear_frames
 from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from protocol.faults import worded
@@ -68,7 +70,9 @@ class Commands(TyperGroup):
                 ends["maximum"] = vars(error.param).get("max")
                 error.message = worded(fault.errors()[0], ends | {"items": ends})
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            clear_frames(stop.__traceback__)  # bars that are still up go, and do not come back
+            Console(stderr=True).show_cursor()
             typer.echo("stopped", err=True)
             raise typer.Exit(130) from None
 

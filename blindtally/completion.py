@@ -19,13 +19,13 @@ def mechanisms(incomplete: str) -> list[str]:
 
 def data(incomplete: str) -> list[str]:
     """Return the data sets that come with us, data files and folders whose names begin so."""
-    folder, typed = Path(incomplete).parent, incomplete.rpartition("/")[2]
+    lead, slash, typed = incomplete.rpartition("/")
+    lead += slash
     found = [name for name in data_sets() if name.startswith(incomplete)]
     try:
-        entries = sorted(folder.expanduser().iterdir())
+        entries = sorted(Path(lead).expanduser().iterdir())
     except OSError:
         return found
-    lead = incomplete[: len(incomplete) - len(typed)]
     for entry in entries:
         if entry.name.startswith(typed) and (typed or not entry.name.startswith(".")):
             if entry.is_dir():

@@ -94,7 +94,7 @@ def fleet(
 
     Example:
       blindtally fleet --create --devices 60 --rounds 3
-      blindtally fleet --study 3f2a0c55d1e9b7a4 --data words.csv --registrar registrar.key
+      blindtally fleet --study 3f2a0c55d1e9b7a4 --registrar registrar.key
     """
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create")

@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 import httpx
 import typer
+from rich.text import Text
 
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
-from blindtally.tables import show, table
+from blindtally.tables import facts, show, table
 from client.analyst import Analyst
 from client.problems import ServiceError
 from protocol.privacy.entries import Party
@@ -96,12 +97,11 @@ def _show(statement: Statement) -> None:
         mechanism = line.entry.mechanism.model_dump()
         kind = mechanism.pop("kind")
         of = ", ".join(f"{name} {_number(value)}" for name, value in mechanism.items())
-        views = [
-            (who, view.sees, _cell(line.epsilon[who]), view.assumption)
+        views = {
+            who: f"epsilon {_cell(line.epsilon[who])}; sees {view.sees}; assumption: {view.assumption}"
             for who, view in line.views.items()
-        ]
-        title = f"\n{line.entry.name}: {kind}, {of}"
-        show(table(["who", "sees", "epsilon", "if"], [], views, title))
+        }
+        show(Text(f"\n{line.entry.name}: {kind}, {of}", "bold"), facts(views))
     if not statement.lines:
         show("\nnothing was released")
 

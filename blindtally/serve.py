@@ -105,7 +105,7 @@ def serve(
 
     Example:
       blindtally serve --open
-      blindtally serve --database postgresql://blindtally:secret@localhost/blindtally
+      blindtally serve --database postgresql://me:secret@localhost/blindtally
     """
     settings = _settings(
         host=host,

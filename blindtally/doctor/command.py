@@ -36,7 +36,7 @@ def doctor(
 
     Example:
       blindtally doctor
-      blindtally doctor --database postgresql://blindtally@localhost/blindtally --json -
+      blindtally doctor --database postgresql://me@localhost/blindtally --json -
     """
     with waiting("looking around"):
         found = list(_checks({"database_url": database_url, "host": host, "port": port}))
