@@ -97,8 +97,9 @@ def _show(statement: Statement) -> None:
         mechanism = line.entry.mechanism.model_dump()
         kind = mechanism.pop("kind")
         of = ", ".join(f"{name} {_number(value)}" for name, value in mechanism.items())
-        views = {
-            who: f"epsilon {_cell(line.epsilon[who])}; sees {view.sees}; assumption: {view.assumption}"
+        views: dict[str, str] = {
+            who: f"epsilon {_cell(line.epsilon[who])}; sees {view.sees}; "
+            f"assumption: {view.assumption}"
             for who, view in line.views.items()
         }
         show(Text(f"\n{line.entry.name}: {kind}, {of}", "bold"), facts(views))

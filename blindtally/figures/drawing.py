@@ -192,7 +192,7 @@ def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:
         _line(right, rows, "table_words", ADAPTIVE, "IBLT, all rounds read")
         right.set(ylabel="words for an error of tau / 4")
         for axes in (left, right):
-            axes.set(yscale="log", xlabel="rounds R")
+            axes.set(yscale="log" if axes.dataLim.ymax > 0 else "linear", xlabel="rounds R")
             _log(axes)
             axes.legend()
         figure.suptitle(title)

@@ -98,7 +98,7 @@ def table_words(
 def _fewest(keys: list[int], odds: float, hashes: int, rng: np.random.Generator) -> int:
     """Return the words of the smallest table that fails with at most `odds`, to 3%."""
     low, high = max(keys), 40 * max(keys)
-    while high > 1.03 * low:
+    while high > 1.03 * low and high > low + 1:
         middle = math.ceil(math.sqrt(low * high))
         fails = _fails(keys, odds, hashes, middle, rng)
         low, high = (middle, high) if fails else (low, middle)
