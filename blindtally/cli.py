@@ -54,10 +54,15 @@ class Commands(TyperGroup):
         module, function = COMMANDS[cmd_name].split(":")
         found = getattr(import_module(module), function)
         if isinstance(found, typer.Typer):  # a command of commands
-            return cast("TyperGroup", typer.main.get_command(found))
+            group = cast("TyperGroup", typer.main.get_command(found))
+            for command in (group, *group.commands.values()):
+                command.help = _flowing(command.help or "")
+            return group
         one = typer.Typer(add_completion=False)
         one.command(cmd_name)(found)
-        return cast("TyperCommand", typer.main.get_command(one))
+        command = cast("TyperCommand", typer.main.get_command(one))
+        command.help = _flowing(command.help or "")
+        return command
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
         """Run a command; say that Ctrl-C stopped it, and of a number the ends of its range."""
@@ -75,6 +80,12 @@ class Commands(TyperGroup):
             Console(stderr=True).show_cursor()
             typer.echo("stopped", err=True)
             raise typer.Exit(130) from None
+
+
+def _flowing(text: str) -> str:
+    """Return a help whose paragraphs break where the terminal ends, and examples where they do."""
+    parts = text.split("\n\n")
+    return "\n\n".join(p if p.startswith("Example:") else " ".join(p.split()) for p in parts)
 
 
 app = typer.Typer(

@@ -80,7 +80,9 @@ def fleet(
     ] = 4.0,
     repeat_exact: Annotated[
         bool,
-        typer.Option(help="Take part in every round if asked, though sums have no noise."),
+        typer.Option(
+            "--repeat-exact", help="Take part in every round if asked, though sums have no noise."
+        ),
     ] = False,
     registrar: Annotated[
         Path | None,

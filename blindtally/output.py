@@ -31,7 +31,12 @@ ApiKey = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
 ]
-Url = Annotated[str, typer.Option("--url", help="Where the service answers.")]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", help="Where the service answers.", show_default="this machine, port 8000"
+    ),
+]
 HERE = "http://127.0.0.1:8000"
 
 _FORMS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest

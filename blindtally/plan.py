@@ -93,7 +93,7 @@ def plan(
     ] = "strings",
     max_bytes: Annotated[int, typer.Option(min=1, max=4096, help="Of a string, at most.")] = 64,
     alphabet: Annotated[
-        str, typer.Option(help="The characters of the short strings.")
+        str, typer.Option(help="The characters of the short strings.", show_default="a to z")
     ] = "abcdefghijklmnopqrstuvwxyz",
     length: Annotated[int, typer.Option(min=1, max=16, help="Of the short strings.")] = 3,
     contribution: Annotated[

@@ -52,8 +52,8 @@ def serve(
         typer.Option(
             "--database",
             envvar="BLINDTALLY_DATABASE_URL",
-            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME. Missing tables are "
-            "made, old ones brought up to date.",
+            help="sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. Missing tables "
+            "are made, old ones brought up to date.",
             show_default="sqlite:///blindtally.db",
         ),
     ] = None,
@@ -87,7 +87,8 @@ def serve(
         Literal["text", "json"], typer.Option(help="How to log, to standard error.")
     ] = "text",
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="From where on to log.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(metavar="LEVEL", help="From debug, info, warning or error on."),
     ] = "info",
 ) -> None:
     """Serve studies to analysts and devices, until Ctrl-C.

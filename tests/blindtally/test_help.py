@@ -55,6 +55,7 @@ def test_a_help_fits_80_columns_and_says_what_each_option_is(
     told = CliRunner().invoke(app, [*path, "--help"])
     assert told.exit_code == 0
     assert max(map(len, told.stdout.splitlines())) <= 80
+    assert "…" not in told.stdout
     for line in examples(ALL[path]):
         assert line in told.stdout  # not broken in two
     for option in ALL[path].params:
