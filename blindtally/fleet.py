@@ -35,7 +35,9 @@ def fleet(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="BLINDTALLY_ENROLMENT_TOKEN", help="Lets the devices in where it is closed."
+            envvar="BLINDTALLY_ENROLMENT_TOKEN",
+            show_envvar=False,  # it is too long for a narrow terminal
+            help="Lets the devices in where it is closed; or set the variable in docs/cli.md.",
         ),
     ] = None,
     study: Annotated[str | None, typer.Option(help="The study to take part in.")] = None,
