@@ -56,7 +56,10 @@ def watched(things: Iterable[T], what: str, total: int | None = None) -> Iterato
     if total is None and isinstance(things, Collection):
         total = len(things)
     with bars(Console(stderr=True)) as shown:
-        yield from shown.track(things, total, description=what)
+        task = shown.add_task(what, total=total)
+        for thing in things:
+            yield thing
+            shown.advance(task)  # at once, which `track` leaves to a thread
 
 
 @contextmanager
