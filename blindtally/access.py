@@ -10,12 +10,10 @@ from random import SystemRandom
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from blindtally.output import failed, write_json
+from blindtally.output import Json, failed, write_json
+from blindtally.tables import show, table
 from server import migrations
 from server.database import Database
 from server.principals import SCOPES, Right
@@ -29,15 +27,25 @@ DatabaseOption = Annotated[
         "--database", envvar="BLINDTALLY_DATABASE_URL", help="Of the service, as `serve` has it."
     ),
 ]
-Days = Annotated[float | None, typer.Option("--days", min=0, help="Until it is over [for good].")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+Days = Annotated[
+    float | None,
+    typer.Option("--days", min=0, help="Until it is over.", show_default="it never is"),
 ]
 HERE = "sqlite:///blindtally.db"
 
-keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of operators and analysts.")
+keys = typer.Typer(
+    name="keys",
+    no_args_is_help=True,
+    add_completion=False,
+    help="API keys of operators and analysts.\n\n"
+    "Example:\n  blindtally keys create dashboard --scope read",
+)
 tokens = typer.Typer(
-    name="tokens", no_args_is_help=True, help="Enrolment tokens, which let devices in."
+    name="tokens",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Enrolment tokens, which let devices in.\n\n"
+    "Example:\n  blindtally tokens create phones --uses 100000",
 )
 
 
@@ -45,30 +53,35 @@ tokens = typer.Typer(
 def create_key(
     name: Annotated[str, typer.Argument(help="Whose it is, or what for.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="read, write or operate; may be repeated [all].")
+        list[str] | None,
+        typer.Option(help="read, write or operate; may be repeated.", show_default="all"),
     ] = None,
     days: Days = None,
     database: DatabaseOption = HERE,
+    json_path: Json = None,
 ) -> None:
     """Make an API key, and print it: it is kept nowhere, and cannot be shown again.
 
-    Example: blindtally keys create dashboard --scope read --days 90
+    Example:
+      blindtally keys create dashboard --scope read --days 90
     """
     wanted = {Right(one) if one in SCOPES else _no_scope(one) for one in scope or SCOPES}
-    _give("key", _ask(database, lambda book: book.create_key(name, wanted, _lasting(days))))
+    issued = _ask(database, lambda book: book.create_key(name, wanted, _lasting(days)))
+    _give("key", issued, json_path)
 
 
 @keys.command("list")
 def list_keys(database: DatabaseOption = HERE, json_path: Json = None) -> None:
     """List all keys, without their secrets.
 
-    Example: blindtally keys list
+    Example:
+      blindtally keys list
     """
     rows = [
         {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes), **_times(row)}
         for row in _ask(database, lambda book: book.keys())
     ]
-    _show(rows, json_path)
+    _list(rows, json_path)
 
 
 @tokens.command("create")
@@ -77,28 +90,32 @@ def create_token(
     uses: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Identities it lets in.")] = 1000,
     days: Days = None,
     database: DatabaseOption = HERE,
+    json_path: Json = None,
 ) -> None:
     """Make an enrolment token for a number of devices, and print it.
 
     A device has an identity for each study, and each takes one use. Give many devices the same
     token: one that has its own could be followed by it from study to study.
 
-    Example: blindtally tokens create phones --uses 100000 --days 30
+    Example:
+      blindtally tokens create phones --uses 100000 --days 30
     """
-    _give("token", _ask(database, lambda book: book.create_token(name, uses, _lasting(days))))
+    issued = _ask(database, lambda book: book.create_token(name, uses, _lasting(days)))
+    _give("token", issued, json_path)
 
 
 @tokens.command("list")
 def list_tokens(database: DatabaseOption = HERE, json_path: Json = None) -> None:
     """List all tokens, without their secrets.
 
-    Example: blindtally tokens list
+    Example:
+      blindtally tokens list
     """
     rows = [
         {"id": row.id, "name": row.name, "used": f"{row.used} of {row.uses}", **_times(row)}
         for row in _ask(database, lambda book: book.tokens())
     ]
-    _show(rows, json_path)
+    _list(rows, json_path)
 
 
 @keys.command("revoke")
@@ -106,17 +123,22 @@ def list_tokens(database: DatabaseOption = HERE, json_path: Json = None) -> None
 def revoke(
     name: Annotated[str, typer.Argument(help="The id of a key or token, or a device's identity.")],
     database: DatabaseOption = HERE,
+    json_path: Json = None,
 ) -> None:
     """Revoke a key, a token with all devices that it let in, or one device; for good.
 
     A running service takes it for `BLINDTALLY_ACCESS_SECONDS` (5) more.
 
-    Example: blindtally keys revoke 3f2a0c55d1e9
+    Example:
+      blindtally keys revoke 3f2a0c55d1e9
+      blindtally tokens revoke 77aa10bd42c0
     """
     kind = _ask(database, lambda book: book.revoke(name))
     if kind is None:
         raise failed(f"there is no key, token or device {name}", code=1)
-    typer.echo(f"{kind} {name} is revoked")
+    if json_path != "-":
+        typer.echo(f"{kind} {name} is revoked")
+    write_json(json_path, {"kind": kind, "revoked": name})
 
 
 def audit(
@@ -126,7 +148,8 @@ def audit(
 ) -> None:
     """Show who did what, and who was refused; the newest first.
 
-    Example: blindtally audit --limit 20
+    Example:
+      blindtally audit --limit 20
     """
     found = _ask(database, lambda book: book.trail(limit, None))
     rows = [entry.model_dump(mode="json") for entry in found]
@@ -153,9 +176,12 @@ def admit(database: str, name: str, uses: int) -> tuple[str, str]:
     return _ask(database, issue)
 
 
-def _give(kind: str, issued: tuple[str, str]) -> None:
+def _give(kind: str, issued: tuple[str, str], json_path: str | None) -> None:
     name, secret = issued
-    typer.echo(secret)
+    if json_path is not None:
+        write_json(json_path, {"id": name, kind: secret}, is_secret=True)
+    else:
+        typer.echo(secret)
     typer.echo(f"{kind} {name}: keep it, nobody can show it again", err=True)
 
 
@@ -172,17 +198,23 @@ def _times(row: ApiKey | EnrolmentToken) -> dict[str, str]:
     return {what: f"{at:%Y-%m-%d %H:%M}" if at else "" for what, at in times.items()}
 
 
+def _list(rows: list[dict[str, str]], json_path: str | None) -> None:
+    """Show keys or tokens, each with the days of what it went through, or write them in full."""
+    if json_path is None:
+        days = "created", "expires", "revoked"
+        rows = [{k: v[:10] if k in days else v for k, v in row.items()} for row in rows]
+        every = " ".join(sorted(SCOPES))
+        rows = [{k: "all" if v == every else v for k, v in row.items()} for row in rows]
+    _show(rows, json_path)
+
+
 def _show(rows: list[dict[str, Any]], json_path: str | None) -> None:
     if json_path is not None:
         write_json(json_path, {"rows": rows})
-        return
-    table = Table()
-    for heading in rows[0] if rows else ("nothing yet",):  # what is long is folded, never cut
-        longest = max((len(str(row[heading])) for row in rows), default=None)
-        table.add_column(heading, overflow="fold", min_width=longest if heading == "id" else None)
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row.values()))
-    Console().print(table)
+    elif not rows:
+        show("nothing yet")
+    else:
+        show(table([*rows[0]], [], [[str(cell) for cell in row.values()] for row in rows]))
 
 
 def _ask(url: str, question: Callable[[Access], Awaitable[T]]) -> T:

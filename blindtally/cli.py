@@ -3,10 +3,12 @@
 import sys
 from importlib import import_module, metadata
 from io import TextIOWrapper
+from traceback import clear_frames
 from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from protocol.faults import worded
@@ -26,11 +28,18 @@ COMMANDS = {
     "privacy": "blindtally.privacy:privacy",
     "mechanisms": "blindtally.mechanisms:mechanisms",
     "figures": "blindtally.figures.command:app",
+    "doctor": "blindtally.doctor.command:doctor",
 }
 
 
 class Commands(TyperGroup):
     """The table above as a group, so that no command waits for another's imports."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(
+            COMMANDS, cast("Any", None)
+        )  # of which it proposes one for a wrong word
 
     def list_commands(self, ctx: object) -> list[str]:
         """Return the commands' names, in the table's order."""
@@ -45,13 +54,18 @@ class Commands(TyperGroup):
         module, function = COMMANDS[cmd_name].split(":")
         found = getattr(import_module(module), function)
         if isinstance(found, typer.Typer):  # a command of commands
-            return cast("TyperGroup", typer.main.get_command(found))
+            group = cast("TyperGroup", typer.main.get_command(found))
+            for command in (group, *group.commands.values()):
+                command.help = _flowing(command.help or "")
+            return group
         one = typer.Typer(add_completion=False)
         one.command(cmd_name)(found)
-        return cast("TyperCommand", typer.main.get_command(one))
+        command = cast("TyperCommand", typer.main.get_command(one))
+        command.help = _flowing(command.help or "")
+        return command
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
-        """Run a command; of a number out of its range, tell both ends of the range."""
+        """Run a command; say that Ctrl-C stopped it, and of a number the ends of its range."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -61,12 +75,22 @@ class Commands(TyperGroup):
                 ends["maximum"] = vars(error.param).get("max")
                 error.message = worded(fault.errors()[0], ends | {"items": ends})
             raise
+        except KeyboardInterrupt as stop:
+            clear_frames(stop.__traceback__)  # bars that are still up go, and do not come back
+            Console(stderr=True).show_cursor()
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
+
+
+def _flowing(text: str) -> str:
+    """Return a help whose paragraphs break where the terminal ends, and examples where they do."""
+    parts = text.split("\n\n")
+    return "\n\n".join(p if p.startswith("Example:") else " ".join(p.split()) for p in parts)
 
 
 app = typer.Typer(
     name="blindtally",
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
@@ -84,7 +108,15 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:
-    """Learn what is common among many devices, and see what none of them holds."""
+    """Learn what is common among many devices, and see what none of them holds.
+
+    Each command has its --help, with an example. Exit codes: 0 done, 1 could not be done, 2 asked
+    wrongly, 130 stopped by Ctrl-C.
+
+    Example:
+      blindtally doctor
+      blindtally simulate tracked --data link_user_domains --rounds 5
+    """
     del version
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an item must not fail for a narrow terminal

@@ -8,7 +8,8 @@ A file whose first line (but for empty ones) has no comma is one of baskets. A C
 header; a column before the items names users, and the first numeric column after them is the
 count. Where nobody says which column the items are in, it is the first, or the second if the
 first is called `user` or the second is not a number. Gzip is seen by its magic number. Cells
-are taken as they are, blanks and all.
+are taken as they are, blanks and all. The data sets that come with us are files too, which may be
+named without their folder and ending: `link_user_domains`.
 """
 
 import csv
@@ -18,6 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +28,8 @@ from numpy.typing import NDArray
 
 from protocol.mechanism import Histogram
 
+_OURS = files("blindtally") / "data_sets"
+_ENDING = ".csv.gz"
 _GZIP = b"\x1f\x8b"
 _MOST_TOKENS = 2**62  # what numpy draws from
 
@@ -110,6 +114,12 @@ class Devices:
 Population: TypeAlias = Counts | Devices
 
 
+def data_sets() -> list[str]:
+    """Return the names of the data sets that come with us."""
+    names = sorted(one.name for one in _OURS.iterdir())
+    return [name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)]
+
+
 def read(path: Path, column: str | None = None) -> Population:
     """Return what the file at `path` holds, its items taken from `column`.
 
@@ -127,7 +137,8 @@ def read(path: Path, column: str | None = None) -> Population:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        is_ours = not path.exists() and str(path) in data_sets()
+        raw = (_OURS / f"{path}{_ENDING}" if is_ours else path).read_bytes()
         if raw.startswith(_GZIP):
             raw = gzip.decompress(raw)
     except (gzip.BadGzipFile, EOFError, zlib.error):

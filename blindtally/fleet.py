@@ -2,23 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
 import stamina.instrumentation
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, Group
 
+from blindtally import completion
 from blindtally.demo.play import Setup, Watchers, create, follow
-from blindtally.demo.results import InexactError
+from blindtally.demo.results import InexactError, RoundResult
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
-from blindtally.output import ApiKey, failed
+from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
+from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
+from blindtally.tables import table
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy
@@ -29,17 +29,20 @@ from secagg.keys import Identity
 from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
+_FEWEST = 20  # devices in a sum, unless told otherwise
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
 def fleet(
-    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    url: Url = HERE,
     key: ApiKey = None,
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="BLINDTALLY_ENROLMENT_TOKEN", help="Lets the devices in where it is closed."
+            envvar="BLINDTALLY_ENROLMENT_TOKEN",
+            show_envvar=False,  # it is too long for a narrow terminal
+            help="Lets the devices in where it is closed; or set the variable in docs/cli.md.",
         ),
     ] = None,
     study: Annotated[str | None, typer.Option(help="The study to take part in.")] = None,
@@ -47,11 +50,18 @@ def fleet(
         bool, typer.Option("--create", help="Create a study first, as the demo does.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
+        Path | None,
+        typer.Option(
+            help="What devices hold.", show_default=DATA_SET, autocompletion=completion.data
+        ),
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option(min=3, help="Devices that hear of a round [so many that all who join sit]."),
+        typer.Option(
+            min=3,
+            help="Devices that hear of a round.",
+            show_default="all who can sit",
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a study to create.")] = ROUNDS,
     silence: Annotated[
@@ -70,8 +80,13 @@ def fleet(
         int, typer.Option(min=1, help="Devices refuse to give more items than this.")
     ] = 100,
     min_cohort: Annotated[
-        int, typer.Option(min=2, help="Devices refuse to be summed with fewer than this.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=2,
+            help="Devices refuse to be summed with fewer than this.",
+            show_default="20; of a study that is created here, a quarter of its devices at most",
+        ),
+    ] = None,
     mode: Annotated[
         Literal["semi-honest", "active"],
         typer.Option(help="Devices trust the server with no more than this."),
@@ -81,25 +96,31 @@ def fleet(
     ] = 4.0,
     repeat_exact: Annotated[
         bool,
-        typer.Option(help="Take part in every round if asked, though sums have no noise."),
+        typer.Option(
+            "--repeat-exact", help="Take part in every round if asked, though sums have no noise."
+        ),
     ] = False,
     registrar: Annotated[
         Path | None,
         typer.Option(help="The key file whose registrar enrols the devices, and no other."),
     ] = None,
+    json_path: Json = None,
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
 
     Each sum that is shown is compared with the vectors in it, so no other devices may take part.
 
-    Example: blindtally fleet --url http://127.0.0.1:8000 --study 3f2a... --data words.csv
+    Example:
+      blindtally fleet --create --devices 60 --rounds 3
+      blindtally fleet --study 3f2a0c55d1e9b7a4 --registrar registrar.key
     """
     if (study is None) is not new:
-        raise failed("name a study with --study, or make one with --create", code=1)
+        raise failed("name a study with --study, or make one with --create")
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
+    fewest = min(_FEWEST, max(2, (devices or DEVICES) // 4)) if new else _FEWEST
     limits = Policy(
         max_contribution=max_contribution,
-        min_cohort=min_cohort,
+        min_cohort=min_cohort or fewest,
         max_epsilon=max_epsilon,
         repeat_exact=repeat_exact,
     )
@@ -115,11 +136,16 @@ def fleet(
             else:
                 asked = analyst.study(study)
                 setup = _joining(data, crew, asked.view, devices)
-            typer.echo(f"study {asked.id} of {asked.view.rounds} rounds at {url}")
-            with Screen(Console(), asked.view.rounds) as screen:
+            console = Console(stderr=json_path == "-")
+            console.print(
+                f"study {asked.id} of {asked.view.rounds} rounds at {url}", highlight=False
+            )
+            with Screen(console, asked.view.rounds) as screen:
                 watchers = Watchers(screen.step, screen.round, check=lambda: None)
-                follow(url, asked, setup, watchers)
-            _show(asked.view, asked.heavy_hitters())
+                _, seen = follow(url, asked, setup, watchers)
+            found = asked.heavy_hitters()
+            console.print(_found(asked.view, found))
+            write_json(json_path, _as_json(asked.view, seen, found))
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
@@ -173,11 +199,20 @@ def _selected(asked: StudyView) -> int:
     return max(1, math.floor(root**2 / invited))
 
 
-def _show(study: StudyView, found: Sequence[HeavyHitter]) -> None:
-    table = Table(title=f"Held {study.question.threshold:g} times or more", title_justify="left")
-    table.add_column("item")
-    table.add_column("estimate", justify="right")
-    table.add_column("± s.e.", justify="right")
-    for one in found[:SHOWN]:
-        table.add_row(Text(one.item), f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}")
-    Console().print(table)
+def _found(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+    rows = [
+        (one.item, f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}") for one in found[:SHOWN]
+    ]
+    title = f"Held {study.question.threshold:g} times or more"
+    return table(["item"], ["estimate", "± s.e."], rows, title)
+
+
+def _as_json(
+    study: StudyView, rounds: list[RoundResult], found: Sequence[HeavyHitter]
+) -> dict[str, Any]:
+    """Return what scripts read: the study's id, its rounds, and what was found."""
+    return {
+        "study": study.id,
+        "rounds": [asdict(one) for one in rounds],
+        "heavy_hitters": [asdict(one) for one in found],
+    }

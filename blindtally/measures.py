@@ -14,8 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Group
+
+from blindtally.tables import table
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.simulation import Outcome
+
+SHOWN = 20  # heavy hitters of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +124,17 @@ def measure(outcomes: Sequence[Outcome[AnyPlan]], question: AnyQuestion) -> Resu
 
 def _words(plan: AnyPlan) -> int:
     return -(-SUMMING[plan.mechanism].ring(plan).nbytes // 2)
+
+
+def heavy_hitters(found: Sequence[Found]) -> Group:
+    """Return the first of what was `found` as a table, each item as Python writes it."""
+    rows = [
+        (
+            repr(one.item),
+            f"{one.estimate:,.0f}",
+            f"{one.standard_error:,.0f}",
+            f"{one.true_count:,}",
+        )
+        for one in found[:SHOWN]
+    ]
+    return table(["item"], ["estimate", "± s.e.", "true"], rows, "Heavy hitters")

@@ -1,17 +1,16 @@
 """`blindtally mechanisms`: what there is to ask by, what each promises and what it costs."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from blindtally.output import write_json
+from blindtally.output import Json, write_json
+from blindtally.tables import facts, show
 from protocol.mechanisms import REPORTING
 
-_WIDTH = 100
 _SUM = "secure sum of a cohort; the sum itself is seen"
+_CENTRAL = "central (epsilon, delta): of the sum with noise, else of what is shown"
+_LOCAL = "epsilon or (epsilon, delta)-local DP"
 _PURE = "epsilon-local DP, replacing the item"
 
 
@@ -29,7 +28,7 @@ CATALOGUE = {
         "heavy hitters of any domain, known ones counted exactly", _SUM, "`words` a round: least"
     ),
     "adaptive-iblt": Entry(
-        "heavy hitters by one table a round, nothing told to devices", _SUM, "`words` a round"
+        "heavy hitters, one table a round, nothing told to devices", _SUM, "`words` a round"
     ),
     "subsampled-iblt": Entry(
         "heavy hitters with one sampling threshold", _SUM, "`words` a round, 260 tables by theorem"
@@ -39,12 +38,12 @@ CATALOGUE = {
     ),
     "triehh": Entry(
         "heavy strings, found symbol by symbol in noise or samples",
-        "central (epsilon, delta): of the sum with noise, else of what is shown",
+        _CENTRAL,
         "`words` in every round",
     ),
     "hierarchical-histogram": Entry(
         "quantiles, ranges and ranks of numbers, in one round",
-        "central (epsilon, delta): of the sum with noise, else of what is shown",
+        _CENTRAL,
         "`words` a round: a number for every prefix",
     ),
     "count-median": Entry("counts of a small domain; a baseline", _SUM, "`words` a round"),
@@ -67,17 +66,17 @@ CATALOGUE = {
     "rappor": Entry("all counts by a noisy unary code", _PURE, "d bits"),
     "jl-hh": Entry(
         "the best of 2^24 values, all asked for; reference",
-        "epsilon or (epsilon, delta)-local DP",
+        _LOCAL,
         "log2 m + 1 bits sampled, else m integers",
     ),
     "glps-hh": Entry(
         "heavy values below 2^64, read off bit by bit; reference",
-        "epsilon or (epsilon, delta)-local DP",
+        _LOCAL,
         "11 to 13 bits sampled, else 1,000 integers and more",
     ),
     "bucket-hh": Entry(
         "the one value below 2^64 that most hold; reference",
-        "epsilon or (epsilon, delta)-local DP",
+        _LOCAL,
         "10 to 12 bits sampled, else 456 integers and more",
     ),
     "prefix-extension": Entry(
@@ -86,33 +85,32 @@ CATALOGUE = {
 }
 
 
-def mechanisms(
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
-) -> None:
+_GROUPS = {
+    guarantee: [name for name, entry in CATALOGUE.items() if entry.guarantee == guarantee]
+    for guarantee in dict.fromkeys(entry.guarantee for entry in CATALOGUE.values())
+}
+_TITLES = {_SUM: "Secure sums of cohorts: the sums themselves are seen"} | {
+    _CENTRAL: "Secure sums, central (epsilon, delta):\nof the sum with noise, else of what is shown"
+}
+
+
+def mechanisms(json_path: Json = None) -> None:
     """List the mechanisms, each with what it is for, what it promises and what it costs.
 
-    Example: blindtally mechanisms --json -
+    Example:
+      blindtally mechanisms --json -
     """
     rows = [
         {"mechanism": name, "transport": _transport(name)} | asdict(entry)
         for name, entry in CATALOGUE.items()
     ]
     if json_path != "-":
-        screen = Console(width=None if Console().is_terminal else _WIDTH)
-        for transport, title in (
-            ("sum", "By secure sums, which must be trusted to be sums"),
-            ("report", "By reports, one a device and study, private on their own"),
-        ):
-            table = Table("mechanism", "for", "guarantee", "a device sends", title=title)
-            for row in rows:
-                if row["transport"] == transport:
-                    table.add_row(row["mechanism"], row["what"], row["guarantee"], row["cost"])
-            screen.print(table)
-        screen.print("d: values, m: symbols or rows. docs/mechanisms.md has a section for each.")
-    if json_path is not None:
-        write_json(json_path, {"mechanisms": rows})
+        for guarantee, names in _GROUPS.items():
+            told = {n: f"{CATALOGUE[n].what}\nsends {CATALOGUE[n].cost}" for n in names}
+            title = _TITLES.get(guarantee, f"Reports, {guarantee}")
+            show(Text(title, "bold"), facts(told), "")
+        show("d: values, m: symbols or rows. docs/mechanisms.md has a section for each.")
+    write_json(json_path, {"mechanisms": rows})
 
 
 def _transport(name: str) -> str:

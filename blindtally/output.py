@@ -1,8 +1,15 @@
-"""What the commands have in common where they end: JSON for scripts, and a plain failure."""
+"""What the commands have in common where they end: files and JSON for scripts, a plain failure.
+
+Exit codes: 0, it is done; 1, it could not be done (the service is out of reach, nothing is
+feasible, a check found a fault); 2, what was asked cannot be (an unknown option, a file that cannot
+be read or written); 130, stopped by Ctrl-C. A file is there whole or not at all.
+"""
 
 import json
+import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +27,17 @@ ApiKey = Annotated[
     ),
 ]
 
+
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", help="Where the service answers.", show_default="this machine, port 8000"
+    ),
+]
+HERE = "http://127.0.0.1:8000"
 
 _FORMS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
@@ -56,8 +74,10 @@ def refuse_others(context: typer.Context, taken: Collection[str], by: str) -> No
         raise failed(f"{by} takes no {', '.join(given)}")
 
 
-def write_json(path: str, document: dict[str, Any]) -> None:
-    """Write `document` to the file at `path`, or to stdout if that is `-`.
+def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = False) -> None:
+    """Write `document` to the file at `path`, to stdout if that is `-`, nowhere if it is None.
+
+    Of a file with a secret in it, its owner alone may read it.
 
     Raises:
         typer.Exit: if the file cannot be written.
@@ -65,8 +85,29 @@ def write_json(path: str, document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=2) + "\n"
     if path == "-":
         sys.stdout.write(text)
-        return
+    elif path is not None:
+        with written(Path(path)) as file:
+            if is_secret:
+                file.touch(0o600)
+            file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Give a file to write to, which is put in the place of `path` once all is in it.
+
+    Raises:
+        typer.Exit: if it cannot be written.
+    """
+    place = path.resolve()  # a link stays one
+    part = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
+    if place.exists() and not place.is_file():  # a pipe, which nothing can replace, or a folder
+        part = place
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        yield part
+        os.replace(part, place)
     except OSError as error:
         raise failed(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if part != place:  # it went wrong or was stopped, or is not there any more
+            part.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from blindtally.costs import Cost, Units, measure
-from blindtally.output import failed, write_json
+from blindtally.output import Json, failed, write_json
 from secagg.errors import InfeasibleError
 from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import Assumptions, parameters
@@ -34,13 +34,12 @@ def params(
     words: Annotated[
         int, typer.Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
     ] = 100_000,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
 ) -> None:
     """Compute what a cohort needs to be safe, and what that costs each device and the server.
 
-    Example: blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2
+    Example:
+      blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2
     """
     try:
         assumptions = Assumptions(corrupt, dropout, sigma, eta, mode)
@@ -56,8 +55,7 @@ def params(
     cost, units = Cost(found, assumptions, has_registrar), measure(found)
     if json_path != "-":
         _show(cost, units, words)
-    if json_path is not None:
-        write_json(json_path, as_json(cost, units, words))
+    write_json(json_path, as_json(cost, units, words))
 
 
 def remedies(n: int, assumptions: Assumptions) -> list[str]:

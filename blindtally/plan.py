@@ -12,24 +12,22 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from blindtally import plan_releases
-from blindtally.figures.budgets import TRACKED, Case, needed
+from blindtally import completion, plan_releases
+from blindtally.figures.budgets import TRACKED, Case, most_steps, needed
 from blindtally.figures.curves import GOALS, Setting, f1
 from blindtally.figures.devices import Known, Mask, TooFewWordsError, deal, tracked
 from blindtally.figures.ours import adaptive, ask, terms_for
 from blindtally.figures.populations import Population, load
-from blindtally.output import failed, refuse_others, write_json
+from blindtally.output import Json, failed, refuse_others, write_json
 from blindtally.plan_reports import advise
+from blindtally.progress import steps, watched
+from blindtally.tables import show, table
 from protocol.domain import Alphabet, Domain
 from protocol.hashed import Hashed
 from protocol.mechanisms import MECHANISMS, AnyQuestion, parse_question
 
 _ADAPTIVE = "adaptive-iblt"
-_WIDTH = 100
 # The options that each kind of plan takes.
 _RELEASES = {"devices", "mechanism", "epsilon", "delta", "levels", "contribution", "json_path"}
 _REPORTS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
@@ -67,7 +65,10 @@ def plan(
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(help="triehh: compare ways to release counts for a central epsilon."),
+        typer.Option(
+            help="triehh: compare ways to release counts for a central epsilon.",
+            autocompletion=lambda: ["triehh"],
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -76,7 +77,11 @@ def plan(
     delta: Annotated[float, typer.Option(help="Of a central epsilon, in all levels.")] = 1e-6,
     levels: Annotated[int, typer.Option(help="Rounds of a trie.")] = 10,
     goal: Annotated[
-        str, typer.Option(help="What reports are for: worst-mse, l1, l2 or heavy.")
+        str,
+        typer.Option(
+            help="What reports are for: worst-mse, l1, l2 or heavy.",
+            autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
+        ),
     ] = "l2",
     most: Annotated[
         float,
@@ -88,7 +93,7 @@ def plan(
     ] = "strings",
     max_bytes: Annotated[int, typer.Option(min=1, max=4096, help="Of a string, at most.")] = 64,
     alphabet: Annotated[
-        str, typer.Option(help="The characters of the short strings.")
+        str, typer.Option(help="The characters of the short strings.", show_default="a to z")
     ] = "abcdefghijklmnopqrstuvwxyz",
     length: Annotated[int, typer.Option(min=1, max=16, help="Of the short strings.")] = 3,
     contribution: Annotated[
@@ -97,20 +102,22 @@ def plan(
     zipf: Annotated[float, typer.Option(min=0.1, max=3, help="How steep shares fall (s).")] = 1.0,
     items: Annotated[int, typer.Option(min=10, max=10**6, help="Items that exist.")] = 100_000,
     data: Annotated[
-        Path | None, typer.Option(help="Take items and shares from this CSV file instead.")
+        Path | None,
+        typer.Option(
+            help="Take items and shares from this CSV file instead.",
+            autocompletion=completion.data,
+        ),
     ] = None,
     runs: Annotated[int, typer.Option(min=1, max=100, help="Studies that are simulated.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 1,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
 ) -> None:
     """Recommend a mechanism and its parameters, and predict what a study will find.
 
-    Examples:
-    blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
-    blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
-    blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
+    Example:
+      blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
+      blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
+      blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
     """
     if mechanism is not None:
         if mechanism != "triehh" or epsilon is None:
@@ -142,7 +149,8 @@ def plan(
     if not found:
         raise failed(f"{words} words are too few for any mechanism: ask for more")
     best = max(found, key=lambda one: one.f1)
-    enough = needed(case, TRACKED, setting, seeds)
+    with steps("sizes, at most", most_steps(TRACKED)) as step:
+        enough = needed(case, TRACKED, setting, seeds, step)
     goals = {goal: enough.reaches(goal) for goal in GOALS}
     question = parse_question(
         {
@@ -155,10 +163,9 @@ def plan(
     )
     if json_path != "-":
         _show(found, question, goals)
-    if json_path is not None:
-        document: dict[str, Any] = {"question": question.model_dump(mode="json")}
-        document["words"] = {str(goal): size for goal, size in goals.items()}
-        write_json(json_path, document | {"predictions": [asdict(one) for one in found]})
+    document: dict[str, Any] = {"question": question.model_dump(mode="json")}
+    document["words"] = {str(goal): size for goal, size in goals.items()}
+    write_json(json_path, document | {"predictions": [asdict(one) for one in found]})
 
 
 def _asked(
@@ -201,9 +208,8 @@ def assumed(domain: Domain, items: int, zipf: float) -> Population:
 def predict(case: Case, setting: Setting, seeds: list[tuple[int, int]]) -> list[Prediction]:
     """Return what each mechanism finds, the mechanisms that `setting.words` are enough for."""
     known = Known.of(case.population)
-    screen = Console(stderr=True)
     scored: dict[str, list[tuple[float, int, int, int]]] = {}
-    for seed in track(seeds, "studies", console=screen, disable=not screen.is_terminal):
+    for seed in watched(seeds, "studies"):
         rng = np.random.default_rng([*seed, 0])
         rounds = list(case.population.rounds(setting.rounds, setting.tokens, rng))
         heavy: Mask = np.sum(rounds, axis=0) >= setting.tau
@@ -252,20 +258,23 @@ def _adaptive(
 
 
 def _show(found: list[Prediction], question: AnyQuestion, goals: dict[float, float | None]) -> None:
-    table = Table("mechanism", "F1", "rounds read", "a device sends", "and hears, at most")
-    for one in found:
-        table.add_row(
+    rows = [
+        (
             one.mechanism,
             f"{one.f1:.3f} \u00b1 {one.deviation:.3f}",
             f"{one.rounds_read:.1f}",
-            f"{one.upload:,} B",
-            f"{one.download:,} B",
+            f"{one.upload:,}",
+            f"{one.download:,}",
         )
-    screen = Console(width=None if Console().is_terminal else _WIDTH)
-    screen.print(table)
+        for one in found
+    ]
+    numbers = ["F1", "rounds read", "bytes sent", "heard, at most"]
+    show(table(["mechanism"], numbers, rows, "A study, and each of its devices in a round"), "")
     for goal, size in goals.items():
         what = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
-        screen.print(f"An F1 of {goal:g} takes {what} by {TRACKED}.")
-    screen.print("Bytes are those of vector and plan; `blindtally params` adds the secure sum's.")
-    screen.print("To ask it, create a study with this question:")
-    screen.print_json(question.model_dump_json())
+        show(f"An F1 of {goal:g} takes {what} by {TRACKED}.")
+    show(
+        "Bytes are those of vector and plan; `blindtally params` adds the secure sum's.",
+        "To ask it, create a study with this question:",
+    )
+    typer.echo(question.model_dump_json(indent=2))

@@ -11,13 +11,12 @@ has the server pick; who joins is then Bin(n, s / n), and who votes an exact sam
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from blindtally.output import failed, write_json
+from blindtally.tables import show, table
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
 from protocol.mechanisms.releasing import (
@@ -206,8 +205,7 @@ def advise(
         raise failed(error) from None
     if json_path != "-":
         _show(found, users, delta, levels)
-    if json_path is not None:
-        write_json(json_path, as_json(found, users, delta, levels))
+    write_json(json_path, as_json(found, users, delta, levels))
 
 
 def as_json(found: list[Design], users: int, delta: float, levels: int) -> dict[str, Any]:
@@ -237,57 +235,54 @@ def recommended(found: list[Design]) -> Design:
 
 
 def _show(found: list[Design], users: int, delta: float, levels: int) -> None:
-    table = Table("", *(one.mode for one in found), box=None, pad_edge=False)
+    columns: list[tuple[str, Callable[[Design], str]]] = [
+        ("theta", lambda one: f"{one.theta:,}"),
+        ("users that vote (m)", lambda one: f"{one.m:,}"),
+        ("noise, std. deviation", lambda one: f"{one.sigma:.4g}"),
+        ("shown from a share of", lambda one: f"{one.share:.3g}"),
+        ("error of a 1% prefix", lambda one: f"{one.error:.2%}"),
+        ("bytes, 100 prefixes", lambda one: f"{one.nbytes:,}"),
+        ("epsilon, add-remove", lambda one: f"{one.epsilon:.4g}"),
+        ("epsilon, replace-one", lambda one: f"{one.epsilon_replace_one:.4g}"),
+        ("epsilon to the server", lambda one: _cell(one.epsilon_server, "no bound")),
+        ("epsilon by KL form", lambda one: _cell(one.epsilon_kl, "-")),
+        ("epsilon by the note", lambda one: _cell(one.epsilon_note, "-")),
+    ]
+    rows = [(name, *map(cell, found)) for name, cell in columns]
+    title = f"{users:,} users, {levels} levels, delta {delta:g} in all"
+    show(table([""], [one.mode for one in found], rows, title), *_remarks(found, users))
 
-    def row(name: str, *cells: str) -> None:
-        table.add_row(name, *cells)
 
-    row("theta", *(f"{one.theta:,}" for one in found))
-    row("users that vote (m)", *(f"{one.m:,}" for one in found))
-    row("noise, std. deviation", *(f"{one.sigma:.4g}" for one in found))
-    row("shown from a share of", *(f"{one.share:.3g}" for one in found))
-    row("error of a 1% prefix", *(f"{one.error:.2%}" for one in found))
-    row("bytes, 100 prefixes", *(f"{one.nbytes:,}" for one in found))
-    row("epsilon, add-remove", *(f"{one.epsilon:.4g}" for one in found))
-    row("epsilon, replace-one", *(f"{one.epsilon_replace_one:.4g}" for one in found))
-    row("epsilon to the server", *(_cell(one.epsilon_server, "no bound") for one in found))
-    row("epsilon by KL form", *(_cell(one.epsilon_kl, "-") for one in found))
-    row("epsilon by the note", *(_cell(one.epsilon_note, "-") for one in found))
-    screen = Console()
-    screen.print(f"{users:,} users, {levels} levels, delta {delta:g} in all\n", table, sep="\n")
-    best = recommended(found)
-    screen.print(f"\n{best.mode} shows the rarest prefixes.", soft_wrap=True)
+def _remarks(found: list[Design], users: int) -> Iterator[str]:
+    best, cohorts = recommended(found), terms_of(users).cohorts
+    yield f"{best.mode} shows the rarest prefixes."
     if best.epsilon_server is None:
-        screen.print(
+        yield (
             "Without noise the server sees the votes of single devices: only what it publishes "
-            "is private.",
-            soft_wrap=True,
+            "is private."
         )
     for one in found:
         if one.invitation is not None:
-            _show_invitation(screen, one, one.invitation, users)
-    cohorts = terms_of(users).cohorts
+            yield from _told_of(one, one.invitation, users)
     if cohorts > 1:
-        screen.print(
+        yield (
             f"Each of {cohorts:,} cohorts has all of the noise for itself, since the server reads "
-            "each sum.",
-            soft_wrap=True,
+            "each sum."
         )
 
 
-def _show_invitation(screen: Console, of: Design, by: Invitation, users: int) -> None:
+def _told_of(of: Design, by: Invitation, users: int) -> Iterator[str]:
     to_devices = _cell(by.epsilon_devices, "without bound")
     cost = (
         f"noise for the server, which sees who joins: deviation {by.sigma:.4g}"
         if of.sigma
         else f"epsilon to devices on the rosters, which see who joins: {to_devices}"
     )
-    screen.print(
-        f"\n{of.mode} with invited {by.odds:.4g}: each user joins a level by its own coin, "
+    yield (
+        f"{of.mode} with invited {by.odds:.4g}: each user joins a level by its own coin, "
         f"{by.joined:,} of {users:,}, and {of.m:,} vote as before. Have seats for {by.seats:,}. It "
         f"spares {by.saved / (users * of.nbytes):.0%} of all bytes, {by.saved / 1e9:.3g} GB for a "
-        f"level of {_PREFIXES} prefixes, and takes {cost}.",
-        soft_wrap=True,
+        f"level of {_PREFIXES} prefixes, and takes {cost}."
     )
 
 

@@ -6,13 +6,15 @@ of them only the least count that is found is predicted, since no error of all c
 with odds of 95% for both.
 """
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from rich.console import Console
+import typer
 
 from blindtally.output import failed, write_json
+from blindtally.tables import show
 from protocol.mechanisms import parse_question
 from protocol.mechanisms.local import MOST_ITEMS
 from protocol.mechanisms.prefix_extension import PrefixQuestion
@@ -88,8 +90,7 @@ def advise(
         raise failed(error) from None
     if json_path != "-":
         _show(advice)
-    if json_path is not None:
-        write_json(json_path, advice.as_json())
+    write_json(json_path, advice.as_json())
     if not advice.works:
         needed = "more than 10^15" if advice.users is None else f"{advice.users:,}"
         what = "to find what less than half of all hold" if advice.goal == "heavy" else _BETTER
@@ -185,18 +186,17 @@ def _of_strings(users: int, max_bytes: int, epsilon: float, goal: str) -> Advice
 def _show(advice: Advice) -> None:
     if not advice.works:
         return  # and the command says how many users it takes
-    screen = Console(soft_wrap=True)
     of = ", ".join(f"{k} {v}" for k, v in advice.parameters.items())
-    screen.print(f"{advice.mechanism}: {of}")
     guess = f"better than a guess's {advice.guess:g}"
     if advice.goal == "heavy":
         guess = f"with odds of 95%; it is to be below {advice.guess:g}"
-    screen.print(f"predicted: {_MEASURES[advice.goal]} is {advice.error:.3g}, {guess}")
     plural = "byte" if advice.nbytes == 1 else "bytes"
     signed, enrolled = (packed_bytes(advice.nbytes, has) for has in (False, True))
-    screen.print(
+    show(
+        f"{advice.mechanism}: {of}",
+        f"predicted: {_MEASURES[advice.goal]} is {advice.error:.3g}, {guess}",
         f"a report takes {advice.nbytes} {plural}, {signed} with digest and signature ({enrolled} "
-        f"with a registrar's); reading them all {advice.seconds:.2g} s"
+        f"with a registrar's); reading them all {advice.seconds:.2g} s",
+        "To ask it, create a study with a question of threshold, domain and:",
     )
-    screen.print("To ask it, create a study with a question of threshold, domain and:")
-    screen.print_json(data=advice.question)
+    typer.echo(json.dumps(advice.question, indent=2))

@@ -4,11 +4,10 @@ from typing import Annotated, Literal
 
 import httpx
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from blindtally.output import ApiKey, failed, write_json
+from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.tables import facts, show, table
 from client.analyst import Analyst
 from client.problems import ServiceError
 from protocol.privacy.entries import Party
@@ -16,7 +15,6 @@ from protocol.privacy.ledger import Budget, Statement
 from protocol.privacy.loss import Relation
 
 _PATIENCE = 30.0
-_WIDTH = 80
 
 
 def privacy(
@@ -31,7 +29,8 @@ def privacy(
         float | None, typer.Option(help="Of a new population's budget, which never changes.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="To tell epsilons at; of a new budget: its delta [1e-6].")
+        float | None,
+        typer.Option(help="To tell epsilons at; of a new budget: its delta.", show_default="1e-6"),
     ] = None,
     party: Annotated[
         Literal["devices", "server", "analyst", "public"],
@@ -41,18 +40,16 @@ def privacy(
         Literal["add-remove", "replace-one"],
         typer.Option(help="Of neighbouring populations, for a new budget."),
     ] = "add-remove",
-    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    url: Url = HERE,
     key: ApiKey = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
 ) -> None:
     """Tell what was released about devices, what each party learned of it, and what is left.
 
-    Examples:
-    blindtally privacy 3f2a0c55d1e9b7a4
-    blindtally privacy --population phones
-    blindtally privacy --population phones --create --epsilon 4 --delta 1e-6 --party server
+    Example:
+      blindtally privacy 3f2a0c55d1e9b7a4
+      blindtally privacy --population phones
+      blindtally privacy --population phones --create --epsilon 4 --party server
     """
     if (study is None) is (population is None):
         raise failed("name a study, or a population with --population")
@@ -73,8 +70,7 @@ def privacy(
         raise failed(error, code=1) from None
     if json_path != "-":
         _show(statement)
-    if json_path is not None:
-        write_json(json_path, statement.model_dump(mode="json"))
+    write_json(json_path, statement.model_dump(mode="json"))
 
 
 def _budget(epsilon: float, delta: float | None, party: Party, relation: Relation) -> Budget:
@@ -84,31 +80,31 @@ def _budget(epsilon: float, delta: float | None, party: Party, relation: Relatio
 
 
 def _show(statement: Statement) -> None:
-    screen = Console(width=None if Console().is_terminal else _WIDTH)
-    screen.print(f"At most, by all releases together, at delta {statement.delta:g}:")
-    sights = Table("who", "epsilon", "replace-one")
-    for sight in statement.sights:
-        sights.add_row(sight.party, _cell(sight.epsilon), _cell(sight.epsilon_replace_one))
-    screen.print(sights)
+    sights = [
+        (sight.party, _cell(sight.epsilon), _cell(sight.epsilon_replace_one))
+        for sight in statement.sights
+    ]
+    title = f"At most, by all releases together, at delta {statement.delta:g}"
+    show(table(["who"], ["epsilon", "replace-one"], sights, title))
     if statement.budget is not None:
         budget, left = statement.budget, statement.left
         rest = "nothing is left" if left is None else f"about {left:.4g} is left"
-        screen.print(
-            f"budget: epsilon {budget.epsilon:g} of the {budget.party}'s view at delta "
+        show(
+            f"\nbudget: epsilon {budget.epsilon:g} of the {budget.party}'s view at delta "
             f"{budget.delta:g} ({budget.relation}); {rest}"
         )
     for line in statement.lines:
-        screen.print()
         mechanism = line.entry.mechanism.model_dump()
         kind = mechanism.pop("kind")
         of = ", ".join(f"{name} {_number(value)}" for name, value in mechanism.items())
-        screen.print(Text(f"{line.entry.name}: {kind}, {of}", style="bold"))
-        views = Table("who", "sees", "epsilon", "if", box=None, pad_edge=False)
-        for who, view in line.views.items():
-            views.add_row(who, view.sees, _cell(line.epsilon[who]), view.assumption)
-        screen.print(views)
+        views: dict[str, str] = {
+            who: f"epsilon {_cell(line.epsilon[who])}; sees {view.sees}; "
+            f"assumption: {view.assumption}"
+            for who, view in line.views.items()
+        }
+        show(Text(f"\n{line.entry.name}: {kind}, {of}", "bold"), facts(views))
     if not statement.lines:
-        screen.print("nothing was released")
+        show("\nnothing was released")
 
 
 def _cell(value: float | None) -> str:

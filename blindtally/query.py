@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 import httpx
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from blindtally.output import ApiKey, failed, write_json
+from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.tables import show, table
 from client.analyst import Analyst
 from client.problems import ServiceError
 from client.tables import Told
@@ -42,18 +40,17 @@ def query(
         typer.Option(help="Of tries: plain takes what was pruned for 0, ratio keeps the mass."),
     ] = "ratio",
     beta: Annotated[float, typer.Option(help="Odds that an interval misses the truth.")] = 0.05,
-    url: Annotated[str, typer.Option(help="Where the service answers.")] = "http://127.0.0.1:8000",
+    url: Url = HERE,
     key: ApiKey = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
 ) -> None:
     """Ask a study for quantiles, ranks, ranges, frequencies of prefixes, or its whole CDF.
 
     Every option may be given several times; with none, some quantiles are told. All is made of
     what was released before: asking costs no privacy.
 
-    Example: blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
+    Example:
+      blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
     if not (quantile or rank or within or prefix or cdf):
         quantile = _QUANTILES
@@ -76,9 +73,8 @@ def query(
         raise failed(error, code=1) from None
     if json_path != "-":
         _show(told, beta)
-    if json_path is not None:
-        document = {name: [asdict(one) for one in rows] for name, rows in told.items()}
-        write_json(json_path, document | {"estimator": estimator, "beta": beta})
+    document = {name: [asdict(one) for one in rows] for name, rows in told.items()}
+    write_json(json_path, document | {"estimator": estimator, "beta": beta})
 
 
 def _ends(text: str) -> tuple[str, str]:
@@ -89,13 +85,10 @@ def _ends(text: str) -> tuple[str, str]:
 
 
 def _show(told: dict[str, Sequence[Told]], beta: float) -> None:
-    screen = Console()
     for name, rows in told.items():
-        table = Table(name, "value", f"{1 - beta:.0%} from", "to")
-        for one in rows:
-            table.add_row(*(_cell(value) for value in (one.at, one.value, one.low, one.high)))
-        screen.print(table)
+        cells = [[_cell(value) for value in (one.at, one.value, one.low, one.high)] for one in rows]
+        show(table([name], ["value", f"{1 - beta:.0%} from", "to"], cells), "")
 
 
-def _cell(value: float | str) -> Text:
-    return Text(f"{value:.6g}" if isinstance(value, float) else repr(value))
+def _cell(value: float | str) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from blindtally.output import failed
+from blindtally.output import Json, failed, write_json
 from secagg.keys import KEY_BYTES, Identity
 
 _MARK: Final = "blindtally registrar v1 "  # so that nothing else passes for such a key
@@ -28,16 +28,20 @@ def registrar(
     show: Annotated[
         bool, typer.Option("--show", help="Show the public key of a file that is there.")
     ] = False,
+    json_path: Json = None,
 ) -> None:
     """Make the key of a registrar, and print its public half for a study's terms.
 
-    Example: blindtally registrar registrar.key
+    Example:
+      blindtally registrar registrar.key
     """
     try:
         identity = load(path) if show else make(path)
     except KeyFileError as error:
         raise failed(error, code=1) from None
-    typer.echo(identity.public.hex())
+    if json_path != "-":
+        typer.echo(identity.public.hex())
+    write_json(json_path, {"public": identity.public.hex(), "file": str(path)})
     if not show:
         typer.echo(f"its secret half is in {path}: keep it, and keep it from the server", err=True)
 

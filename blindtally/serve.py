@@ -38,19 +38,24 @@ _KEEP_ALIVE = 75  # seconds: devices come back on the same connection between ph
 def serve(
     host: Annotated[
         str | None,
-        typer.Option(envvar="BLINDTALLY_HOST", help="The address to listen on [127.0.0.1]."),
+        typer.Option(
+            envvar="BLINDTALLY_HOST", help="The address to listen on.", show_default="127.0.0.1"
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(envvar="BLINDTALLY_PORT", help="The port [8000]; 0 takes a free one."),
+        typer.Option(
+            envvar="BLINDTALLY_PORT", help="The port; 0 takes a free one.", show_default="8000"
+        ),
     ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(
             "--database",
             envvar="BLINDTALLY_DATABASE_URL",
-            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME "
-            "[sqlite:///blindtally.db]. Missing tables are made, old ones brought up to date.",
+            help="sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. Missing tables "
+            "are made, old ones brought up to date.",
+            show_default="sqlite:///blindtally.db",
         ),
     ] = None,
     is_open: Annotated[
@@ -75,15 +80,16 @@ def serve(
         str | None,
         typer.Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
-            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed "
-            "[127.0.0.1].",
+            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed.",
+            show_default="127.0.0.1",
         ),
     ] = None,
     log: Annotated[
         Literal["text", "json"], typer.Option(help="How to log, to standard error.")
     ] = "text",
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="From where on to log.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(metavar="LEVEL", help="From debug, info, warning or error on."),
     ] = "info",
 ) -> None:
     """Serve studies to analysts and devices, until Ctrl-C.
@@ -98,6 +104,10 @@ def serve(
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_PACE_SECONDS, BLINDTALLY_LEASE_SECONDS,
     BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
     OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
+
+    Example:
+      blindtally serve --open
+      blindtally serve --database postgresql://me:secret@localhost/blindtally
     """
     settings = _settings(
         host=host,

@@ -8,15 +8,19 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-from rich.text import Text
 
-from blindtally import simulate_heavy, simulate_numbers, simulate_releases, simulate_reports
+from blindtally import (
+    completion,
+    simulate_heavy,
+    simulate_numbers,
+    simulate_releases,
+    simulate_reports,
+)
 from blindtally.data import Population, read
-from blindtally.measures import Result, measure
-from blindtally.output import failed, refuse_others, write_json
+from blindtally.measures import SHOWN, Result, heavy_hitters, measure
+from blindtally.output import Json, failed, refuse_others, write_json
+from blindtally.progress import watched
+from blindtally.tables import facts, show
 from protocol.domain import Alphabet, Utf8, cheapest_domain, strings_of
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
@@ -27,7 +31,6 @@ from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
-_SHOWN = 20
 _WORDS = 2000
 _THRESHOLD, _DELTA = 50.0, 1e-6
 _ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
@@ -91,8 +94,20 @@ class Setup:
 
 def simulate(
     context: typer.Context,
-    mechanism: Annotated[str, typer.Argument(help=f"One of: {', '.join(MECHANISMS)}.")],
-    data: Annotated[Path, typer.Option(help="CSV item,count or user,item,count, or baskets.")],
+    mechanism: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of: {', '.join(MECHANISMS)}.", autocompletion=completion.mechanisms
+        ),
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="CSV item,count or user,item,count, or baskets; or link_user_domains, which "
+            "comes with us.",
+            autocompletion=completion.data,
+        ),
+    ],
     column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
     rounds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Rounds (R); reports have one.")
@@ -103,8 +118,8 @@ def simulate(
         typer.Option(
             min=1,
             max=1e12,
-            help="An item is heavy from this count on, over all rounds "
-            "[50; reports: what counts of nothing hardly reach].",
+            help="An item is heavy from this count on, over all rounds.",
+            show_default="50; of reports, what counts of nothing hardly reach",
         ),
     ] = None,
     confidence: Annotated[
@@ -116,7 +131,9 @@ def simulate(
     words: Annotated[
         int | None,
         typer.Option(
-            min=1, help="16-bit words that a device may send in a round [2000; a trie: 65536]."
+            min=1,
+            help="16-bit words that a device may send in a round.",
+            show_default="2000; of a trie, 65536",
         ),
     ] = None,
     contribution: Annotated[
@@ -143,12 +160,18 @@ def simulate(
     delta: Annotated[
         float | None,
         typer.Option(
-            help="With epsilon: of all levels of a trie [1e-6], of a report in noise [0]."
+            help="With epsilon: of all levels of a trie, of a report in noise.",
+            show_default="1e-6 and 0",
         ),
     ] = None,
     levels: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Levels of a tree, a symbol or digit each [10 or 8]."),
+        typer.Option(
+            min=1,
+            max=256,
+            help="Levels of a tree, a symbol or digit each.",
+            show_default="10, or 8 of a histogram",
+        ),
     ] = None,
     low: Annotated[
         float | None,
@@ -158,8 +181,8 @@ def simulate(
     release: Annotated[
         Release | None,
         typer.Option(
-            help="How counts are hidden, only with noise from the server: "
-            "sample-threshold of a trie, noise of a histogram, unless you say."
+            help="How counts are hidden, only with noise from the server.",
+            show_default="sample-threshold of a trie, noise of a histogram",
         ),
     ] = None,
     invited: Annotated[
@@ -178,15 +201,13 @@ def simulate(
         typer.Option("--set", metavar="NAME=VALUE", help="A field of this mechanism's question."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
 ) -> None:
     """Simulate a study over a data file and measure what it finds.
 
-    Examples:
-    blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
-    blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
+    Example:
+      blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
+      blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
     """
     own: dict[str, Any] = {"data": data, "column": column, "clients": clients, "seed": seed}
     own["epsilon"] = epsilon
@@ -229,8 +250,8 @@ def simulate(
     result = run(setup, seed, secure=secagg, dropout=dropout)
     if json_path != "-":
         _show(setup, result)
-    if json_path is not None:  # last, so that a file that cannot be written costs no result
-        write_json(json_path, as_json(asked, setup, result))
+    # Last, so that a file that cannot be written costs no result.
+    write_json(json_path, as_json(asked, setup, result))
 
 
 def _play(
@@ -248,8 +269,7 @@ def _play(
         raise failed(error) from None
     if json_path != "-":
         kind.show(wanted, result)
-    if json_path is not None:  # last, so that a file that cannot be written costs no result
-        write_json(json_path, kind.as_json(wanted, result))
+    write_json(json_path, kind.as_json(wanted, result))
 
 
 def taken_by(mechanism: str) -> set[str]:
@@ -282,9 +302,7 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
         dropout=dropout,
         secure=secure,
     )
-    screen = Console(stderr=True)
-    watched = track(study, "rounds", setup.rounds, console=screen, disable=not screen.is_terminal)
-    return measure(list(watched), setup.question)
+    return measure(list(watched(study, "rounds", setup.rounds)), setup.question)
 
 
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
@@ -375,28 +393,18 @@ def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:
 
 
 def _show(setup: Setup, result: Result) -> None:
-    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
     compared = result.comparison
-    for hitter in compared.found[:_SHOWN]:
-        hitters.add_row(
-            Text(repr(hitter.item)),
-            f"{hitter.estimate:,.0f}",
-            f"{hitter.standard_error:,.0f}",
-            f"{hitter.true_count:,}",
-        )
-    more = len(compared.found) - _SHOWN
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_row("heavy", f"{_SHOWN} shown, {more:,} more found" if more > 0 else "all shown")
-    tau = setup.question.threshold
-    facts.add_row("missed", f"{len(compared.missed):,} of true count {tau:g} up")
-    facts.add_row("rounds", f"{result.rounds_decoded} decoded of {setup.rounds}")
-    facts.add_row("devices", f"{result.devices:,} counted, {setup.clients:,} asked a round")
-    facts.add_row("words", f"{result.words:,} of 16 bits a device and round")
-    facts.add_row("thresholds", " ".join(f"{t:.3g}" for t in result.thresholds))
-    facts.add_row("domain", f"{setup.question.domain.kind}, {setup.left_out:,} items left out")
-    facts.add_row("precision", f"{compared.score.precision:.4f}")
-    facts.add_row("recall", f"{compared.score.recall:.4f}")
-    facts.add_row("F1", f"{compared.score.f1:.4f}")
-    screen = Console()
-    screen.print(hitters, facts, sep="\n\n")
+    more = len(compared.found) - SHOWN
+    told = {
+        "heavy": f"{SHOWN} shown, {more:,} more found" if more > 0 else "all shown",
+        "missed": f"{len(compared.missed):,} of true count {setup.question.threshold:g} up",
+        "rounds": f"{result.rounds_decoded} decoded of {setup.rounds}",
+        "devices": f"{result.devices:,} counted, {setup.clients:,} asked a round",
+        "words": f"{result.words:,} of 16 bits a device and round",
+        "thresholds": " ".join(f"{t:.3g}" for t in result.thresholds),
+        "domain": f"{setup.question.domain.kind}, {setup.left_out:,} items left out",
+        "precision": f"{compared.score.precision:.4f}",
+        "recall": f"{compared.score.recall:.4f}",
+        "F1": f"{compared.score.f1:.4f}",
+    }
+    show(heavy_hitters(compared.found), facts(told))

@@ -7,12 +7,11 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from blindtally import tables
 from blindtally.data import read
-from blindtally.measures import Comparison, compare
+from blindtally.measures import Comparison, compare, heavy_hitters
+from blindtally.progress import waiting
 from blindtally.simulate_reports import Wanted, dictionary, terms_for
 from protocol.chance import seeded
 from protocol.domain import Domain, Utf8, cheapest_domain
@@ -24,7 +23,7 @@ from protocol.mechanisms.prefix_extension import PrefixPlan
 from protocol.sampling import clip
 from protocol.tally import NOTHING, Tally
 
-_SHOWN, _LISTED = 20, 1000
+_LISTED = 1000
 _ERRORS = 4
 _LONGEST = 1024
 _MOST_VALUES = 2**64
@@ -72,8 +71,9 @@ def run(wanted: Wanted) -> Heavy:
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
     plan: LinearPlan | PrefixPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
-    heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
-    tally = mechanism.decode(plan, heard, NOTHING).tally
+    with waiting("reports"):
+        heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
+        tally = mechanism.decode(plan, heard, NOTHING).tally
     least = plan.extension.sure_count(clients) if isinstance(plan, PrefixPlan) else None
     if wanted.threshold is None:
         taken = _threshold(plan, clients, tally)
@@ -120,30 +120,25 @@ def as_json(wanted: Wanted, result: Heavy) -> dict[str, Any]:
 def show(wanted: Wanted, result: Heavy) -> None:
     """Print the heaviest items, what was missed, and precision and recall."""
     compared, score = result.compared, result.compared.score
-    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
-    for one in compared.found[:_SHOWN]:
-        cells = f"{one.estimate:,.0f}", f"{one.standard_error:,.0f}", f"{one.true_count:,}"
-        hitters.add_row(Text(repr(one.item)), *cells)
-    missed = ", ".join(f"{item!r} {count:,}" for item, count in [*compared.missed.items()][:5])
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="bold", no_wrap=True)
     why = "" if wanted.threshold is not None else ", several standard errors of nothing"
-    told = f"{len(compared.found):,} estimated at {result.threshold:,.0f} or more{why}"
-    facts.add_row("found", told)
+    found = f"{len(compared.found):,} estimated at {result.threshold:,.0f} or more{why}"
+    told = {"found": found}
     if result.least is not None:
-        facts.add_row("predicted", _predicted(result))
+        told["predicted"] = _predicted(result)
     if result.left_out:
-        facts.add_row("left out", f"{result.left_out:,} devices' items, outside of the domain")
-    facts.add_row("missed", Text(f"{len(compared.missed):,} of true count so high: {missed}"))
-    precision = f"{score.precision:.4f}" if compared.found else "n/a (nothing was found)"
+        told["left out"] = f"{result.left_out:,} devices' items, outside of the domain"
+    missed = ", ".join(f"{item!r} {count:,}" for item, count in [*compared.missed.items()][:5])
+    told["missed"] = f"{len(compared.missed):,} of true count so high: {missed}"
     heavy = any(one.true_count >= result.threshold for one in compared.found) or compared.missed
-    facts.add_row("precision", precision)
-    facts.add_row("recall", f"{score.recall:.4f}" if heavy else "n/a (nothing was heavy)")
-    facts.add_row("F1", f"{score.f1:.4f}")
+    told |= {
+        "precision": f"{score.precision:.4f}" if compared.found else "n/a (nothing was found)",
+        "recall": f"{score.recall:.4f}" if heavy else "n/a (nothing was heavy)",
+        "F1": f"{score.f1:.4f}",
+    }
     cost = f"epsilon {result.epsilon:.3g}, delta {result.delta:.3g}"
     domain = result.plan.question.domain.kind
     about = f"{result.nbytes:,} bytes a device, {cost}, {result.devices:,} devices, domain {domain}"
-    Console().print(f"{wanted.mechanism}: {about}", hitters, facts, sep="\n\n")
+    tables.show(f"{wanted.mechanism}: {about}", heavy_hitters(compared.found), tables.facts(told))
 
 
 def _predicted(result: Heavy) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
+from blindtally import tables
 from blindtally.data import Counts, read
+from blindtally.progress import steps
 from protocol.distribution import Bounded, Distribution
 from protocol.interval import Interval
 from protocol.mechanism import Terms
@@ -175,13 +175,15 @@ def _study(
     rounds = wanted.levels if question.repeats else 1
     plan: AnyPlan = mechanism.first_plan(question, terms, "simulation", rounds, chance)
     tally = NOTHING
-    while True:
-        total = _total(plan, leaves, rng)
-        answer = mechanism.decode(plan, total, int(leaves.sum()), tally)
-        tally = answer.tally
-        if plan.round == rounds or mechanism.is_over(plan, answer, tally):
-            return plan, tally
-        plan = mechanism.next_plan(plan, answer, tally, chance)
+    with steps("rounds", rounds) as step:
+        while True:
+            total = _total(plan, leaves, rng)
+            answer = mechanism.decode(plan, total, int(leaves.sum()), tally)
+            tally = answer.tally
+            step(1)
+            if plan.round == rounds or mechanism.is_over(plan, answer, tally):
+                return plan, tally
+            plan = mechanism.next_plan(plan, answer, tally, chance)
 
 
 def _total(plan: AnyPlan, leaves: Places, rng: np.random.Generator) -> Vector:
@@ -235,18 +237,16 @@ def _sights(wanted: Wanted, result: Counted) -> dict[str, float | None]:
 def show(wanted: Wanted, result: Counted) -> None:
     """Print quantiles beside the true ones, errors of ranks, and what that told, and whom."""
     ranks = np.array(_QUANTILES)
-    told, truth = result.found.quantile(ranks), result.true_quantiles(ranks)
-    table = Table("rank", "value", "95% from", "to", "true", title="Quantiles")
-    for row in _rows(ranks, told, truth):
-        table.add_row(f"{row.pop('rank'):g}", *(f"{value:.6g}" for value in row.values()))
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="bold", no_wrap=True)
+    found = _rows(ranks, result.found.quantile(ranks), result.true_quantiles(ranks))
+    rows = [[f"{row.pop('rank'):g}", *(f"{value:.6g}" for value in row.values())] for row in found]
     errors = result.rank_errors()
-    facts.add_row("errors of ranks", f"{errors.max():.2g} at most, {errors.mean():.2g} on average")
+    told = {"errors of ranks": f"{errors.max():.2g} at most, {errors.mean():.2g} on average"}
     for party, epsilon in _sights(wanted, result).items():
         cost = "no bound" if epsilon is None else f"epsilon {epsilon:.4g}, delta {wanted.delta:g}"
-        facts.add_row(f"to {party}", cost)
+        told[f"to {party}"] = cost
     nbytes = SUMMING[wanted.mechanism].ring(result.plan).nbytes
-    facts.add_row("a device sends", f"{nbytes:,} bytes in round {result.plan.round}")
-    facts.add_row("devices", f"{result.devices:,}; {result.left_out:,} items are no such numbers")
-    Console().print(f"{wanted.mechanism}, {wanted.mode}", table, facts, sep="\n\n")
+    told["a device sends"] = f"{nbytes:,} bytes in round {result.plan.round}"
+    told["devices"] = f"{result.devices:,}; {result.left_out:,} items are no such numbers"
+    title = f"Quantiles by {wanted.mechanism}, {wanted.mode}"
+    shown = tables.table([], ["rank", "value", "95% from", "to", "true"], rows, title)
+    tables.show(shown, tables.facts(told))

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from blindtally import tables
 from blindtally.data import Counts, Population, read
-from blindtally.measures import Comparison, compare
+from blindtally.measures import Comparison, compare, heavy_hitters
+from blindtally.progress import steps
 from protocol.chance import Chance, happens, seeded
 from protocol.domain import Alphabet, Utf8
 from protocol.mechanism import Estimate, Terms
@@ -37,7 +36,6 @@ from secagg.ring import Vector
 WORDS = 2**16
 _COHORT = 100_000  # of Terms, the most: with noise each cohort has all of it
 _RANKS = (50, 100, 300, 1000)
-_SHOWN = 20
 _MOST_SYMBOLS = 256
 _TRIE = TrieHh()
 
@@ -138,16 +136,18 @@ def run(wanted: Wanted) -> Released:
     plan = _TRIE.first_plan(question, terms, "simulation", wanted.levels, chance)
     rows, started = question.rows_of(holders.items), time.process_time()
     tally, words, level, joined = NOTHING, 0, 0, 0
-    while level < wanted.levels:
-        level += 1
-        total, participants = _round(plan, rows, holders, wanted.dropout, rng)
-        words = max(words, -(-_TRIE.ring(plan).nbytes // 2))
-        joined = max(joined, participants)
-        answer = _TRIE.decode(plan, total, participants, tally)
-        tally = answer.tally
-        if _TRIE.is_over(plan, answer, tally):
-            break
-        plan = _TRIE.next_plan(plan, answer, tally, chance)
+    with steps("levels", wanted.levels) as step:
+        while level < wanted.levels:
+            level += 1
+            total, participants = _round(plan, rows, holders, wanted.dropout, rng)
+            words = max(words, -(-_TRIE.ring(plan).nbytes // 2))
+            joined = max(joined, participants)
+            answer = _TRIE.decode(plan, total, participants, tally)
+            tally = answer.tally
+            step(1)
+            if _TRIE.is_over(plan, answer, tally):
+                break
+            plan = _TRIE.next_plan(plan, answer, tally, chance)
     found = _TRIE.conclude(question, tally)
     seconds = time.process_time() - started
     compared = _compared(found, holders.truth, wanted.threshold)
@@ -284,31 +284,27 @@ def as_json(wanted: Wanted, result: Released) -> dict[str, Any]:
 def show(wanted: Wanted, result: Released) -> None:
     """Print the heaviest items, how many were found, and what that told of a device, and whom."""
     compared, holders, release = result.compared, result.holders, result.plan.release
-    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
-    for one in compared.found[:_SHOWN]:
-        cells = f"{one.estimate:,.0f}", f"{one.standard_error:,.0f}", f"{one.true_count:,}"
-        hitters.add_row(Text(repr(one.item)), *cells)
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_row("found", f"{len(compared.found):,} items in {result.levels} levels")
+    told = {"found": f"{len(compared.found):,} items in {result.levels} levels"}
     for rank in _RANKS:
         if rank <= len(holders.truth):
             recall, f1 = result.at(rank)
-            facts.add_row(f"the top {rank:,}", f"recall {recall:.3f}, F1 {f1:.3f}")
+            told[f"the top {rank:,}"] = f"recall {recall:.3f}, F1 {f1:.3f}"
     voting = f"{release.probability:.2%} of {holders.clients:,} devices vote in a level"
-    facts.add_row(release.mode, f"{voting}, shown from {release.threshold:,} votes")
+    told[release.mode] = f"{voting}, shown from {release.threshold:,} votes"
     if result.plan.invited < 1:
         own = f"each with odds of {result.plan.invited:.4g} by its own coin"
-        facts.add_row("joined", f"{result.joined:,} devices in a level at most, {own}")
+        told["joined"] = f"{result.joined:,} devices in a level at most, {own}"
     if release.variance:
-        facts.add_row("noise", f"standard deviation {release.variance**0.5:.3g} a cohort")
+        told["noise"] = f"standard deviation {release.variance**0.5:.3g} a cohort"
     sights = {party: result.ledger.epsilon(wanted.delta, party) for party in PARTIES}
     for party, epsilon in sights.items():
-        told = "no bound" if epsilon is None else f"epsilon {epsilon:.4g}, delta {wanted.delta:g}"
-        facts.add_row(f"to {party}", told)
-    facts.add_row("words", f"{result.words:,} of 16 bits a device and level, at most")
-    facts.add_row("processor", f"{result.seconds:.3f} s for all levels")
+        cost = "no bound" if epsilon is None else f"epsilon {epsilon:.4g}, delta {wanted.delta:g}"
+        told[f"to {party}"] = cost
     length = result.plan.question.digits.width
     cut = f"{holders.cut:,} items are longer than {length} symbols and were cut"
-    facts.add_row("domain", f"{cut}, {holders.left_out:,} left out")
-    Console().print(hitters, facts, sep="\n\n")
+    told |= {
+        "words": f"{result.words:,} of 16 bits a device and level, at most",
+        "processor": f"{result.seconds:.3f} s for all levels",
+        "domain": f"{cut}, {holders.left_out:,} left out",
+    }
+    tables.show(heavy_hitters(compared.found), tables.facts(told))

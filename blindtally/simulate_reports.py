@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from scipy.special import erf
 
+from blindtally import tables
 from blindtally.data import read
+from blindtally.measures import Found, heavy_hitters
+from blindtally.progress import waiting
 from protocol.chance import seeded
 from protocol.domain import Alphabet, Domain, Listed, strings_of
 from protocol.mechanism import Estimate, Terms
@@ -22,7 +22,7 @@ from protocol.mechanisms.local import LocalPlan, LocalQuestion
 from protocol.sampling import clip
 from protocol.tally import NOTHING
 
-_SHOWN, _LISTED = 20, 1000
+_LISTED = 1000
 _ODDS = 0.05  # that any item which nobody holds is above the threshold that is taken
 _DEVICES = 100_000  # of one cohort, which is what terms count in
 
@@ -120,8 +120,9 @@ def run(wanted: Wanted) -> Reported:
     if wanted.threshold is None:
         bar = plan.oracle.bar(clients, _ODDS / domain.values)
         question = question.model_copy(update={"threshold": max(1.0, math.ceil(clients * bar))})
-    reports = mechanism.encode(plan, inside, seeded(rng))
-    answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
+    with waiting("reports"):
+        reports = mechanism.encode(plan, inside, seeded(rng))
+        answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
     return Reported(
         plan,
         clients,
@@ -176,35 +177,28 @@ def show(wanted: Wanted, result: Reported) -> None:
     """Print the heaviest items, and errors beside what theory expects."""
     domain = result.plan.question.domain
     truth = dict(zip(_names(domain), result.truth.tolist(), strict=True))
-    hitters = Table("item", "estimate", "std. error", "true", title="Heavy hitters")
-    for one in result.found[:_SHOWN]:
-        hitters.add_row(
-            Text(repr(one.item)),
-            f"{one.count:,.0f}",
-            f"{one.variance**0.5:,.0f}",
-            f"{truth[one.item]:,.0f}",
-        )
-    errors = Table("error of shares", "measured", "expected", box=None, pad_edge=False)
-    measures = result.measures()
-    for name, theory in (
-        ("worst_mse", "worst_mse_expected"),
-        ("l1", "l1_theory"),
-        ("l2", "l2_theory"),
-    ):
-        told = f"{measures[name]:.3g}", f"{measures[theory]:.3g}"
-        errors.add_row("greatest square" if name == "worst_mse" else name, *told)
-    errors.add_row("greatest variance", "", f"{measures['worst_mse_theory']:.3g}")
-    plan = result.plan
+    found = [
+        Found(one.item, one.count, one.variance**0.5, int(truth[one.item])) for one in result.found
+    ]
+    plan, measures = result.plan, result.measures()
     why = "" if wanted.threshold is not None else ", reached by nothing in 19 of 20 runs"
     of = ", ".join(f"{k} {v}" for k, v in plan.parameters.items() if k not in ("oracle", "domain"))
     if result.left_out:
         why += f"; {result.left_out:,} devices' items are outside of them"
-    Console().print(
+    rows = [
+        (told, f"{measures[name]:.3g}" if name in measures else "", f"{measures[theory]:.3g}")
+        for told, name, theory in (
+            ("greatest square", "worst_mse", "worst_mse_expected"),
+            ("l1", "l1", "l1_theory"),
+            ("l2", "l2", "l2_theory"),
+            ("greatest variance", "", "worst_mse_theory"),
+        )
+    ]
+    tables.show(
         f"{plan.mechanism}, {of}: {plan.oracle.bits} bits a device, {result.devices:,} devices, "
         f"{len(result.truth):,} items, {len(result.found):,} of {result.threshold:,.0f} up{why}",
-        hitters,
-        errors,
-        sep="\n\n",
+        heavy_hitters(found),
+        tables.table(["error of shares"], ["measured", "expected"], rows),
     )
 
 

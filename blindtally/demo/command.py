@@ -1,6 +1,5 @@
 """The command `blindtally demo`: options, files, and the order of events."""
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -14,18 +13,17 @@ import stamina.instrumentation
 import typer
 from rich.console import Console
 
+from blindtally import completion
 from blindtally.demo.picture import draw
 from blindtally.demo.play import Setup, Watchers, run
 from blindtally.demo.results import InexactError, Results
 from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError
-from blindtally.demo.setup import CONTRIBUTION, DEVICES, DROPOUT, ROUNDS, choose
-from blindtally.output import failed
+from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
+from blindtally.output import Json, failed, write_json
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
 from secagg.keys import Identity
-
-WIDTH = 100  # of the tables, where no terminal says how wide it is
 
 
 def demo(
@@ -35,7 +33,10 @@ def demo(
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = DROPOUT,
     data: Annotated[
-        Path | None, typer.Option(help="What devices hold, instead of the data set that is here.")
+        Path | None,
+        typer.Option(
+            help="What devices hold.", show_default=DATA_SET, autocompletion=completion.data
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 4,
     threshold: Annotated[
@@ -52,9 +53,7 @@ def demo(
     mode: Annotated[
         Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
     ] = "active",
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Also write JSON; - is stdout.")
-    ] = None,
+    json_path: Json = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder to write to.", show_default="by the clock")
     ] = None,
@@ -64,12 +63,14 @@ def demo(
     Starts a server, creates a study over REST and lets a fleet of devices, each with its own
     items and enrolled by a registrar, take part over HTTP; some vanish on the way. Every sum
     is compared with the vectors in it.
+
+    Example:
+      blindtally demo
+      blindtally demo --devices 60 --rounds 3 --out trial --json trial.json
     """
     asked = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in asked}
     console = Console(stderr=json_path == "-")
-    if not console.is_terminal:
-        console.width = WIDTH
     try:
         setup = choose(
             data,
@@ -85,7 +86,7 @@ def demo(
         )
         folder = _folder(out)
     except (ValueError, OSError) as error:
-        raise failed(error, code=1) from None
+        raise failed(error) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     results = _run(console, folder, setup, settings)
     _write(console, folder, results, json_path)
@@ -113,15 +114,8 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
 
 def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:
     """Write the files, print the tables, and end with F1."""
-    text = json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n"
-    (folder / "results.json").write_text(text)
-    if json_path == "-":
-        sys.stdout.write(text)
-    elif json_path is not None:
-        try:
-            Path(json_path).write_text(text)
-        except OSError as error:
-            raise failed(f"cannot write {json_path}: {error.strerror}", code=1) from None
+    write_json(str(folder / "results.json"), results.as_json())
+    write_json(json_path, results.as_json())
     show(console, results)
     try:
         draw(results, folder)

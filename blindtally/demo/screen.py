@@ -1,17 +1,19 @@
-"""What the demo shows: a bar per phase of the round that is on, a line per round, tables.
+"""What the demo shows: bars for the study and the phases of its round, a line per round, tables.
 
-Without a terminal there are no bars, and the lines are the same.
+Bars are on standard error, if that is a terminal; the lines are the same without them.
 """
 
 from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import TaskID, TextColumn
 from rich.table import Table
 
 from blindtally.demo.results import Results, RoundResult
+from blindtally.progress import bars
+from blindtally.tables import facts, table
 from client.fleet import Standing
 from client.participation import STEP_IN
 from protocol.messages import RoundView
@@ -21,20 +23,16 @@ SHOWN: Final = 20  # heavy hitters
 
 
 class Screen:
-    """Live progress of a study of `rounds` rounds on `console`."""
+    """Live progress of a study of `rounds` rounds; lines about those that are over on `console`."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         self._rounds = rounds
         self._number = 0
-        self._bars = Progress(
-            TextColumn("  {task.description:<10}"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=32),
-            TextColumn("[dim]{task.fields[note]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        watcher = Console(stderr=True)
+        self._bars = bars(watcher, TextColumn("[dim]{task.fields[note]}"))
+        # On one terminal, a line must go above the bars; in a file, it is where results are.
+        self._lines = watcher if watcher.is_terminal and console.is_terminal else console
+        self._study = self._bars.add_task("rounds", total=rounds, note="")
         self._tasks: dict[Phase, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -63,16 +61,17 @@ class Screen:
 
     def round(self, result: RoundResult) -> None:
         """Show a line about a round that is over."""
-        self._bars.print(_line(result, self._rounds))
+        self._bars.advance(self._study)
+        self._lines.print(_line(result, self._rounds))
 
     def _begin(self, view: RoundView, devices: int) -> None:
         self._number = view.number
         for task in self._tasks.values():
             self._bars.remove_task(task)
-        head = f"round {view.number} of {self._rounds}, t = {view.plan.t:.2f}"
+        self._bars.update(self._study, note=f"in {view.number}, t = {view.plan.t:.2f}")
         self._tasks = {
-            phase: self._bars.add_task(phase, total=devices, note=head if not index else "")
-            for index, phase in enumerate(phases(view.plan.terms.mode))
+            phase: self._bars.add_task(f"  {phase}", total=devices, note="")
+            for phase in phases(view.plan.terms.mode)
         }
 
 
@@ -92,70 +91,72 @@ def show(console: Console, results: Results) -> None:
     if results.missed:
         missed = ", ".join(f"{item} ({count})" for item, count in results.missed.items())
         console.print(f"missed: {escape(missed)}")
-    console.print(_rounds(results))
+    console.print(_rounds(results), _phases(results))
     for one in results.rounds:
         for line in one.blamed:
             console.print(f"blamed in round {one.number}: {escape(line)}")
     console.print(_costs(results))
 
 
-def _found(results: Results) -> Table:
-    table = _table(f"Heavy hitters: held {results.threshold:g} times or more", "item")
-    for name in ("estimate", "± s.e.", "true", "error"):
-        table.add_column(name, justify="right")
-    for one in results.found[:SHOWN]:
-        table.add_row(
-            escape(one.item),
+def _found(results: Results) -> Group:
+    rows = [
+        (
+            one.item,
             f"{one.estimate:,.0f}",
             f"{one.standard_error:,.1f}",
             f"{one.true_count:,}",
             f"{one.error:+,.0f}",
         )
+        for one in results.found[:SHOWN]
+    ]
     if len(results.found) > SHOWN:
-        table.add_row(f"[dim]and {len(results.found) - SHOWN} more[/]")
-    return table
+        rows.append((f"and {len(results.found) - SHOWN} more", "", "", "", ""))
+    title = f"Heavy hitters: held {results.threshold:g} times or more"
+    return table(["item"], ["estimate", "± s.e.", "true", "error"], rows, title)
 
 
-def _rounds(results: Results) -> Table:
-    table, spoken = _table("Rounds", ""), phases(results.mode)
-    names = ("t", "room", "distinct", "devices", "in sum", "shares")
-    for name in names:
-        table.add_column(name, justify="right")
-    initials = "/".join(phase[0] for phase in spoken)
-    table.add_column(f"lost {initials}", justify="right")
-    table.add_column(f"seconds {initials}", justify="right")
-    table.add_column("")
-    for one in results.rounds:
-        table.add_row(
+def _rounds(results: Results) -> Group:
+    rows = [
+        (
             str(one.number),
+            one.state,
             f"{one.t:.2f}",
             str(one.capacity),
             "" if one.distinct is None else f"{one.distinct:,.0f}",
             str(one.enrolled),
             str(one.participants),
             f"{one.threshold} of {one.holders}",
-            "/".join(str(one.lost.get(phase, 0)) for phase in spoken),
-            "/".join(f"{one.seconds.get(phase, 0.0):.1f}" for phase in spoken),
-            one.state,
         )
-    return table
+        for one in results.rounds
+    ]
+    numbers = ["t", "room", "distinct", "devices", "in sum", "shares"]
+    return table(["round", "state"], numbers, rows, "Rounds")
+
+
+def _phases(results: Results) -> Group:
+    spoken = phases(results.mode)
+    rows = [
+        (
+            str(one.number),
+            *(f"{one.lost.get(p, 0)}, {one.seconds.get(p, 0.0):.1f} s" for p in spoken),
+        )
+        for one in results.rounds
+    ]
+    return table(["round"], [*spoken], rows, "Devices lost in each phase, and what it took")
 
 
 def _costs(results: Results) -> Table:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
     cost = results.bytes
-    table.add_row("rounds decoded", f"{results.decoded} of {len(results.rounds)}")
-    table.add_row("threshold t", " → ".join(f"{one.t:.2f}" for one in results.rounds))
-    table.add_row("devices lost", ", ".join(f"{n} {phase}" for phase, n in results.lost.items()))
-    table.add_row(
-        "bytes a device",
-        f"{cost.vector:,.0f} packed vector; {cost.sent:,.0f} sent and "
-        f"{cost.received:,.0f} received in all",
+    return facts(
+        {
+            "rounds decoded": f"{results.decoded} of {len(results.rounds)}",
+            "threshold t": " → ".join(f"{one.t:.2f}" for one in results.rounds),
+            "devices lost": ", ".join(f"{n} {phase}" for phase, n in results.lost.items()),
+            "bytes a device": f"{cost.vector:,.0f} packed vector; {cost.sent:,.0f} sent and "
+            f"{cost.received:,.0f} received in all",
+            "seconds": f"{results.seconds:.1f} in all; by phase: {_seconds(results)}",
+        }
     )
-    table.add_row("seconds", f"{results.seconds:.1f} in all; by phase: {_seconds(results)}")
-    return table
 
 
 def _seconds(results: Results) -> str:
@@ -164,9 +165,3 @@ def _seconds(results: Results) -> str:
         for phase in phases(results.mode)
     }
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())
-
-
-def _table(title: str, first: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column(first)
-    return table

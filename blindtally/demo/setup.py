@@ -7,7 +7,6 @@ the long tail. `python -m benchmarks.demo` tells how often the defaults reach F1
 """
 
 import math
-from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -33,7 +32,7 @@ DEVICES: Final = 160
 ROUNDS: Final = 7
 DROPOUT: Final = 0.1
 CONTRIBUTION: Final = 2
-DATA_SET: Final = "link_user_domains.csv.gz"
+DATA_SET: Final = "link_user_domains"
 # Chosen before anybody's items are seen, as for a real study: domain names, in lower case.
 DOMAIN_NAMES: Final = Alphabet(
     characters="\0abcdefghijklmnopqrstuvwxyz0123456789-._", length=40, pad="\0"
@@ -108,8 +107,7 @@ def load(data: Path | None) -> Population:
     """Return what the file `data` holds, or else the data set that comes with us."""
     if data is not None:
         return read(data)
-    with as_file(files("blindtally") / "data_sets" / DATA_SET) as path:
-        return read(path)
+    return read(Path(DATA_SET))
 
 
 def hold(

@@ -5,6 +5,7 @@ steps are a fifth, between two steps by the logarithm. And a grid of settings, o
 method has the same words, to see where either is better.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -42,10 +43,22 @@ class Case:
     contribution: int
 
 
-def needed(case: Case, method: str, setting: Setting, seeds: Sequence[Sequence[int]]) -> Curve:
+def most_steps(method: str) -> int:
+    """Return how many sizes `needed` tries at most."""
+    return math.ceil(math.log(_MOST / _LEAST[method], _STEP))
+
+
+def needed(
+    case: Case,
+    method: str,
+    setting: Setting,
+    seeds: Sequence[Sequence[int]],
+    step: Callable[[int], None] = lambda _: None,
+) -> Curve:
     """Return F1 over words, from few words to where the last goal is reached and stays so.
 
-    `setting.words` is not looked at. One run for each of `seeds`, the same rounds for all.
+    `setting.words` is not looked at. One run for each of `seeds`, the same rounds for all. `step`
+    hears how many sizes are done, `most_steps` in all.
     """
     known = Known.of(case.population)
     studies = [_study(case, setting, seed) for seed in seeds]
@@ -58,6 +71,8 @@ def needed(case: Case, method: str, setting: Setting, seeds: Sequence[Sequence[i
         points.append(Point(round(words), tuple(scores)))
         still = still + 1 if points[-1].mean >= GOALS[-1] else 0
         words *= _STEP
+        step(1)
+    step(most_steps(method) - len(points))
     return Curve(method, tuple(points))
 
 

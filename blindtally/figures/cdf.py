@@ -1,18 +1,17 @@
 """The command that shows a distribution of numbers: true, and by each way to release counts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from blindtally import simulate_numbers
+from blindtally import completion, simulate_numbers
 from blindtally.figures import drawing, pictures
-from blindtally.output import failed, write_json
+from blindtally.output import Json, failed, write_json
 from blindtally.simulate_numbers import LEVELS, WORDS, Counted, Wanted
+from blindtally.tables import show, table
 from protocol.interval import Interval
 from protocol.privacy.release import Mode
 
@@ -25,31 +24,33 @@ _POINTS = 401
 
 
 def cdf(
-    data: Annotated[Path, typer.Option(help="A CSV file of numbers and counts.")],
+    data: Annotated[
+        Path,
+        typer.Option(help="A CSV file of numbers and counts.", autocompletion=completion.data),
+    ],
     column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
-    low: Annotated[float | None, typer.Option(help="Numbers from here on [the least].")] = None,
-    high: Annotated[float | None, typer.Option(help="And up to here [the greatest].")] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Numbers from here on.", show_default="the least")
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(help="And up to here.", show_default="the greatest")
+    ] = None,
     clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
     epsilon: Annotated[float, typer.Option(help="What all rounds may cost.")] = 1.0,
     delta: Annotated[float, typer.Option(help="And the delta of that.")] = 1e-6,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw it: a file that ends in .svg or .png.")
-    ] = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    out: pictures.Out = None,
+    json_path: Json = None,
 ) -> None:
     """Distribution of numbers beside the truth, and errors of ranks, by histogram and trie.
 
-    Example: blindtally figures cdf --data ages.csv --low 0 --high 120 --out cdf.svg
+    Example:
+      blindtally figures cdf --data ages.csv --low 0 --high 120 --out cdf
     """
     pictures.check(out)
-    screen = Console(stderr=True)
     found: dict[str, Counted] = {}
     try:
-        watched = track(METHODS.items(), "studies", console=screen, disable=not screen.is_terminal)
-        for name, (mechanism, mode) in watched:
+        for name, (mechanism, mode) in METHODS.items():
             found[name] = simulate_numbers.run(
                 Wanted(
                     mechanism=mechanism,
@@ -73,10 +74,20 @@ def cdf(
     rows = {name: _row(one) for name, one in found.items()}
     if json_path != "-":
         _show(rows, clients, epsilon, delta)
-    title = f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
-    pictures.draw(out, lambda path: drawing.draw_cdf(path, rows, title))
-    if json_path is not None:
-        write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
+    title = (
+        f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}\n"
+        f"one study each, seed {seed}; bands: 95% intervals"
+    )
+    pictures.draw(out, lambda path: drawing.draw_cdf(path, rows, title), list(_points(rows)))
+    write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
+
+
+def _points(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each method's points, one by one."""
+    for name, row in rows.items():
+        columns = {"value": "values", "true": "true", "rank": "ranks", "low": "low", "high": "high"}
+        for values in zip(*(row[column] for column in columns.values()), strict=True):
+            yield {"method": name} | dict(zip(columns, values, strict=True))
 
 
 def _row(result: Counted) -> dict[str, Any]:
@@ -99,7 +110,6 @@ def _row(result: Counted) -> dict[str, Any]:
 
 
 def _show(rows: dict[str, dict[str, Any]], clients: int, epsilon: float, delta: float) -> None:
-    table = Table("released by", "rank error, most", "mean")
-    for name, row in rows.items():
-        table.add_row(name, f"{row['max_error']:.2g}", f"{row['mean_error']:.2g}")
-    Console().print(f"{clients:,} devices, epsilon {epsilon:g}, delta {delta:g}", table)
+    cells = [(k, f"{row['max_error']:.2g}", f"{row['mean_error']:.2g}") for k, row in rows.items()]
+    title = f"{clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
+    show(table(["released by"], ["rank error, most", "mean"], cells, title))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.figures import ours, paper, sketches
+from blindtally.figures.devices import Known, TooFewWordsError, deal, tracked
 from blindtally.figures.populations import Population, Round
 from protocol.item_space import Keys
 from protocol.mechanisms.frequency_sketches import MOST_CANDIDATES, candidates
@@ -25,14 +26,15 @@ SUBSAMPLED: Final = "subsampled IBLT"
 BEST_FIXED: Final = "subsampled IBLT, best fixed t"
 ADAPTIVE: Final = "adaptive IBLT"
 OURS: Final = "adaptive-iblt, ours"
+TRACKED: Final = "tracked, ours"
 GOALS: Final = (0.8, 0.9, 0.95)
 BASELINES: Final = {
     SAME_HASHES: sketches.Kind(signed=True, fresh=False),
     COUNT_SKETCH: sketches.Kind(signed=True),
     COUNT_MEDIAN: sketches.Kind(signed=False),
 }
-FIGURE_1: Final = (*BASELINES, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS)
-FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, OURS)
+FIGURE_1: Final = (*BASELINES, NO_SUBSAMPLING, SUBSAMPLED, ADAPTIVE, OURS, TRACKED)
+FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, OURS, TRACKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,20 @@ class Curve:
         low, high = self.points[last], self.points[last + 1]
         share = (goal - low.mean) / (high.mean - low.mean)
         return float(low.x * (high.x / low.x) ** share)
+
+    def rows(self, x: str) -> list[dict[str, Any]]:
+        """Return the points as rows of a table whose column `x` is what the curve is over."""
+        return [
+            {
+                "method": self.name,
+                x: point.x,
+                "f1": point.mean,
+                "deviation": point.deviation,
+                "runs": len(point.runs),
+                "option": point.option,
+            }
+            for point in self.points
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return what scripts read."""
@@ -150,12 +166,13 @@ def _run(
     """Add one run's F1 of each method at each of `points`, which share tau and `rounds`."""
     keys = population.domain.encode(population.items)
     heavy = np.sum(rounds, axis=0) >= next(iter(points.values())).tau
+    kinds = len(heavy)  # whatever is estimated beyond them, there is not
     for name in names:
         if name in BASELINES:
             results = _score(population, keys, rounds, points, BASELINES[name], heavy, rng)
         else:
             results = (
-                (x, option, f1(estimates >= point.tau, heavy))
+                (x, option, f1(estimates >= point.tau, np.pad(heavy, (0, len(estimates) - kinds))))
                 for x, point in points.items()
                 for option, estimates in _SAMPLED[name](population, rounds, point, rng)
             )
@@ -221,12 +238,25 @@ def _ours(people: Population, rounds: Rounds, point: Setting, rng: np.random.Gen
         return
 
 
+def _tracked(
+    people: Population, rounds: Rounds, point: Setting, rng: np.random.Generator
+) -> Results:
+    chance = rng.spawn(1)[0]  # so that other curves do not hang on this one
+    held = [deal(counts, 1, chance) for counts in rounds]
+    try:
+        found = tracked(held, Known.of(people), point.words, point.tau, chance).mask
+    except TooFewWordsError:  # no point
+        return
+    yield "", np.where(found, np.inf, 0)
+
+
 _SAMPLED: dict[str, Method] = {
     NO_SUBSAMPLING: _no_subsampling,
     SUBSAMPLED: _subsampled,
     BEST_FIXED: _best_fixed,
     ADAPTIVE: _adaptive,
     OURS: _ours,
+    TRACKED: _tracked,
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from blindtally.figures.budgets import Pair
 from blindtally.figures.curves import (
     ADAPTIVE,
     BEST_FIXED,
@@ -13,6 +14,7 @@ from blindtally.figures.curves import (
     OURS,
     SAME_HASHES,
     SUBSAMPLED,
+    TRACKED,
     Curve,
 )
 from blindtally.figures.growth import Growth
@@ -22,31 +24,49 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KINDS: Final = (".svg", ".png")
-_GREY, _GREEN = "#7f7f7f", "#2ca02c"
-_COLOURS: Final = {
-    COUNT_SKETCH: _GREY,
-    SAME_HASHES: "#111111",
-    COUNT_MEDIAN: "#bcbd22",
-    NO_SUBSAMPLING: "#ff7f0e",
-    SUBSAMPLED: "#1f77b4",
-    BEST_FIXED: "#1f77b4",
-    ADAPTIVE: _GREEN,
-    OURS: "#d62728",
+# Colours that who sees red and green alike can tell apart (Okabe and Ito); markers tell them too.
+_BLACK, _GREY, _ORANGE, _SKY = "#000000", "#8a8a8a", "#e69f00", "#56b4e9"
+_GREEN, _BLUE, _RED, _PINK = "#009e73", "#0072b2", "#d55e00", "#cc79a7"
+_LOOKS: Final = {
+    SAME_HASHES: (_BLACK, "x"),
+    COUNT_SKETCH: (_GREY, "s"),
+    COUNT_MEDIAN: (_PINK, "v"),
+    NO_SUBSAMPLING: (_ORANGE, "^"),
+    SUBSAMPLED: (_SKY, "D"),
+    BEST_FIXED: (_SKY, "D"),
+    ADAPTIVE: (_GREEN, "P"),
+    OURS: (_BLUE, "o"),
+    TRACKED: (_RED, "*"),
 }
-_LOCAL_COLOURS: Final = {
-    MSE: "#d62728",
-    L: _GREEN,
-    GF: "#ff7f0e",
-    HE: "#1f77b4",
-    APPLE: _GREY,
-    RHR: "#111111",
+_LOCAL_LOOKS: Final = {
+    MSE: (_RED, "o"),
+    L: (_GREEN, "P"),
+    GF: (_ORANGE, "^"),
+    HE: (_BLUE, "s"),
+    APPLE: (_GREY, "D"),
+    RHR: (_BLACK, "x"),
 }
-_CDF_COLOURS: Final = ("#d62728", "#ff7f0e", "#1f77b4")
+_MEASURES: Final = {"worst": "worst MSE", "l1": "sum of |error|", "l2": "sum of squares"}
+_CDF_COLOURS: Final = (_RED, _ORANGE, _BLUE)
 _STYLE: dict[Any, Any] = {
-    "font.size": 9,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.titlesize": 11,
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
     "svg.fonttype": "none",  # text as text: a third of the bytes
     "svg.hashsalt": "blindtally",  # the same results give the same bytes
 }
+
+
+def error_bars(runs: int, seed: int) -> str:
+    """Return what the points and bars of a curve are."""
+    if runs == 1:
+        return f"one run a point, seed {seed}"
+    return f"means of {runs} runs; bars: 3 standard deviations; seed {seed}"
 
 
 def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bool) -> None:
@@ -55,66 +75,156 @@ def draw_curves(path: Path, curves: Sequence[Curve], x: str, title: str, log: bo
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    with _Drawing(path, (6.4, 4.8)) as figure:
+    with _Drawing(path, (7.2, 5.6)) as figure:
         axes = figure.subplots()
         for curve in curves:
+            _curve(axes, curve, *_LOOKS[curve.name])
+        axes.set(xlabel=x, ylabel="F1", ylim=(-0.02, 1.03))
+        if log:
+            _log(axes)
+        figure.suptitle(title)
+        figure.legend(loc="outside lower center", ncols=2)
+
+
+def draw_words(
+    path: Path, panels: Mapping[str, Sequence[Curve]], looks: Sequence[str], title: str
+) -> None:
+    """Write F1 over words, a panel a population; the curves have the `looks` of those methods.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with _Drawing(path, (max(6.4, 3.4 * columns), 2.9 * rows + 1.2)) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+        for axes, (name, curves) in zip(grid, panels.items(), strict=False):
+            for curve, method in zip(curves, looks, strict=True):
+                _curve(axes, curve, *_LOOKS[method], named=axes is figure.axes[0])
+            axes.set(xlabel="words C", ylim=(-0.02, 1.03))
+            _log(axes, subs=(1,))
+            axes.set_title(name, fontsize=10)
+        for axes in figure.axes[len(panels) :]:
+            axes.remove()
+        figure.axes[0].set_ylabel("F1")
+        figure.suptitle(title)
+        figure.legend(loc="outside lower center", ncols=2)
+
+
+def draw_pairs(path: Path, pairs: Sequence[Pair], title: str) -> None:
+    """Write F1 of ours over F1 of the paper's method, a point a setting; raises as above."""
+    with _Drawing(path, (6.4, 5.6)) as figure:
+        axes = figure.subplots()
+        axes.axline((0, 0), slope=1, color=_GREY, linewidth=1)
+        shown = axes.scatter(
+            [pair.paper for pair in pairs],
+            [pair.tracked for pair in pairs],
+            c=[pair.setting.words for pair in pairs],
+            norm="log",
+            cmap="viridis",
+            s=14,
+        )
+        axes.set(xlabel="F1 of the paper's adaptive IBLT", ylabel="F1 of tracked, ours")
+        figure.colorbar(shown, label="words C")
+        figure.suptitle(title)
+
+
+def draw_rules(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Write the F1 of each rule for t, side by side for each population; raises as above."""
+    cases = list(dict.fromkeys((row["data"].split(".")[0], row["drift"]) for row in rows))
+    kept = list(dict.fromkeys(row["rule"] for row in rows))
+    with _Drawing(path, (7.2, 0.45 * len(cases) + 1.8)) as figure:
+        axes = figure.subplots()
+        for number, (rule, colour) in enumerate(zip(kept, (_GREEN, _BLUE), strict=True)):
+            mine = [row for row in rows if row["rule"] == rule]
             axes.errorbar(
-                [point.x for point in curve.points],
-                [point.mean for point in curve.points],
-                yerr=[3 * point.deviation for point in curve.points],
-                label=curve.name,
-                color=_COLOURS[curve.name],
-                marker="o",
-                markersize=3,
-                linewidth=1.4,
+                [row["f1"] for row in mine],
+                [place + 0.2 * number - 0.1 for place in range(len(cases))],
+                xerr=[3 * row["f1_deviation"] for row in mine],
+                fmt="Po"[number],
+                color=colour,
                 capsize=2,
+                label=rule,
             )
-        axes.set(xlabel=x, ylabel="F1", title=title, ylim=(-0.02, 1.03))
-        axes.set_xscale("log" if log else "linear")
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        axes.set_yticks(range(len(cases)), [f"{data}, {drift}" for data, drift in cases])
+        axes.invert_yaxis()
+        axes.set(xlabel="F1", xlim=(None, 1.01))
+        figure.suptitle(title)
+        figure.legend(loc="outside lower center", ncols=2)
+
+
+def _log(axes: "Axes", subs: Sequence[int] = (1, 2, 5)) -> None:
+    """Make the x axis logarithmic, with whole numbers on it: `subs` of each power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _curve(axes: "Axes", curve: Curve, colour: str, marker: str, *, named: bool = True) -> None:
+    axes.errorbar(
+        [point.x for point in curve.points],
+        [point.mean for point in curve.points],
+        yerr=[3 * point.deviation for point in curve.points],
+        label=curve.name if named else None,
+        color=colour,
+        marker=marker,
+        markersize=7 if marker == "*" else 4.5,
+        linewidth=1.4,
+        elinewidth=0.9,
+        capsize=2,
+    )
 
 
 def draw_growth(path: Path, rows: Sequence[Growth], title: str) -> None:
     """Write errors and words over R; raises as `draw_curves`."""
     rounds = [row.rounds for row in rows]
-    with _Drawing(path, (8, 3.6)) as figure:
+    with _Drawing(path, (9, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         root = [rows[0].oracle_error * (count / rounds[0]) ** 0.5 for count in rounds]
-        left.plot(rounds, root, ":", color="#333333", label="the root of R")
-        _line(left, rounds, [row.oracle_error for row in rows], _GREY, COUNT_SKETCH)
-        _line(left, rounds, [row.table_error for row in rows], _GREEN, ADAPTIVE)
+        left.plot(rounds, root, ":", color=_BLACK, label="the root of R")
+        _line(left, rows, "oracle_error", COUNT_SKETCH)
+        _line(left, rows, "table_error", ADAPTIVE)
         left.set(ylabel="error of items held about tau times")
-        _line(right, rounds, [row.oracle_words for row in rows], _GREY, COUNT_SKETCH)
-        _line(right, rounds, [row.table_words for row in rows], _GREEN, "IBLT, all rounds read")
+        _line(right, rows, "oracle_words", COUNT_SKETCH)
+        _line(right, rows, "table_words", ADAPTIVE, "IBLT, all rounds read")
         right.set(ylabel="words for an error of tau / 4")
         for axes in (left, right):
-            axes.set(xscale="log", yscale="log", xlabel="rounds R")
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=8)
-        figure.suptitle(title, fontsize=10)
+            axes.set(yscale="log" if axes.dataLim.ymax > 0 else "linear", xlabel="rounds R")
+            _log(axes)
+            axes.legend()
+        figure.suptitle(title)
 
 
-def draw_local(path: Path, found: Sequence[Errors]) -> None:
+def draw_local(path: Path, found: Sequence[Errors], title: str) -> None:
     """Write errors over epsilon, a row an experiment, theory dashed; raises as `draw_curves`."""
     names = list(dict.fromkeys(one.experiment for one in found))
-    with _Drawing(path, (9, 2.6 * len(names) + 0.6)) as figure:
+    with _Drawing(path, (10, 2.9 * len(names) + 1)) as figure:
         grid = figure.subplots(len(names), 3, squeeze=False)
         for row, name in zip(grid, names, strict=True):
             for axes, measure in zip(row, ("worst", "l1", "l2"), strict=True):
-                for method, colour in _LOCAL_COLOURS.items():
+                for method, (colour, marker) in _LOCAL_LOOKS.items():
                     mine = [one for one in found if (one.experiment, one.method) == (name, method)]
                     over = [one.epsilon for one in mine]
-                    seen, theory = (
-                        [getattr(one, key) for one in mine]
-                        for key in (measure, measure + "_theory")
+                    theory = [getattr(one, measure + "_theory") for one in mine]
+                    axes.errorbar(
+                        over,
+                        [getattr(one, measure) for one in mine],
+                        yerr=[3 * getattr(one, measure + "_error") for one in mine],
+                        color=colour,
+                        marker=marker,
+                        markersize=4,
+                        elinewidth=0.9,
+                        capsize=2,
+                        label=method if axes is figure.axes[0] else None,
                     )
-                    label = method if (name, measure) == (names[0], "worst") else None
-                    axes.plot(over, seen, "o-", color=colour, markersize=3, label=label)
-                    axes.plot(over, theory, "--", color=colour, linewidth=0.8)
-                axes.set(yscale="log", title=f"{name}: {measure}", xlabel="epsilon")
-                axes.grid(alpha=0.3)
-        figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+                    axes.plot(over, theory, "--", color=colour, linewidth=0.9)
+                axes.set(yscale="log", xlabel="epsilon")
+                axes.set_title(f"{name}: {_MEASURES[measure]}", fontsize=10)
+        figure.suptitle(title)
+        figure.legend(loc="outside lower center", ncols=6)
 
 
 def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
@@ -123,7 +233,7 @@ def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> N
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    with _Drawing(path, (9, 3.8)) as figure:
+    with _Drawing(path, (10, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         for (name, row), colour in zip(rows.items(), _CDF_COLOURS, strict=False):
             values, true = row["values"], row["true"]
@@ -137,16 +247,24 @@ def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> N
         left.plot(values, true, ":", color="#111111", linewidth=1.4, label="true")
         left.set(xlabel="value", ylabel="share of devices below")
         right.set(xlabel="value", ylabel="rank found - true rank, 95% interval")
-        for axes in (left, right):
-            axes.grid(alpha=0.3)
-        left.legend(fontsize=8, frameon=False)
-        figure.suptitle(title, fontsize=10)
+        left.legend()
+        figure.suptitle(title)
 
 
 def _line(
-    axes: "Axes", rounds: Sequence[int], values: Sequence[float], colour: str, label: str
+    axes: "Axes", rows: Sequence[Growth], what: str, method: str, label: str | None = None
 ) -> None:
-    axes.plot(rounds, values, "o-", color=colour, label=label, markersize=3)
+    colour, marker = _LOOKS[method]
+    axes.errorbar(
+        [row.rounds for row in rows],
+        [getattr(row, what) for row in rows],
+        yerr=[3 * row.deviations.get(what, 0.0) for row in rows],
+        color=colour,
+        marker=marker,
+        markersize=4.5,
+        capsize=2,
+        label=label or method,
+    )
 
 
 class _Drawing:
@@ -167,5 +285,5 @@ class _Drawing:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             metadata: dict[str, Any] = {"Date": None} if self._path.suffix == ".svg" else {}
-            self._figure.savefig(self._path, dpi=110, metadata=metadata)
+            self._figure.savefig(self._path, dpi=150, metadata=metadata)
         self._style.__exit__(None, None, None)

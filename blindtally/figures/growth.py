@@ -14,7 +14,7 @@ Source: theorems 1 and 4 of [Gascon23].
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -35,17 +35,32 @@ _WORDS_PER_CELL: Final = paper.WORDS_PER_KEY / paper.CELLS_PER_KEY
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """At `rounds` rounds: errors with the words given, and words for an error of tau / 4."""
+    """At `rounds` rounds: errors with the words given, and words for an error of tau / 4.
+
+    These may be means; then `deviations` has each one's standard deviation over the runs.
+    """
 
     rounds: int
     oracle_error: float
     table_error: float
     oracle_words: float
-    table_words: int
+    table_words: float
+    deviations: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return what scripts read."""
         return asdict(self)
+
+
+MEASURES: Final = ("oracle_error", "table_error", "oracle_words", "table_words")
+
+
+def over_runs(rows: Sequence[Growth]) -> Growth:
+    """Return the means of runs of as many rounds, with their deviations."""
+    columns = {name: [getattr(row, name) for row in rows] for name in MEASURES}
+    spread = {k: float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for k, v in columns.items()}
+    means = {name: float(np.mean(values)) for name, values in columns.items()}
+    return Growth(rows[0].rounds, **means, deviations=spread)
 
 
 def grow(
@@ -83,7 +98,7 @@ def table_words(
 def _fewest(keys: list[int], odds: float, hashes: int, rng: np.random.Generator) -> int:
     """Return the words of the smallest table that fails with at most `odds`, to 3%."""
     low, high = max(keys), 40 * max(keys)
-    while high > 1.03 * low:
+    while high > 1.03 * low and high > low + 1:
         middle = math.ceil(math.sqrt(low * high))
         fails = _fails(keys, odds, hashes, middle, rng)
         low, high = (middle, high) if fails else (low, middle)

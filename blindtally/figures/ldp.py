@@ -5,20 +5,22 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
+from blindtally import completion
 from blindtally.figures import drawing, local, pictures
 from blindtally.figures.local import METHODS, Errors, Experiment, measure
-from blindtally.output import failed, write_json
-
-_WIDTH = 110
+from blindtally.output import Json, failed, write_json
+from blindtally.progress import watched
+from blindtally.tables import show, table
 
 
 def ldp(
     data: Annotated[
-        Path | None, typer.Option(help="A file of devices, such as Kosarak's, or of counts.")
+        Path | None,
+        typer.Option(
+            help="A file of devices, such as Kosarak's, or of counts.",
+            autocompletion=completion.data,
+        ),
     ] = None,
     devices: Annotated[int, typer.Option(min=100, help="The first so many of them.")] = 9_900,
     epsilon: Annotated[
@@ -26,16 +28,14 @@ def ldp(
     ] = [1, 2, 3, 4, 5],  # noqa: B006  (typer's own way to say it)
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw it: a file that ends in .svg or .png.")
-    ] = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = None,
+    out: pictures.Out = None,
+    json_path: Json = None,
 ) -> None:
     """Errors of locally private oracles over epsilon: Zipf, Gaussian, and a file's data.
 
-    Example: blindtally figures ldp --data kosarak_100k.txt.gz --out ldp.svg
+    Example:
+      blindtally figures ldp --epsilon 1 --epsilon 2 --runs 5
+      blindtally figures ldp --data kosarak_100k.txt.gz --out ldp
     """
     pictures.check(out)
     cases = [
@@ -44,15 +44,19 @@ def ldp(
         for level in sorted(set(epsilon))
         for method in METHODS
     ]
-    screen = Console(stderr=True)
-    watched = track(cases, "oracles", console=screen, disable=not screen.is_terminal)
-    found = [measure(one, method, level, runs, seed) for one, level, method in watched]
+    found = [
+        measure(one, method, level, runs, seed) for one, level, method in watched(cases, "oracles")
+    ]
+    rows = [one.as_json() for one in found]
     if json_path != "-":
         _show(found, runs)
-    pictures.draw(out, lambda path: drawing.draw_local(path, found))
-    if json_path is not None:
-        rows = [row.as_json() for row in found]
-        write_json(json_path, {"figure": "ldp", "runs": runs, "rows": rows})
+    about = f"one run, seed {seed}" if runs == 1 else f"means of {runs} runs, seed {seed}"
+    title = (
+        f"Errors of the {local.INTEREST} most frequent values, {about}\n"
+        "bars: 3 standard errors; dashed: theory"
+    )
+    pictures.draw(out, lambda path: drawing.draw_local(path, found, title), rows)
+    write_json(json_path, {"figure": "ldp", "runs": runs, "rows": rows})
 
 
 def _experiments(data: Path | None, devices: int, rng: np.random.Generator) -> list[Experiment]:
@@ -66,12 +70,13 @@ def _experiments(data: Path | None, devices: int, rng: np.random.Generator) -> l
 
 
 def _show(found: list[Errors], runs: int) -> None:
-    errors = "worst MSE", "l1", "l2"
-    headings = [heading for error in errors for heading in (error, "by theory")]
-    table = Table("data", "eps", "method", *headings)
-    for one in found:
-        pairs = (one.worst, one.worst_theory), (one.l1, one.l1_theory), (one.l2, one.l2_theory)
-        cells = [f"{value:.2e}" for pair in pairs for value in pair]
-        table.add_row(one.experiment, f"{one.epsilon:g}", one.method, *cells)
-    screen = Console(width=None if Console().is_terminal else _WIDTH)
-    screen.print(f"errors of the {local.INTEREST} most frequent values, {runs} runs", table)
+    headings = [heading for error in ("worst MSE", "l1", "l2") for heading in (error, "theory")]
+    for name in dict.fromkeys(one.experiment for one in found):
+        rows = []
+        for one in found:
+            pairs = (one.worst, one.worst_theory), (one.l1, one.l1_theory), (one.l2, one.l2_theory)
+            if one.experiment == name:
+                cells = [f"{value:.2g}" for pair in pairs for value in pair]
+                rows.append((one.method, f"{one.epsilon:g}", *cells))
+        title = f"{name}: errors of the {local.INTEREST} most frequent values, {runs} runs"
+        show(table(["method"], ["epsilon", *headings], rows, title), "")

@@ -17,6 +17,7 @@ deviations. A run draws reports anew from the same data, by the code that device
 Source: section 6 of [Pan24]; which multiples the values of its Zipf data are is not said there.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -64,7 +65,10 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """A method's errors in one experiment, measured in T runs and by theory."""
+    """A method's errors in one experiment, measured in T runs and by theory.
+
+    `..._error` are the standard errors of these means, 0 of a single run.
+    """
 
     experiment: str
     method: str
@@ -75,6 +79,9 @@ class Errors:
     l1_theory: float
     l2: float
     l2_theory: float
+    worst_error: float
+    l1_error: float
+    l2_error: float
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -139,18 +146,27 @@ def measure(experiment: Experiment, method: str, epsilon: float, runs: int, seed
     rng = np.random.default_rng([seed, METHODS.index(method), round(1000 * epsilon)])
     differences = np.array(list(_runs(experiment, method, epsilon, runs, rng))) - wanted
     deviations = np.sqrt(_variances(experiment, method, epsilon))
-    squares = differences**2
+    squares, absolute = differences**2, np.abs(differences)
+    worst = int(squares.mean(axis=0).argmax())
     return Errors(
         experiment.name,
         method,
         epsilon,
-        float(squares.mean(axis=0).max()),
+        float(squares[:, worst].mean()),
         float((deviations**2).max()),
-        float(np.abs(differences).sum(axis=1).mean()),
+        float(absolute.sum(axis=1).mean()),
         float(np.sqrt(2 / np.pi) * deviations.sum()),
         float(squares.sum(axis=1).mean()),
         float((deviations**2).sum()),
+        _error(squares[:, worst]),
+        _error(absolute.sum(axis=1)),
+        _error(squares.sum(axis=1)),
     )
+
+
+def _error(values: NDArray[np.float64]) -> float:
+    """Return the standard error of the mean of `values`."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def _runs(

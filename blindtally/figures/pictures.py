@@ -1,25 +1,64 @@
-"""Where the commands of figures meet the pictures: what cannot be drawn is told in a line."""
+"""Where the commands of figures meet the files: pictures, and beside them what they show.
 
-from collections.abc import Callable
+--out fig1.svg    fig1.svg, and the rows that it shows as fig1.csv
+--out fig1.png    fig1.png and fig1.csv
+--out fig1.csv    the rows alone
+--out fig1        fig1.svg, fig1.png and fig1.csv
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
 
 from blindtally.figures.drawing import KINDS
-from blindtally.output import failed
+from blindtally.output import failed, written
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw it: FILE ends in .svg or .png, or has no ending and is both. What is shown is "
+        "written beside it as CSV.",
+    ),
+]
+_DATA: Final = ".csv"
 
 
 def check(out: Path | None) -> None:
-    """Fail if `out` names no picture that can be drawn: before the work, not after it."""
-    if out is not None and out.suffix not in KINDS:
-        raise failed(f"cannot draw {out}: its name ends in {' or '.join(KINDS)}")
-
-
-def draw(out: Path | None, picture: Callable[[Path], None]) -> None:
-    """Draw `picture` into `out`, if it is asked for; fail if matplotlib or the place is missing."""
+    """Fail if `out` names nothing that can be drawn: before the work, not after it."""
     if out is None:
         return
+    if out.suffix not in (*KINDS, _DATA, ""):
+        raise failed(f"cannot draw {out}: its name ends in {' or '.join(KINDS)}, or has no ending")
+    if not out.parent.is_dir():
+        raise failed(f"cannot write {out}: there is no folder {out.parent}")
+
+
+def draw(
+    out: Path | None, picture: Callable[[Path], None], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Draw `picture` and write `rows` where `out` says, if it says so.
+
+    Raises:
+        typer.Exit: if matplotlib is missing, or a file cannot be written.
+    """
+    if out is None:
+        return
+    with written(out.with_suffix(_DATA)) as file, file.open("w", newline="") as text:
+        table = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    for kind in KINDS:
+        if out.suffix in (kind, ""):
+            with written(out.with_suffix(kind)) as file:
+                _draw(file, picture)
+
+
+def _draw(file: Path, picture: Callable[[Path], None]) -> None:
     try:
-        picture(out)
+        picture(file)
     except ImportError:
         raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
-    except OSError as error:
-        raise failed(f"cannot write {out}: {error.strerror}") from None

@@ -23,13 +23,17 @@ _IN_A_ROW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Means over runs of a rule on one population: F1, rounds read, when it settled, mean load."""
+    """Means over runs of a rule on one population: F1, rounds read, when it settled, mean load.
+
+    And the standard deviation of F1 over the runs.
+    """
 
     rule: Rule
     f1: float
     rounds_read: float
     settled: float
     load: float
+    f1_deviation: float
 
     def as_json(self) -> dict[str, Any]:
         """Return what scripts read."""
@@ -43,7 +47,9 @@ def compare(
     runs = list(seeds)
     for rule in RULES:
         rows = [_run(population, drift, setting, rule, seed) for seed in runs]
-        yield Outcome(rule, *np.mean(rows, axis=0).tolist())
+        spread = float(np.std([row[0] for row in rows], ddof=1)) if len(rows) > 1 else 0.0
+        score, read, settled, load = np.mean(rows, axis=0).tolist()
+        yield Outcome(rule, score, read, settled, load, spread)
 
 
 def _run(

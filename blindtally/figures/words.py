@@ -1,36 +1,44 @@
 """The commands that compare `tracked` with the paper's method: words for an F1, F1 for words."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from blindtally.figures.budgets import PAPER, TRACKED, Case, Pair, beside, needed
-from blindtally.figures.curves import GOALS, Curve, Setting
+from blindtally import completion
+from blindtally.figures import drawing, pictures
+from blindtally.figures.budgets import PAPER, TRACKED, Case, Pair, beside, most_steps, needed
+from blindtally.figures.curves import ADAPTIVE, GOALS, Curve, Setting
+from blindtally.figures.curves import TRACKED as OURS_TRACKED
+from blindtally.figures.pictures import Out
 from blindtally.figures.populations import DRIFTS, Drift, Population, load
-from blindtally.output import failed, write_json
+from blindtally.output import Json, failed, write_json
+from blindtally.progress import steps, watched
+from blindtally.tables import show, table
 
 _GRID_ROUNDS = (10, 30, 50, 100)
 _GRID_TAU = (20, 50, 100, 200)
 _GRID_TOKENS = (1000, 2000, 5000, 10_000)
 _GRID_WORDS = (100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000)
-_WIDTH = 110
 
-Files = Annotated[list[Path], typer.Option(help="A CSV file of items and counts; repeat it.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+Files = Annotated[
+    list[Path],
+    typer.Option(help="A CSV file of items and counts; repeat it.", autocompletion=completion.data),
 ]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")]
+
+_Case = tuple[str, Case]
 
 
 def words(
     data: Files,
     drift: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(DRIFTS)}; repeat it. All if none.")
+        list[str] | None,
+        typer.Option(
+            help=f"One of {', '.join(DRIFTS)}; repeat it.",
+            show_default="all",
+            autocompletion=lambda: list(DRIFTS),
+        ),
     ] = None,
     contribution: Annotated[
         list[int], typer.Option(min=1, max=1000, help="Items a device holds (m); repeat it.")
@@ -42,43 +50,73 @@ def words(
     ] = 10_000,
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")] = 5,
     seed: Seed = 1,
+    out: Out = None,
     json_path: Json = None,
 ) -> None:
     """Words that a device sends a round for an F1 of 0.8, 0.9 and 0.95: the paper's and ours.
 
-    Example: blindtally figures words --data words.csv --drift none --runs 3
+    Example:
+      blindtally figures words --data words.csv --drift none --runs 3 --out words
     """
+    pictures.check(out)
     drifts = [_drift(name) for name in drift or DRIFTS]
-    people = [(path, _load(path)) for path in data]
+    people = [(path.name.split(".")[0], _load(path)) for path in data]
     cases = [
-        (p.name, Case(who, how, m)) for p, who in people for how in drifts for m in contribution
+        (name, Case(who, how, m)) for name, who in people for how in drifts for m in contribution
     ]
-    table = Table("data", "drift", "m", "method", *(f"F1 {goal:g}" for goal in GOALS))
-    found: list[dict[str, Any]] = []
-    seeds = [(seed, run) for run in range(runs)]
-    for name, case in _watched(cases, "populations"):
-        setting = Setting(rounds, threshold, tokens, 0)
-        reached = {method: needed(case, method, setting, seeds) for method in (PAPER, TRACKED)}
-        for method, curve in reached.items():
-            cells = _words(curve)
-            about = {"data": name, "drift": case.drift, "contribution": case.contribution}
-            found.append(about | curve.as_json())
-            table.add_row(name.split(".")[0], case.drift, str(case.contribution), method, *cells)
-        table.add_row("", "", "", "ratio", *_ratios(reached[PAPER], reached[TRACKED]))
+    setting, seeds = Setting(rounds, threshold, tokens, 0), [(seed, run) for run in range(runs)]
+    reached: list[dict[str, Curve]] = []
+    total = len(cases) * sum(map(most_steps, (PAPER, TRACKED)))
+    with steps("sizes, at most", total) as step:
+        for _, case in cases:
+            both = {way: needed(case, way, setting, seeds, step) for way in (PAPER, TRACKED)}
+            reached.append(both)
+    title = f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}\n{drawing.error_bars(runs, seed)}"
     if json_path != "-":
-        _screen().print(f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}, {runs} runs", table)
-    if json_path is not None:
-        write_json(json_path, {"figure": "words", "rounds": rounds, "rows": found})
+        _show(cases, reached, title)
+    _draw_words(out, cases, reached, title)
+    found = [
+        {"data": name, "drift": case.drift, "contribution": case.contribution} | curve.as_json()
+        for (name, case), both in zip(cases, reached, strict=True)
+        for curve in both.values()
+    ]
+    write_json(json_path, {"figure": "words", "rounds": rounds, "rows": found})
+
+
+def _show(cases: list[_Case], reached: list[dict[str, Curve]], title: str) -> None:
+    rows = []
+    for (name, case), both in zip(cases, reached, strict=True):
+        about = name, case.drift, str(case.contribution)
+        rows += [(*about, method, *_words(curve)) for method, curve in both.items()]
+        rows.append(("", "", "", "ratio", *_ratios(both[PAPER], both[TRACKED])))
+    headings = [f"F1 {goal:g}" for goal in GOALS]
+    show(table(["data", "drift", "m", "method"], headings, rows, f"Words for an F1. {title}"))
+
+
+def _draw_words(
+    out: Path | None, cases: list[_Case], reached: list[dict[str, Curve]], title: str
+) -> None:
+    panels, rows = dict[str, list[Curve]](), list[dict[str, Any]]()
+    for (name, case), both in zip(cases, reached, strict=True):
+        panels[f"{name}, {case.drift}, m = {case.contribution}"] = [*both.values()]
+        about = {"data": name, "drift": case.drift, "contribution": case.contribution}
+        rows += [about | row for curve in both.values() for row in curve.rows("words")]
+    looks = ADAPTIVE, OURS_TRACKED
+    pictures.draw(out, lambda path: drawing.draw_words(path, panels, looks, title), rows)
 
 
 def grid(
-    data: Annotated[Path, typer.Option(help="A CSV file of items and counts.")],
+    data: Annotated[
+        Path, typer.Option(help="A CSV file of items and counts.", autocompletion=completion.data)
+    ],
     seed: Seed = 1,
+    out: Out = None,
     json_path: Json = None,
 ) -> None:
     """F1 of both methods with as many words, over the paper's whole grid of R, tau, M and C.
 
-    Example: blindtally figures grid --data words.csv
+    Example:
+      blindtally figures grid --data words.csv --out grid
     """
     settings = [
         Setting(rounds, tau, tokens, size)
@@ -87,26 +125,27 @@ def grid(
         for tokens in _GRID_TOKENS
         for size in _GRID_WORDS
     ]
+    pictures.check(out)
     population = _load(data)
-    pairs = list(_watched(beside(population, settings, (seed,)), "settings", len(settings)))
+    pairs = list(watched(beside(population, settings, (seed,)), "settings", len(settings)))
     worse = sorted((p for p in pairs if p.tracked < p.paper), key=lambda p: p.tracked - p.paper)
+    gain = sum(pair.tracked - pair.paper for pair in pairs) / len(pairs)
+    told = (
+        f"{data.name}: tracked is better by {gain:.3f} on average, and worse in "
+        f"{len(worse)} of {len(pairs)} settings"
+    )
     if json_path != "-":
-        table = Table("R", "tau", "M", "C", PAPER, TRACKED)
-        for pair in worse[:20]:
-            table.add_row(*_setting(pair), f"{pair.paper:.3f}", f"{pair.tracked:.3f}")
-        gain = sum(pair.tracked - pair.paper for pair in pairs) / len(pairs)
-        _screen().print(
-            f"{data.name}: tracked is better by {gain:.3f} on average, and worse in "
-            f"{len(worse)} of {len(pairs)} settings",
-            table if worse else "",
-        )
-    if json_path is not None:
-        rows = [
-            {"rounds": p.setting.rounds, "tau": p.setting.tau, "tokens": p.setting.tokens}
-            | {"words": p.setting.words, "paper": p.paper, "tracked": p.tracked}
-            for p in pairs
-        ]
-        write_json(json_path, {"figure": "grid", "data": data.name, "rows": rows})
+        cells = [(*_setting(p), f"{p.paper:.3f}", f"{p.tracked:.3f}") for p in worse[:20]]
+        shown = table([], ["R", "tau", "M", "C", PAPER, TRACKED], cells)
+        show(told, *([shown] if worse else []))
+    rows = [
+        {"rounds": p.setting.rounds, "tau": p.setting.tau, "tokens": p.setting.tokens}
+        | {"words": p.setting.words, "paper": p.paper, "tracked": p.tracked}
+        for p in pairs
+    ]
+    title = f"{told}\none run a setting, seed {seed}"
+    pictures.draw(out, lambda path: drawing.draw_pairs(path, pairs, title), rows)
+    write_json(json_path, {"figure": "grid", "data": data.name, "rows": rows})
 
 
 def _drift(name: str) -> Drift:
@@ -136,13 +175,3 @@ def _ratios(one: Curve, other: Curve) -> list[str]:
 def _setting(pair: Pair) -> tuple[str, ...]:
     of = pair.setting
     return str(of.rounds), f"{of.tau:g}", f"{of.tokens:,}", f"{of.words:,}"
-
-
-def _screen() -> Console:
-    return Console(width=None if Console().is_terminal else _WIDTH)
-
-
-def _watched(things: Any, what: str, count: int | None = None) -> Iterator[Any]:  # noqa: ANN401
-    screen = Console(stderr=True)
-    total = len(things) if count is None else count
-    yield from track(things, what, total, console=screen, disable=not screen.is_terminal)

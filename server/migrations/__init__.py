@@ -41,6 +41,12 @@ def head() -> str:
     return revision
 
 
+def known() -> set[str]:
+    """Return every revision that this program knows how to bring up to date, and its own."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return {script.revision for script in scripts}
+
+
 async def upgrade(database: Database) -> None:
     """Bring the schema up to `head()`.
 
@@ -55,8 +61,7 @@ def _upgrade(session: Session) -> None:
     if connection.dialect.name == "postgresql":  # SQLite's writers exclude one another
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
     found = revision(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if found is not None and found not in known:
+    if found is not None and found not in known():
         raise SchemaTooNewError(
             f"the database has schema {found}, which this program does not know (it has "
             f"{head()}): a newer blindtally made it; install that one (pip install --upgrade "

@@ -1,5 +1,6 @@
 """Figures: tables that fail as the theory says, curves that are drawn, commands that tell."""
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_a_domain_that_cannot_be_enumerated_has_no_oracle() -> None:
         people, Setting(2, 5, 100, 0), [400], curves.FIGURE_1, [np.random.default_rng(1)]
     )
     names = [curve.name for curve in found]
-    assert names == [curves.NO_SUBSAMPLING, curves.SUBSAMPLED, curves.ADAPTIVE, curves.OURS]
+    assert names == [one for one in curves.FIGURE_1 if one not in curves.BASELINES]
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
@@ -209,14 +210,21 @@ SMALL = ("--tokens", 200, "--runs", 2, "--threshold", 10)
 def test_a_figure_is_told_written_and_drawn(
     words: Path, tmp_path: Path, command: str, options: Any, curves_of: Any
 ) -> None:
-    out, document = tmp_path / "figure.svg", tmp_path / "figure.json"
+    out, document = tmp_path / "figure", tmp_path / "figure.json"
     asked = ("--data", words, *SMALL, *options, "--json", document)
     told = figures(command, *asked, "--out", out)
     assert told.exit_code == 0, told.output
     found = json.loads(document.read_text())
     assert [curve["name"] for curve in found["curves"]] == list(curves_of)
     assert all(len(point["runs"]) == 2 for curve in found["curves"] for point in curve["points"])
-    assert 5_000 < out.stat().st_size < 150_000
+    assert 5_000 < out.with_suffix(".svg").stat().st_size < 150_000
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    with out.with_suffix(".csv").open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    points = [(c["name"], p["mean"], p["x"]) for c in found["curves"] for p in c["points"]]
+    over = "words" if command == "fig1" else "rounds"
+    assert [(row["method"], float(row["f1"]), int(row[over])) for row in rows] == points
+    assert not out.exists()
     again = tmp_path / "again.json"
     figures(command, *asked[:-1], again)
     assert again.read_text() == document.read_text()
@@ -225,13 +233,46 @@ def test_a_figure_is_told_written_and_drawn(
 def test_growth_and_rules_are_told_and_written(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "growth.png"
     small = ("--data", words, "--tokens", 200, "--threshold", 10, "--words", 200)
-    told = figures("growth", *small, "--rounds", 1, "--rounds", 2, "--out", out, "--json", "-")
+    rounds = ("--rounds", 1, "--rounds", 2, "--runs", 2)
+    told = figures("growth", *small, *rounds, "--out", out, "--json", "-")
     assert told.exit_code == 0, told.output
-    assert [row["rounds"] for row in json.loads(told.stdout)["rows"]] == [1, 2]
+    rows = json.loads(told.stdout)["rows"]
+    assert [row["rounds"] for row in rows] == [1, 2]
+    assert rows[1]["deviations"]["table_words"] > 0
     assert out.stat().st_size < 150_000
-    told = figures("rules", *small, "--rounds", 4, "--runs", 1, "--json", "-")
+    told = figures("rules", *small, "--rounds", 4, "--runs", 1, "--out", out, "--json", "-")
     assert told.exit_code == 0, told.output
     assert len(json.loads(told.stdout)["rows"]) == 2 * len(DRIFTS)
+
+
+def test_growth_ends_where_a_round_has_a_few_items_only() -> None:
+    people = population(2)
+    assert growth.table_words(people, 1, 10, 1, np.random.default_rng(9)) > 0
+
+
+def test_the_grid_is_told_and_drawn(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, values in {
+        "ROUNDS": (2,),
+        "TAU": (10,),
+        "TOKENS": (200,),
+        "WORDS": (80, 900),
+    }.items():
+        monkeypatch.setattr(f"blindtally.figures.words._GRID_{name}", values)
+    told = figures("grid", "--data", words, "--out", tmp_path / "grid", "--json", "-")
+    assert told.exit_code == 0, told.output
+    assert [row["words"] for row in json.loads(told.stdout)["rows"]] == [80, 900]
+    made = {path.suffix: path.stat().st_size for path in tmp_path.glob("grid.*")}
+    assert made.keys() == {".csv", ".png", ".svg"}
+    assert all(made.values())
+
+
+def test_the_rows_alone_need_no_picture(words: Path, tmp_path: Path) -> None:
+    options = ("--rounds", 2, "--words", 2000, "--tokens", 100, "--runs", 1)
+    told = figures("fig1", "--data", words, *options, "--out", tmp_path / "rows.csv")
+    assert told.exit_code == 0, told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", words.name}
 
 
 @pytest.mark.parametrize(

@@ -111,5 +111,5 @@ def test_a_service_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("arguments", [[], ["--create", "--study", "one"]])
 def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
     code, said = fleet(*arguments)
-    assert code == 1
+    assert code == 2
     assert "--create" in said
