@@ -6,7 +6,7 @@ method has the same words, to see where either is better.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -85,18 +85,15 @@ class Pair:
     tracked: float
 
 
-def beside(
-    population: Population, settings: Sequence[Setting], seed: Sequence[int]
-) -> Iterator[Pair]:
-    """Yield both methods' F1 in each of `settings`, one run each."""
+def beside(population: Population, seed: Sequence[int], setting: Setting) -> Pair:
+    """Return both methods' F1 in `setting`, of one run each."""
     known, case = Known.of(population), Case(population, "none", 1)
-    for setting in settings:
-        held, heavy = _study(case, setting, seed)
-        scores = [
-            _score(method, held, known, heavy, setting.words, setting, np.random.default_rng(seed))
-            for method in (PAPER, TRACKED)
-        ]
-        yield Pair(setting, *scores)
+    held, heavy = _study(case, setting, seed)
+    scores = [
+        _score(method, held, known, heavy, setting.words, setting, np.random.default_rng(seed))
+        for method in (PAPER, TRACKED)
+    ]
+    return Pair(setting, *scores)
 
 
 def _study(case: Case, setting: Setting, seed: Sequence[int]) -> tuple[list[Held], Mask]:

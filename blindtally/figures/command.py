@@ -1,21 +1,24 @@
 """The commands `blindtally figures ...`: their options, and what they show and write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
-import numpy as np
 import typer
 
 from blindtally import completion
 from blindtally.figures import cdf, curves, drawing, growth, ldp, pictures, rules, words
 from blindtally.figures.curves import Curve, Setting
 from blindtally.figures.pictures import Out
-from blindtally.figures.populations import DRIFTS, Population, load
+from blindtally.figures.populations import DRIFTS, Drift, Population, load
 from blindtally.output import Json, failed, write_json
-from blindtally.progress import watched
 from blindtally.tables import facts, show, table
+from blindtally.workers import Dask, Workers, each, hired
 from protocol.mechanisms.frequency_sketches import MOST_CANDIDATES, candidates
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 _WORDS = [100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000]
 _ROUNDS = [10, 30, 50, 100]
@@ -78,6 +81,8 @@ def fig1(
     words: Budgets = _WORDS,
     runs: Runs = 5,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -88,9 +93,9 @@ def fig1(
     """
     population = _load(data, out)
     setting = Setting(rounds, tau, tokens, 0)
-    found = curves.over_words(
-        population, setting, sorted(set(words)), curves.FIGURE_1, _chances(seed, runs)
-    )
+    grid, names = sorted(set(words)), curves.FIGURE_1
+    work = partial(curves.over_words, population, setting, grid, names)
+    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
     title = f"{data.name}: R = {rounds}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig1", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path, log=True)
 
@@ -104,6 +109,8 @@ def fig2(
     words: Budget = 10_000,
     runs: Runs = 5,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -114,9 +121,9 @@ def fig2(
     """
     population = _load(data, out)
     setting = Setting(0, tau, tokens, words)
-    found = curves.over_rounds(
-        population, setting, sorted(set(rounds)), curves.FIGURE_1, _chances(seed, runs)
-    )
+    grid, names = sorted(set(rounds)), curves.FIGURE_1
+    work = partial(curves.over_rounds, population, setting, grid, names)
+    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig2", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
 
@@ -130,6 +137,8 @@ def fig3(
     words: Budget = 5000,
     runs: Runs = 5,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -140,9 +149,9 @@ def fig3(
     """
     population = _load(data, out)
     setting = Setting(0, tau, tokens, words)
-    found = curves.over_rounds(
-        population, setting, sorted(set(rounds)), curves.FIGURE_3, _chances(seed, runs)
-    )
+    grid, names = sorted(set(rounds)), curves.FIGURE_3
+    work = partial(curves.over_rounds, population, setting, grid, names)
+    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig3", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
 
@@ -156,6 +165,8 @@ def grow(
     words: Budget = 5000,
     runs: Runs = 3,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -167,12 +178,10 @@ def grow(
     population = _load(data, out)
     if candidates(population.domain) > MOST_CANDIDATES:
         raise failed(f"{data}: an oracle cannot score every item of its domain")
-    cases = [(count, run) for count in sorted(set(rounds)) for run in range(runs)]
-    seen: dict[int, list[growth.Growth]] = {}
-    for count, run in watched(cases, "runs"):
-        rng = np.random.default_rng([seed, count, run])
-        seen.setdefault(count, []).append(growth.grow(population, count, tokens, tau, words, rng))
-    rows = [growth.over_runs(some) for some in seen.values()]
+    cases = [(seed, count, run) for count in sorted(set(rounds)) for run in range(runs)]
+    work = partial(growth.grow, population, tokens, tau, words)
+    seen = _each(work, cases, workers, dask)
+    rows = [growth.over_runs(seen[start : start + runs]) for start in range(0, len(seen), runs)]
     title = (
         f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n"
         f"{drawing.error_bars(runs, seed)}"
@@ -200,6 +209,8 @@ def compare_rules(
     words: Budget = 2000,
     runs: Runs = 5,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -210,14 +221,16 @@ def compare_rules(
     """
     setting = Setting(rounds, tau, tokens, words)
     cases = [(path, _load(path, out), drift) for path in data for drift in DRIFTS]
-    found: list[dict[str, Any]] = []
-    for path, population, drift in watched(cases, "populations"):
-        seeds = [(seed, run) for run in range(runs)]
-        try:
-            outcomes = list(rules.compare(population, drift, setting, seeds))
-        except ValueError as error:
-            raise failed(f"{path}: {error}") from None
-        found += [{"data": path.name, "drift": drift} | one.as_json() for one in outcomes]
+    pieces = [(population, drift, setting, _seeds(seed, runs)) for _, population, drift in cases]
+    try:
+        outcomes = _each(_compare, pieces, workers, dask)
+    except ValueError as error:
+        raise failed(error) from None
+    found = [
+        {"data": path.name, "drift": drift} | one.as_json()
+        for (path, _, drift), both in zip(cases, outcomes, strict=True)
+        for one in both
+    ]
     title = (
         f"Rules for t: R = {rounds}, tau = {tau:g}, M = {tokens:,}, C = {words:,}\n"
         f"{drawing.error_bars(runs, seed)}"
@@ -245,8 +258,20 @@ def _load(path: Path, out: Path | None) -> Population:
         raise failed(error) from None
 
 
-def _chances(seed: int, runs: int) -> Iterator[np.random.Generator]:
-    return watched((np.random.default_rng([seed, run]) for run in range(runs)), "runs", runs)
+def _seeds(seed: int, runs: int) -> list[tuple[int, int]]:
+    return [(seed, run) for run in range(runs)]
+
+
+def _compare(
+    piece: tuple[Population, Drift, Setting, Sequence[Sequence[int]]],
+) -> list[rules.Outcome]:
+    return rules.compare(*piece)
+
+
+def _each(work: Callable[[A], B], pieces: Sequence[A], workers: int, dask: str | None) -> list[B]:
+    """Return what `work` makes of each of `pieces`, by so many workers or Dask's."""
+    with hired(workers, dask) as executor:
+        return list(each(executor, work, pieces, "runs"))
 
 
 def _finish(

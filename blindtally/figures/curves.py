@@ -6,7 +6,7 @@ fixed". Heavy is what was drawn `tau` times or more, found what is estimated so.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -125,17 +125,14 @@ def over_words(
     setting: Setting,
     words: Sequence[int],
     names: Sequence[str],
-    chances: Iterable[np.random.Generator],
-) -> list[Curve]:
-    """Return curves over C; one run for each of `chances`."""
-    scored: Scored = {}
-    for rng in chances:
-        rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
-        points = {
-            size: Setting(setting.rounds, setting.tau, setting.tokens, size) for size in words
-        }
-        _run(population, rounds, points, names, rng, scored)
-    return _curves(scored, names, words)
+    seed: Sequence[int],
+) -> Scored:
+    """Return the F1 of one run over C, whose chance `seed` decides."""
+    rng, scored = np.random.default_rng(seed), Scored()
+    rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
+    points = {size: replace(setting, words=size) for size in words}
+    _run(population, rounds, points, names, rng, scored)
+    return scored
 
 
 def over_rounds(
@@ -143,16 +140,15 @@ def over_rounds(
     setting: Setting,
     counts: Sequence[int],
     names: Sequence[str],
-    chances: Iterable[np.random.Generator],
-) -> list[Curve]:
-    """Return curves over R; one run for each of `chances`, and in it rounds anew for each R."""
-    scored: Scored = {}
-    for rng in chances:
-        for count in counts:
-            point = Setting(count, setting.tau, setting.tokens, setting.words)
-            rounds = list(population.rounds(count, setting.tokens, rng))
-            _run(population, rounds, {count: point}, names, rng, scored)
-    return _curves(scored, names, counts)
+    seed: Sequence[int],
+) -> Scored:
+    """Return the F1 of one run over R, rounds anew for each; `seed` decides its chance."""
+    rng, scored = np.random.default_rng(seed), Scored()
+    for count in counts:
+        rounds = list(population.rounds(count, setting.tokens, rng))
+        point = replace(setting, rounds=count)
+        _run(population, rounds, {count: point}, names, rng, scored)
+    return scored
 
 
 def _run(
@@ -177,7 +173,7 @@ def _run(
                 for option, estimates in _SAMPLED[name](population, rounds, point, rng)
             )
         for x, option, result in results:
-            scored.setdefault((name, x, option), []).append(result)
+            scored[name, x, option] = [result]
 
 
 def _score(
@@ -266,8 +262,12 @@ def f1(found: NDArray[np.bool_], heavy: NDArray[np.bool_]) -> float:
     return 2 * int((found & heavy).sum()) / both if both else 1.0
 
 
-def _curves(scored: Scored, names: Sequence[str], grid: Sequence[int]) -> list[Curve]:
-    curves = []
+def over_runs(runs: Iterable[Scored], names: Sequence[str], grid: Sequence[int]) -> list[Curve]:
+    """Return the curves of `runs`, in their order, at each x of `grid`."""
+    scored, curves = Scored(), []
+    for run in runs:
+        for key, scores in run.items():
+            scored.setdefault(key, []).extend(scores)
     for name in names:
         points = []
         for x in grid:

@@ -64,14 +64,13 @@ def over_runs(rows: Sequence[Growth]) -> Growth:
 
 
 def grow(
-    population: Population,
-    rounds: int,
-    tokens: int,
-    tau: float,
-    words: int,
-    rng: np.random.Generator,
+    population: Population, tokens: int, tau: float, words: int, case: tuple[int, int, int]
 ) -> Growth:
-    """Return what `rounds` rounds cost; the domain must be one that oracles can enumerate."""
+    """Return what so many rounds cost, by `case`: the seed, how many, and which run of it.
+
+    The domain must be one that oracles can enumerate.
+    """
+    rounds, rng = case[1], np.random.default_rng(case)
     drawn = list(population.rounds(rounds, tokens, rng))
     truth = np.sum(drawn, axis=0)
     near = (truth >= tau / 2) & (truth <= 2 * tau)

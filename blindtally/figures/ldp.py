@@ -1,5 +1,6 @@
 """The command that shows the errors of locally private oracles in the paper's experiments."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,8 @@ from blindtally import completion
 from blindtally.figures import drawing, local, pictures
 from blindtally.figures.local import METHODS, Errors, Experiment, measure
 from blindtally.output import Json, failed, write_json
-from blindtally.progress import watched
 from blindtally.tables import show, table
+from blindtally.workers import Dask, Workers, each, hired
 
 
 def ldp(
@@ -28,6 +29,8 @@ def ldp(
     ] = [1, 2, 3, 4, 5],  # noqa: B006  (typer's own way to say it)
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: pictures.Out = None,
     json_path: Json = None,
 ) -> None:
@@ -44,9 +47,8 @@ def ldp(
         for level in sorted(set(epsilon))
         for method in METHODS
     ]
-    found = [
-        measure(one, method, level, runs, seed) for one, level, method in watched(cases, "oracles")
-    ]
+    with hired(workers, dask) as executor:
+        found = list(each(executor, partial(_measure, runs, seed), cases, "oracles"))
     rows = [one.as_json() for one in found]
     if json_path != "-":
         _show(found, runs)
@@ -57,6 +59,11 @@ def ldp(
     )
     pictures.draw(out, lambda path: drawing.draw_local(path, found, title), rows)
     write_json(json_path, {"figure": "ldp", "runs": runs, "rows": rows})
+
+
+def _measure(runs: int, seed: int, case: tuple[Experiment, float, str]) -> Errors:
+    experiment, level, method = case
+    return measure(experiment, method, level, runs, seed)
 
 
 def _experiments(data: Path | None, devices: int, rng: np.random.Generator) -> list[Experiment]:

@@ -5,7 +5,7 @@ Both drive the same mechanism, adaptive-iblt, with the same tables; only t diffe
 1.1 of their room.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -41,15 +41,16 @@ class Outcome:
 
 
 def compare(
-    population: Population, drift: Drift, setting: Setting, seeds: Iterable[Sequence[int]]
-) -> Iterator[Outcome]:
-    """Yield each rule's outcome; one run for each of `seeds`, the same rounds for all rules."""
-    runs = list(seeds)
+    population: Population, drift: Drift, setting: Setting, seeds: Sequence[Sequence[int]]
+) -> list[Outcome]:
+    """Return each rule's outcome; one run for each of `seeds`, the same rounds for all rules."""
+    outcomes = []
     for rule in RULES:
-        rows = [_run(population, drift, setting, rule, seed) for seed in runs]
+        rows = [_run(population, drift, setting, rule, seed) for seed in seeds]
         spread = float(np.std([row[0] for row in rows], ddof=1)) if len(rows) > 1 else 0.0
         score, read, settled, load = np.mean(rows, axis=0).tolist()
-        yield Outcome(rule, score, read, settled, load, spread)
+        outcomes.append(Outcome(rule, score, read, settled, load, spread))
+    return outcomes
 
 
 def _run(

@@ -1,5 +1,7 @@
 """The commands that compare `tracked` with the paper's method: words for an F1, F1 for words."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,14 +9,14 @@ import typer
 
 from blindtally import completion
 from blindtally.figures import drawing, pictures
-from blindtally.figures.budgets import PAPER, TRACKED, Case, Pair, beside, most_steps, needed
+from blindtally.figures.budgets import PAPER, TRACKED, Case, Pair, beside, needed
 from blindtally.figures.curves import ADAPTIVE, GOALS, Curve, Setting
 from blindtally.figures.curves import TRACKED as OURS_TRACKED
 from blindtally.figures.pictures import Out
 from blindtally.figures.populations import DRIFTS, Drift, Population, load
 from blindtally.output import Json, failed, write_json
-from blindtally.progress import steps, watched
 from blindtally.tables import show, table
+from blindtally.workers import Dask, Workers, each, hired
 
 _GRID_ROUNDS = (10, 30, 50, 100)
 _GRID_TAU = (20, 50, 100, 200)
@@ -50,6 +52,8 @@ def words(
     ] = 10_000,
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")] = 5,
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -65,22 +69,26 @@ def words(
         (name, Case(who, how, m)) for name, who in people for how in drifts for m in contribution
     ]
     setting, seeds = Setting(rounds, threshold, tokens, 0), [(seed, run) for run in range(runs)]
-    reached: list[dict[str, Curve]] = []
-    total = len(cases) * sum(map(most_steps, (PAPER, TRACKED)))
-    with steps("sizes, at most", total) as step:
-        for _, case in cases:
-            both = {way: needed(case, way, setting, seeds, step) for way in (PAPER, TRACKED)}
-            reached.append(both)
+    ways = PAPER, TRACKED
+    pieces = [(case, way) for _, case in cases for way in ways]
+    with hired(workers, dask) as executor:
+        found = each(executor, partial(_needed, setting, seeds), pieces, "curves")
+        reached = [{way: next(found) for way in ways} for _ in cases]
     title = f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}\n{drawing.error_bars(runs, seed)}"
     if json_path != "-":
         _show(cases, reached, title)
     _draw_words(out, cases, reached, title)
-    found = [
+    rows = [
         {"data": name, "drift": case.drift, "contribution": case.contribution} | curve.as_json()
         for (name, case), both in zip(cases, reached, strict=True)
         for curve in both.values()
     ]
-    write_json(json_path, {"figure": "words", "rounds": rounds, "rows": found})
+    write_json(json_path, {"figure": "words", "rounds": rounds, "rows": rows})
+
+
+def _needed(setting: Setting, seeds: Sequence[Sequence[int]], piece: tuple[Case, str]) -> Curve:
+    case, way = piece
+    return needed(case, way, setting, seeds)
 
 
 def _show(cases: list[_Case], reached: list[dict[str, Curve]], title: str) -> None:
@@ -110,6 +118,8 @@ def grid(
         Path, typer.Option(help="A CSV file of items and counts.", autocompletion=completion.data)
     ],
     seed: Seed = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     out: Out = None,
     json_path: Json = None,
 ) -> None:
@@ -127,7 +137,9 @@ def grid(
     ]
     pictures.check(out)
     population = _load(data)
-    pairs = list(watched(beside(population, settings, (seed,)), "settings", len(settings)))
+    with hired(workers, dask) as executor:
+        work = partial(beside, population, (seed,))
+        pairs = list(each(executor, work, settings, "settings"))
     worse = sorted((p for p in pairs if p.tracked < p.paper), key=lambda p: p.tracked - p.paper)
     gain = sum(pair.tracked - pair.paper for pair in pairs) / len(pairs)
     told = (

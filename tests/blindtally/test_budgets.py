@@ -92,6 +92,6 @@ def test_tracking_needs_a_fraction_of_the_words(contribution: int) -> None:
 
 def test_methods_are_compared_with_as_many_words() -> None:
     settings = [Setting(6, 30, 1000, words) for words in (100, 400)]
-    pairs = list(beside(population(), settings, (5,)))
+    pairs = [beside(population(), (5,), setting) for setting in settings]
     assert [pair.setting for pair in pairs] == settings
     assert all(pair.tracked > pair.paper for pair in pairs)

@@ -129,9 +129,9 @@ def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
 
 def test_a_curve_takes_the_best_option_by_its_mean() -> None:
     setting = Setting(3, 20, 1000, 0)
-    chances = [np.random.default_rng(seed) for seed in range(3)]
-    names = (curves.BEST_FIXED, curves.COUNT_SKETCH)
-    fixed, sketch = curves.over_words(population(), setting, [40, 4000], names, chances)
+    names, grid = (curves.BEST_FIXED, curves.COUNT_SKETCH), [40, 4000]
+    runs = [curves.over_words(population(), setting, grid, names, (seed,)) for seed in range(3)]
+    fixed, sketch = curves.over_runs(runs, names, grid)
     assert [point.x for point in fixed.points] == [40, 4000]
     assert fixed.points[1].option == "t = 1"
     assert fixed.points[1].runs == (1, 1, 1)
@@ -145,9 +145,8 @@ def test_a_curve_takes_the_best_option_by_its_mean() -> None:
 
 def test_a_domain_that_cannot_be_enumerated_has_no_oracle() -> None:
     people = Population(("ab", "cd"), np.array([0.5, 0.5]), Utf8(max_bytes=9))
-    found = curves.over_words(
-        people, Setting(2, 5, 100, 0), [400], curves.FIGURE_1, [np.random.default_rng(1)]
-    )
+    run = curves.over_words(people, Setting(2, 5, 100, 0), [400], curves.FIGURE_1, (1,))
+    found = curves.over_runs([run], curves.FIGURE_1, [400])
     names = [curve.name for curve in found]
     assert names == [one for one in curves.FIGURE_1 if one not in curves.BASELINES]
 
@@ -176,8 +175,7 @@ def test_both_rules_are_compared_on_the_same_rounds() -> None:
 
 
 def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
-    rng, people = np.random.default_rng(8), population()
-    one, other = (growth.grow(people, rounds, 600, 20, 1000, rng) for rounds in (2, 8))
+    one, other = (growth.grow(population(), 600, 20, 1000, (8, rounds, 0)) for rounds in (2, 8))
     assert 1.4 < other.oracle_error / one.oracle_error < 3  # two, but items are others
     assert other.table_error < 1.3 * one.table_error
     assert other.table_words < 1.5 * one.table_words

@@ -1,0 +1,133 @@
+"""Who computes what a command is asked for: this process, others on this machine, or Dask's.
+
+Work is cut into pieces that do not hang on one another, each with a seed of its own, so that what
+comes of them is the same whoever does them, in whatever order, and if one has to be done again
+because a worker died. `each` yields the results in the order of the pieces.
+"""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from blindtally.output import failed
+from blindtally.progress import steps
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+LOCAL: Final = "local"
+_CONNECT_SECONDS: Final = 10
+
+Workers = Annotated[
+    int, typer.Option(min=1, max=1024, help="Processes on this machine that share the work.")
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Have Dask do the work: a scheduler's address, such as tcp://host:8786, or local for "
+        "a cluster of --workers on this machine.",
+    ),
+]
+
+
+@contextmanager
+def hired(count: int, dask: str | None) -> Iterator[Executor | None]:
+    """Yield who does the work, None for this process itself; stop them at the end.
+
+    Raises:
+        typer.Exit: if Dask is not installed, its scheduler out of reach or of another version.
+    """
+    if dask is not None:
+        with _cluster(count, dask) as executor:
+            yield executor
+    elif count == 1:
+        yield None
+    else:
+        # Spawned: a forked process would have this one's threads' locks, and not the threads.
+        with ProcessPoolExecutor(count, get_context("spawn"), _ignore_interrupts) as executor:
+            try:
+                yield executor
+            except BaseException:
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def each(
+    executor: Executor | None, work: Callable[[A], B], pieces: Sequence[A], what: str
+) -> Iterator[B]:
+    """Yield what `work` makes of each of `pieces`, in their order, with a bar of so many `what`.
+
+    Raises:
+        typer.Exit: if workers died of it again and again, or were lost.
+    """
+    with steps(what, len(pieces)) as step:
+        yield from _results(executor, work, pieces, step)
+
+
+def _results(
+    executor: Executor | None,
+    work: Callable[[A], B],
+    pieces: Iterable[A],
+    step: Callable[[int], None],
+) -> Iterator[B]:
+    if executor is None:
+        for piece in pieces:
+            result = work(piece)
+            step(1)
+            yield result
+        return
+    futures: list[Future[B]] = [executor.submit(work, piece) for piece in pieces]
+    for future in futures:
+        future.add_done_callback(lambda _done: step(1))
+    try:
+        for future in futures:
+            yield _result(future)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _result(future: "Future[B]") -> B:
+    try:
+        return future.result()
+    except Exception as error:
+        # Dask and the pool of processes have classes of their own for this, and no common one.
+        if type(error).__name__ in ("KilledWorker", "BrokenProcessPool"):
+            why = "workers died of this work, perhaps for lack of memory: give each one more"
+            raise failed(f"{why} ({error})", code=1) from None
+        raise
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _cluster(count: int, address: str) -> Iterator[Executor]:
+    try:
+        distributed: Any = import_module("distributed")
+    except ImportError:
+        raise failed("--dask takes the extra: pip install 'blindtally[dask]'") from None
+    connect = partial(distributed.Client, set_as_default=False, timeout=_CONNECT_SECONDS)
+    try:
+        if address == LOCAL:
+            client = connect(n_workers=count, threads_per_worker=1, dashboard_address=None)
+        else:
+            client = connect(address)
+    except (OSError, ValueError) as error:
+        raise failed(f"no Dask scheduler answers at {address}: {error}", code=1) from None
+    with client:
+        try:
+            client.get_versions(check=True)
+        except ValueError as error:
+            raise failed(f"Dask at {address} is of another version: {error}", code=1) from None
+        yield client.get_executor(pure=False)

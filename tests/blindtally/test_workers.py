@@ -1,0 +1,103 @@
+"""Whoever does the work, and whatever happens to it: what comes of it is the same, or a reason."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from blindtally import workers
+from blindtally.cli import app
+from blindtally.workers import LOCAL, each, hired
+
+SHORT = ("--rounds", "3", "--tokens", "300", "--words", "400", "--runs", "2", "--json", "-")
+
+
+def square(number: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+def die_once(place: tuple[Path, int]) -> int:
+    """Kill the worker that does this first, as a machine that goes does."""
+    folder, number = place
+    if number == 3 and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuse(number: int) -> int:
+    raise ValueError(f"{number} is wrong")
+
+
+@contextmanager
+def hire(kind: str) -> Iterator[Executor | None]:
+    count, dask = {"nobody": (1, None), "processes": (2, None), "dask": (2, LOCAL)}[kind]
+    with hired(count, dask) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("kind", ["nobody", "processes", "dask"])
+def test_results_come_in_order_and_faults_are_those_of_the_work(kind: str) -> None:
+    with hire(kind) as executor:
+        found = list(each(executor, square, range(9), "squares"))
+        assert [number for number, _ in found] == [number**2 for number in range(9)]
+        assert (os.getpid() in {pid for _, pid in found}) == (kind == "nobody")
+        with pytest.raises(ValueError, match="7 is wrong"):
+            list(each(executor, refuse, [7], "refusals"))
+        with closing(each(executor, square, range(9), "squares")) as some:
+            assert next(iter(some))[0] == 0  # whoever stops asking gets no more, and waits for none
+
+
+def test_a_worker_of_dask_that_is_killed_costs_time_and_no_result(tmp_path: Path) -> None:
+    with hire("dask") as executor:
+        pieces = [(tmp_path, number) for number in range(6)]
+        assert list(each(executor, die_once, pieces, "pieces")) == list(range(6))
+    assert (tmp_path / "died").exists()
+
+
+def test_a_process_that_is_killed_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hire("processes") as executor, pytest.raises(typer.Exit):
+        list(each(executor, die_once, [(tmp_path, 3)], "pieces"))
+    assert "workers died" in capsys.readouterr().err
+
+
+def test_a_scheduler_that_does_not_answer_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(workers, "_CONNECT_SECONDS", 0.2)
+    with pytest.raises(typer.Exit), hired(1, "tcp://127.0.0.1:9"):
+        pass
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+    with pytest.raises(typer.Exit), hired(1, "nowhere"):
+        pass
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_without_dask_it_is_said_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(typer.Exit), hired(1, LOCAL):
+        pass
+    assert "pip install 'blindtally[dask]'" in capsys.readouterr().err
+
+
+def test_a_figure_is_the_same_whoever_computes_it(tmp_path: Path) -> None:
+    data = tmp_path / "words.csv"
+    data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
+    told = []
+    for how in ((), ("--workers", "2", "--dask", LOCAL)):
+        asked = ["figures", "fig1", "--data", str(data), *SHORT, *how]
+        result = CliRunner().invoke(app, asked)
+        assert result.exit_code == 0, result.output
+        told.append(result.stdout)
+    assert told[0] == told[1]
