@@ -120,7 +120,8 @@ def _cluster(count: int, address: str) -> Iterator[Executor]:
     connect = partial(distributed.Client, set_as_default=False, timeout=_CONNECT_SECONDS)
     try:
         if address == LOCAL:
-            client = connect(n_workers=count, threads_per_worker=1, dashboard_address=None)
+            here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}  # nobody's but ours
+            client = connect(n_workers=count, threads_per_worker=1, **here)
         else:
             client = connect(address)
     except (OSError, ValueError) as error:
