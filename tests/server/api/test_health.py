@@ -101,7 +101,7 @@ async def test_strangers_who_ask_at_once_whether_there_is_room_cost_one_trial(
     async with serve(sqlite_url) as served:
         database = served.app.state.service.store.database
         database.is_full = True
-        tries, fill = Mock(), Room._fill
+        tries, fill = Mock(return_value=None), Room._fill
         monkeypatch.setattr(Room, "_fill", lambda *args: tries() or fill(*args))
         room = served.app.state.service.store.room
         said = await asyncio.gather(*(room.is_there() for _ in range(20)))
