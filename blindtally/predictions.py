@@ -1,7 +1,9 @@
 """What a study will find and take, for the page that creates studies: by the commands that tell.
 
 `blindtally plan` simulates for seconds and `blindtally params` measures, so each is a process of
-its own, at a low priority, and killed when it takes too long: the service goes on meanwhile.
+its own, at a low priority, and killed when it takes too long: the service goes on meanwhile. This
+module is what it runs: it reads nothing, and ends when its input does, which is when the service
+dies, in whatever way.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import Any, Final
 
 from protocol.hashed import Hashed
@@ -18,6 +21,8 @@ from server.pages.advising import Line
 from server.pages.words import nbytes, short
 
 _PLANNED: Final = ("tracked", "adaptive-iblt")
+_DEVICES: Final = range(10, 10**6 + 1)  # that `blindtally plan` simulates
+_ROUNDS: Final = range(1, 1000 + 1)
 _RUNS: Final = 2
 _PATIENCE: Final = 120.0  # seconds
 _NICE: Final = 10
@@ -32,8 +37,11 @@ async def predict(plan: AnyPlan) -> Sequence[Line]:
         TimeoutError: if one takes too long.
     """
     lines: list[Line] = []
-    if plan.mechanism in _PLANNED:
+    if plan.mechanism in _PLANNED and plan.terms.devices in _DEVICES and plan.rounds in _ROUNDS:
         lines += _found(plan, await _ask("plan", *_study(plan)))
+    elif plan.mechanism in _PLANNED:
+        most = f"{_DEVICES[0]} to {_DEVICES[-1]:,} devices and {_ROUNDS[-1]:,} rounds at most"
+        lines.append(Line("F1", "not simulated", f"studies of {most} are"))
     if plan.mechanism not in REPORTING:
         lines += _taken(await _ask("params", *_cohort(plan)))
     return lines
@@ -51,7 +59,7 @@ def _study(plan: AnyPlan) -> list[str]:
     }
     if isinstance(question.domain, Hashed):
         options["max-bytes"] = question.domain.max_bytes
-    return [word for name, value in options.items() for word in (f"--{name}", f"{value:g}")]
+    return _words(options)
 
 
 def _cohort(plan: AnyPlan) -> list[str]:
@@ -63,6 +71,11 @@ def _cohort(plan: AnyPlan) -> list[str]:
         "mode": terms.mode,
         "words": words,
     }
+    return _words(options)
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    """Return options as a command line has them: numbers in full, whatever their size."""
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
@@ -102,7 +115,8 @@ def _seconds(seconds: float) -> str:
 async def _ask(command: str, *options: str) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "blindtally", command, *options, "--json", "-"),
+        *("-m", __name__, command, *options, "--json", "-"),
+        stdin=asyncio.subprocess.PIPE,  # held open, and nothing said: see `_end_with_service`
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -110,7 +124,7 @@ async def _ask(command: str, *options: str) -> dict[str, Any]:
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
     try:
         async with asyncio.timeout(_PATIENCE):
-            told, complaint = await process.communicate()
+            told, complaint = await _read(process)
     finally:
         if process.returncode is None:
             process.kill()
@@ -119,3 +133,25 @@ async def _ask(command: str, *options: str) -> dict[str, Any]:
         raise RuntimeError(f"blindtally {command}: {complaint.decode(errors='replace').strip()}")
     answer: dict[str, Any] = json.loads(told)
     return answer
+
+
+async def _read(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """Return all that a process says; `communicate` would end its input at once."""
+    if process.stdout is None or process.stderr is None:
+        raise RuntimeError("a process without pipes")
+    told, complaint = await asyncio.gather(process.stdout.read(), process.stderr.read())
+    await process.wait()
+    return told, complaint
+
+
+def _end_with_service() -> None:
+    while os.read(0, 1):  # not by `sys.stdin`, whose lock would outlast the program
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    from blindtally.cli import app
+
+    Thread(target=_end_with_service, daemon=True).start()
+    app(prog_name="blindtally")

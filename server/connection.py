@@ -135,12 +135,20 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _is_next_to_answer(self) -> bool:
+        """Return whether what is said now would be taken for the answer to what came last."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        in_its_body = not self._is_in_head and not self.pipeline
+        return in_its_body and not cycle.response_started
+
     def _refuse(self, refusal: Refusal) -> None:
         """Say why, and close the connection; only close it if an answer is on its way."""
         self._stop()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        if self._is_next_to_answer():
             answer = respond(refusal)
             named = {**SAFE, **answer.headers, "connection": "close"}
             fields = "".join(f"{name}: {value}\r\n" for name, value in named.items())

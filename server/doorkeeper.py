@@ -11,6 +11,7 @@ follow, and for nothing else: what another site may make a browser ask of the AP
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
 
@@ -42,6 +43,8 @@ _PAGES: Final = re.compile(r"/|/(studies|operations|logout)(/.*)?", re.DOTALL)
 _STREAMS: Final = re.compile(r"/v1/studies/[^/]+/events")
 _OWN: Final = ("/v1/participants/", "/v1/devices")  # these look at tickets and tokens themselves
 _MOST_KNOWN = 100_000
+_HOST_BITS = 64  # of an IPv6 address: whoever has one has them all
+_TOO_MANY: Final = "too many requests without a good credential: wait"
 
 
 @dataclass(slots=True)
@@ -56,11 +59,11 @@ class Rates:
 
     def may_try(self, address: str) -> bool:
         """Return whether an address has not yet failed too often."""
-        return self.limiter.test(self.failures, "failures", address)
+        return self.limiter.test(self.failures, "failures", _origin(address))
 
-    def failed(self, address: str) -> None:
-        """Count a failure."""
-        self.limiter.hit(self.failures, "failures", address)
+    def failed(self, address: str) -> bool:
+        """Count a failure; return whether there was room for it."""
+        return self.limiter.hit(self.failures, "failures", _origin(address))
 
     def asks(self, name: str) -> bool:
         """Count a request; return whether there is room for it."""
@@ -88,12 +91,17 @@ class Keeper:
             Refusal: if it has.
         """
         if not self.is_open and not self._rates.may_try(address):
-            detail = "too many requests without a good credential: wait"
-            raise Refusal(ProblemType.TOO_MANY, detail)
+            raise Refusal(ProblemType.TOO_MANY, _TOO_MANY)
 
     async def fail(self, address: str, action: str, subject: str) -> None:
-        """Note that `address` was refused."""
-        self._rates.failed(address)
+        """Note that `address` was refused.
+
+        Raises:
+            Refusal: if it has failed too often meanwhile, by requests that came together with
+                this one; of those nothing is noted.
+        """
+        if not self._rates.failed(address) and not self.is_open:
+            raise Refusal(ProblemType.TOO_MANY, _TOO_MANY)
         await self._access.note(f"address {address}"[:100], action, subject[:200], "refused")
 
     async def principal(self, secret: str | None) -> Principal | None:
@@ -114,6 +122,10 @@ class Keeper:
         if not self._rates.asks(found.name):
             raise Refusal(ProblemType.TOO_MANY, "too many requests with this credential: wait")
         return found
+
+    async def still_lets_in(self, principal: Principal) -> bool:
+        """Return whether the key that was good when a long answer began is so now."""
+        return self.is_open or await self._access.is_good_key(principal.name)
 
 
 class Doorkeeper:
@@ -180,3 +192,16 @@ def address(scope: Scope) -> str:
     """Return the address that a request came from."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
+
+
+def _origin(address: str) -> str:
+    """Return what failures from `address` are counted for: IPv6 has a network for everybody."""
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(known, IPv6Address):
+        return address
+    if known.ipv4_mapped is not None:
+        return str(known.ipv4_mapped)
+    return f"{int(known) >> _HOST_BITS:x}::/{_HOST_BITS}"

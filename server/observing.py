@@ -64,6 +64,7 @@ class Observed:
             await send(message)
 
         trace.get_current_span().set_attributes(_HIDDEN)
+        structlog.contextvars.unbind_contextvars(*BOUND)  # of a refusal on no request's behalf
         concerning(request_id=request_id)
         try:
             await self._answer(scope, counted, noted, seen)

@@ -74,7 +74,8 @@ async def run_service(
             watch = Watch()
             pace = Pace(settings.poll_seconds, settings.pace_seconds, settings.lease_seconds)
             orchestrator = Orchestrator(store, watch, rng, pace, metrics, tracer)
-            streams = Streams(store.events, watch, metrics, settings.max_event_streams)
+            most, known = settings.max_event_streams, settings.access_seconds
+            streams = Streams(store.events, watch, metrics, most, known)
             await orchestrator.resume()  # before a device hears that a deadline has passed
             listener = Listener(database, watch, orchestrator.wake)
             look = partial(streams.run, settings.poll_seconds)

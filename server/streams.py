@@ -4,13 +4,14 @@ A stream reads rows after the last that it sent and waits for the study's bell; 
 readings it holds no connection to the database. What other servers wrote rings here as well: at
 once if the database tells of it (`server/listener.py`), and in any case at the next look at how
 many events each study has that somebody follows. There are so many streams at most: each is a
-connection of its own, for hours.
+connection of its own, for hours. So each asks now and then whether its key is still good.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 import structlog
 
@@ -27,13 +28,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Streams:
-    """The open event streams of one process, `most` at a time."""
+    """The open event streams of one process, `most` at a time.
 
-    def __init__(self, events: Events, watch: Watch, metrics: Metrics, most: int) -> None:
+    Whoever was let in is taken to be for `known` seconds.
+    """
+
+    def __init__(
+        self, events: Events, watch: Watch, metrics: Metrics, most: int, known: float = 5.0
+    ) -> None:
         self._events = events
         self._watch = watch
         self._metrics = metrics
         self._most = most
+        self._known = known
         self._followed: Counter[str] = Counter()
         self._last: dict[str, int] = {}
 
@@ -60,11 +67,15 @@ class Streams:
             self._followed[study] -= 1
             self._followed += Counter()  # forgets those that nobody follows
 
-    async def follow(self, study: str, last: int) -> AsyncIterator[Event]:
+    async def follow(
+        self, study: str, last: int, is_let_in: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[Event]:
         """Yield the events of `study` after number `last`, until it ends or the server stops.
 
-        It also ends when the database is away: whoever listens comes back.
+        It also ends when the database is away, and whoever listens comes back; and once whoever
+        listens is no longer let in: that is asked before events are told, every few seconds.
         """
+        checked = monotonic()
 
         async def ask() -> tuple[Event, ...] | None:
             return await self._events.after(study, last) or None
@@ -72,6 +83,10 @@ class Streams:
         while not self._watch.is_released:
             try:
                 events = await self._watch.until(study_bell(study), ask, _HOLD)
+                if monotonic() - checked >= self._known:
+                    if not await is_let_in():
+                        return
+                    checked = monotonic()
             except UNAVAILABLE as error:
                 _log.warning("event stream ends", error=type(error).__name__)
                 return

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
+_RELEASE = "release"
 
 
 def cohort_bell(cohort: int) -> str:
@@ -63,6 +64,12 @@ class Watch:
         """Let everybody go, now and from now on: the server is about to stop."""
         self._released = True
         self.ring_all()
+
+    async def released(self) -> None:
+        """Wait until the server is about to stop."""
+        while not self._released:
+            with self._hold(_RELEASE) as bell:
+                await bell.rung.wait()
 
     def ring_all(self) -> None:
         """Wake everybody who waits: nobody knows what changed."""

@@ -1,6 +1,7 @@
 """What happens in a study, as it happens: Server-Sent Events, resumed where they broke off."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
@@ -8,7 +9,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from protocol.events import Event
 from server.api.parts import StudyId, problems
-from server.api.rights import needs
+from server.api.rights import Caller, needs
 from server.principals import Right
 from server.service import Served
 
@@ -24,13 +25,14 @@ After = Annotated[
 
 
 async def _stream(
-    study: StudyId, service: Served, last_event_id: Last = None, after: After = 0
+    study: StudyId, service: Served, caller: Caller, last_event_id: Last = None, after: After = 0
 ) -> AsyncIterator[AsyncIterator[Event]]:
     """Yield a stream that has its place until the answer is over."""
     last = after if last_event_id is None else last_event_id
     await service.store.events.check(study, last)
     with service.streams.open(study):
-        yield service.streams.follow(study, last)
+        is_let_in = partial(service.keeper.still_lets_in, caller)
+        yield service.streams.follow(study, last, is_let_in)
 
 
 Stream = Annotated[AsyncIterator[Event], Depends(_stream)]

@@ -36,5 +36,8 @@ async def ready(service: Served) -> dict[str, str]:
 @router.get("/metrics", dependencies=[needs(Right.OPERATE)], include_in_schema=False)
 async def metrics(request: Request, service: Served) -> Response:
     """Return what this process measures, in the form that Prometheus asks for."""
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    try:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # by a version that is none
+        encode, media_type = choose_encoder("")
     return Response(encode(service.metrics.registry), media_type=media_type)

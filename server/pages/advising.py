@@ -31,6 +31,7 @@ from server.principals import Right
 from server.refusals import Refusal
 from server.service import Served, Service
 from server.store.asking import Asked, first_plan
+from server.watch import Watch
 
 router = APIRouter(
     prefix="/studies/new",
@@ -40,6 +41,7 @@ router = APIRouter(
 )
 _UNFILLED: Final = "some fields are not filled well yet"
 _BUSY: Final = "another prediction is being worked out: ask again in a moment"
+_STOPPING: Final = "the service is stopping: ask again in a moment"
 _FAILED: Final = "it could not be worked out: the log of the service says why"
 _log = structlog.get_logger(__name__)
 
@@ -68,16 +70,26 @@ class Predictor:
         """Return whether it can be asked."""
         return self._predict is not None
 
-    async def ask(self, plan: AnyPlan) -> tuple[Sequence[Line], str]:
-        """Return what is predicted, or why nothing is."""
+    async def ask(self, plan: AnyPlan, watch: Watch) -> tuple[Sequence[Line], str]:
+        """Return what is predicted, or why nothing is; a service that stops does not wait for it.
+
+        Whatever predicts is over when this returns.
+        """
         if self._predict is None or self._turn.locked():
             return (), _BUSY
         async with self._turn:
+            work = asyncio.ensure_future(self._predict(plan))
+            stop = asyncio.create_task(watch.released())
             try:
-                return await self._predict(plan), ""
+                await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+                return (await work, "") if work.done() else ((), _STOPPING)
             except Exception:
                 _log.exception("no prediction", mechanism=plan.mechanism)
                 return (), _FAILED
+            finally:
+                work.cancel()
+                stop.cancel()
+                await asyncio.gather(work, stop, return_exceptions=True)
 
 
 @router.post("/advice")
@@ -98,7 +110,7 @@ async def predict(request: Request, service: Served) -> Response:
     plan, why = await _asked(await form_of(request), service)
     lines: Sequence[Line] = ()
     if plan is not None:
-        lines, why = await request.app.state.predictor.ask(plan)
+        lines, why = await request.app.state.predictor.ask(plan, service.watch)
     return view(request, "prediction.html", lines=lines, why=why)
 
 

@@ -118,6 +118,12 @@ class Access:
             return None
         return Principal(device.identity, frozenset({Right.TAKE_PART}), device.identity)
 
+    @reading
+    def is_good_key(self, session: Session, name: str) -> bool:
+        """Return whether the key of this id is good now."""
+        key = session.get(ApiKey, name)
+        return key is not None and key.is_good(self.database.now(session))
+
     @writing
     def enrol(self, session: Session, token: bytes, identity: str, credential: bytes) -> bool:
         """Let an identity in by the token of this digest; True if it was not in before.

@@ -4,8 +4,9 @@ Rows that fit into pages which are there can be written long after an upload can
 that was refused one tries with a row of that size before it says that it can serve.
 """
 
+import asyncio
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_bytes, token_hex
 
 from sqlalchemy import delete
@@ -23,10 +24,18 @@ class Room:
     """The book of what fits into the database."""
 
     database: Database
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def is_there(self) -> bool:
-        """Return whether rows can be added, as far as this process was not told otherwise."""
-        if self.database.is_full:
+        """Return whether rows can be added, as far as this process was not told otherwise.
+
+        Anybody may ask, so one who asks tries at a time; the others hear that there is none.
+        """
+        if not self.database.is_full:
+            return True
+        if self._turn.locked():
+            return False
+        async with self._turn:
             key = token_hex(16)
             try:
                 await self._fill(key)

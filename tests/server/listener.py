@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,11 +91,11 @@ class Listener:
 
 @asynccontextmanager
 async def listening(
-    served: Served, study: str, after: int | None = None
+    served: Served, study: str, after: int | None = None, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[Listener]:
     """Yield a listener to a study's events; it hangs up at the end."""
-    headers = {} if after is None else {"Last-Event-ID": str(after)}
-    listener = Listener(served, f"/v1/studies/{study}/events", headers)
+    sent = dict(headers or {}) | ({} if after is None else {"Last-Event-ID": str(after)})
+    listener = Listener(served, f"/v1/studies/{study}/events", sent)
     try:
         yield listener
     finally:

@@ -2,22 +2,26 @@
 
 import asyncio
 from base64 import urlsafe_b64decode
+from collections import Counter
 from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any
 
 import httpx
 import pytest
+from limits import RateLimitItemPerMinute
 from sqlalchemy import text
 
-from protocol.credentials import ENROLMENT_TOKEN, digest, make, possession
+from protocol.credentials import API_KEY, ENROLMENT_TOKEN, digest, make, possession
 from protocol.messages import Enrolment, RoundView
 from secagg.keys import Identity
+from server.doorkeeper import Rates
 from server.principals import Right
 from server.store.access import Access
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import Served, study_request
+from tests.server.listener import listening
 
 OF = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
 EVERYTHING = (Right.READ, Right.WRITE, Right.OPERATE)
@@ -248,6 +252,54 @@ async def test_whoever_fails_too_often_waits(serve: Serve, sqlite_url: str) -> N
         answer = await served.client.get("/v1/studies", headers=head)
         problem(answer, 429, "too-many-requests")
         assert len(await book(served).trail(100, None)) == 4  # one made a key, three failed
+
+
+async def test_whoever_fails_often_at_the_same_time_waits_as_well(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """All may be let in to try before the first has failed; no more than may fail are noted."""
+    async with serve(sqlite_url, open=False, most_failures=3) as served:
+        head = showing(make(SystemRandom(), API_KEY))
+        asked = [served.client.get("/v1/studies", headers=head) for _ in range(20)]
+        said = Counter(answer.status_code for answer in await asyncio.gather(*asked))
+        assert said == {401: 3, 429: 17}
+        assert len(await book(served).trail(100, None)) == 3
+
+
+def test_whoever_has_a_network_of_addresses_fails_as_one() -> None:
+    def rates() -> Rates:
+        return Rates(RateLimitItemPerMinute(1), RateLimitItemPerMinute(1))
+
+    one = rates()
+    one.failed("2001:db8:0:1::1")
+    assert not one.may_try("2001:db8:0:1:ffff::2")
+    assert one.may_try("2001:db8:0:2::1")
+    other = rates()
+    other.failed("::ffff:192.0.2.1")
+    assert not other.may_try("192.0.2.1")  # the same, as a socket of both families has it
+    assert other.may_try("::ffff:192.0.2.2")
+    other.failed("unknown")
+    assert not other.may_try("unknown")
+
+
+async def test_an_event_stream_ends_once_its_key_is_revoked(serve: Serve, sqlite_url: str) -> None:
+    """What happens afterwards is told to nobody who follows with it; others go on."""
+    async with serve(sqlite_url, open=False, access_seconds=1e-6) as served:
+        one, other = await keyed(served), await keyed(served)
+        study = await study_of(served, one)
+        async with listening(served, study, 0, one) as ends:
+            known = len(await ends.until(3))  # created, started, opened
+            secret = one["Authorization"].removeprefix("Bearer ")
+            revoked = await book(served).principal(digest(secret))
+            assert revoked is not None
+            await book(served).revoke(revoked.name)
+            await served.client.post(f"/v1/studies/{study}/stop", headers=other)
+            assert len(await ends.until_over()) == known
+        async with listening(served, study, 0, other) as goes_on:
+            assert len(await goes_on.until_over()) > known
+        async with listening(served, study, 1, one) as refused:
+            await refused.until_over()
+            assert refused.status == 401
 
 
 async def test_whoever_asks_too_much_waits(serve: Serve, sqlite_url: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from uvicorn.server import ServerState
 
 from protocol.messages import PROBLEM, Problem, ProblemType
@@ -129,6 +129,24 @@ async def test_what_is_no_http_is_malformed(app: FastAPI, garbage: bytes) -> Non
         writer.write(garbage)
         status, problem = await answer(reader)
         assert (status, problem.type) == (400, PROBLEM + ProblemType.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "head", [b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", b"Transfer-Encoding: gzip\r\n\r\nx"]
+)
+async def test_a_body_that_is_no_http_is_malformed(head: bytes) -> None:
+    """It is said at once, before whoever waits for the body hears that there is none."""
+    app = FastAPI()
+
+    @app.post("/")
+    async def wait(request: Request) -> dict[str, int]:
+        return {"bytes": len(await request.body())}
+
+    async with listening(app) as (reader, writer):
+        writer.write(GET.replace(b"GET", b"POST") + head)
+        status, problem = await answer(reader)
+        assert (status, problem.type) == (400, PROBLEM + ProblemType.MALFORMED)
+        assert not await reader.read()
 
 
 async def test_requests_behind_one_another_are_answered_in_their_order(app: FastAPI) -> None:

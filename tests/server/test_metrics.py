@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -164,3 +165,13 @@ def _labels(labels: dict[str, str]) -> tuple[str, ...]:
 def vars_of(metrics: Metrics) -> list:
     values = [getattr(metrics, name) for name in metrics.__slots__]
     return [value for value in values if hasattr(value, "_labelnames")]
+
+
+@pytest.mark.parametrize("version", ["\xff", "x", "1..0"])
+async def test_a_version_that_is_none_is_answered_in_the_usual_form(
+    served: Served, version: str
+) -> None:
+    accept = f"application/openmetrics-text; version={version}"
+    answer = await served.client.get("/metrics", headers={"Accept": accept.encode("latin-1")})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")

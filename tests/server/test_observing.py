@@ -131,3 +131,13 @@ async def test_what_libraries_say_is_structured_and_only_from_warnings_on(lines:
     assert (line["event"], line["level"], line["logger"]) == (
         "a library warns", "warning", "uvicorn.error",
     )  # fmt: skip
+
+
+async def test_a_request_is_not_taken_for_what_was_refused_before_it(served: Served) -> None:
+    """What is no HTTP is refused outside of any request, and leaves its problem behind."""
+    with structlog.contextvars.bound_contextvars(problem="malformed"):
+        assert (await served.client.get("/healthz")).status_code == 200
+    refusals = served.app.state.service.metrics.refusals
+    assert not [
+        sample for family in refusals.collect() for sample in family.samples if sample.value
+    ]

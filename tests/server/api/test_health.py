@@ -1,5 +1,6 @@
 """Health, and the two refusals of the framework itself."""
 
+import asyncio
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from protocol.messages import PROBLEM
 from server.database import UNAVAILABLE
 from server.schema import IdempotencyKey
+from server.store.room import Room
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 
@@ -90,3 +92,19 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
         assert (await served.client.get("/readyz")).status_code == 200
         left = select(func.count()).select_from(IdempotencyKey)
         assert await store.database.read(lambda s: s.scalar(left)) == 0
+
+
+async def test_strangers_who_ask_at_once_whether_there_is_room_cost_one_trial(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial is a megabyte: who asks while one goes on hears that there is none yet."""
+    async with serve(sqlite_url) as served:
+        database = served.app.state.service.store.database
+        database.is_full = True
+        tries, fill = Mock(return_value=None), Room._fill
+        monkeypatch.setattr(Room, "_fill", lambda *args: tries() or fill(*args))
+        room = served.app.state.service.store.room
+        said = await asyncio.gather(*(room.is_there() for _ in range(20)))
+        assert said == [True] + [False] * 19
+        tries.assert_called_once()
+        assert await room.is_there()

@@ -74,3 +74,23 @@ async def test_a_prediction_that_fails_is_said_and_stops_nothing(served: Served)
         answer = await send(served, filled("tracked"), "/studies/new/prediction")
         assert "could not be worked out" in answer.text
         assert "words for the log" not in answer.text
+
+
+async def test_a_service_that_stops_ends_the_prediction_and_says_so(served: Served) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def predict(_plan: AnyPlan) -> Sequence[Line]:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody ends it otherwise")
+
+    served.app.state.predictor = Predictor(predict)
+    asked = asyncio.create_task(send(served, filled("tracked"), "/studies/new/prediction"))
+    await began.wait()
+    served.app.state.service.watch.release()
+    answer = await asked
+    assert ended.is_set()
+    assert (answer.status_code, "the service is stopping" in answer.text) == (200, True)

@@ -201,3 +201,14 @@ async def test_an_open_service_asks_nobody(served: Served) -> None:
     assert (await served.client.get("/login")).headers["location"] == "/"
     page = await served.client.get("/")
     assert (page.status_code, "open service" in page.text) == (200, True)
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://", "://test", "null", "http://test/", ""])
+async def test_an_origin_that_is_none_is_refused(
+    serve: Serve, sqlite_url: str, origin: str
+) -> None:
+    """Strangers may send any: one that is no address is no fault of the service."""
+    async with serve(sqlite_url, open=False) as served:
+        headers = {"Origin": origin}
+        answer = await served.client.post("/login", data={"key": "x"}, headers=headers)
+        assert (answer.status_code, "Forbidden" in answer.text) == (403, True)
