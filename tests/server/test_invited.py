@@ -79,3 +79,23 @@ async def test_an_epsilon_that_nothing_meets_is_refused_before_it_is_computed_wi
     asked = question | {"mode": mode, "epsilon": epsilon}
     answer = await served.client.post("/v1/studies", json=study_request(question=asked))
     assert "1e-06" in refused(answer, 422, "malformed") + answer.text
+
+
+async def test_what_is_told_of_many_rounds_has_no_bound_for_who_knows_whom_coins_let_join(
+    served: Served,
+) -> None:
+    """Nearly all that join vote: over forty rounds no odds are left that theta hides a device."""
+    coins = {"theta": 12, "probability": 0.146, "invited": 0.15, "delta": 1e-6}
+    study = await served.create(question=WORDS | coins, terms=THREE, rounds=40)
+    answer = await served.client.get(f"/v1/studies/{study}/privacy")
+    assert answer.status_code == 200
+    epsilons = {one["party"]: one["epsilon"] for one in answer.json()["sights"]}
+    assert epsilons["devices"] is epsilons["server"] is None
+    assert 1 < epsilons["public"] < 2
+    assert (await served.client.get(f"/studies/{study}")).status_code == 200
+
+
+async def test_coins_that_hide_nobody_over_many_rounds_are_refused(served: Served) -> None:
+    question = WORDS | {"theta": 1, "probability": 0.9}
+    asked = study_request(question=question, rounds=40)
+    assert "costs epsilon inf" in str((await served.client.post("/v1/studies", json=asked)).json())
