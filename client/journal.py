@@ -149,6 +149,17 @@ class Journal(ABC):
             self._append(Given(study, number, -1, What.INVITATION, plan, joins=joins))
             return joins
 
+    def has_coin(self, study: str, number: int) -> bool:
+        """Return whether a coin fell for a plan of round `number` of `study`, whichever way.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._exclusive() as known:
+            return (study, number) in {
+                (one.study, one.round) for one in known if one.joins is not None
+            }
+
     def studies(self) -> frozenset[str]:
         """Return the studies that the device gave to.
 

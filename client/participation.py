@@ -161,11 +161,11 @@ class Participation:
 
     def _is_invited(self, study: str) -> bool:
         """Return whether my coin lets me join: it is in the journal before anything is sent."""
-        plan = self._plan
-        if plan.invited == 1:
-            return True
+        plan, journal = self._plan, self._device.journal
+        if plan.invited == 1:  # no coin: but whose coin fell for another plan is not asked again
+            return not journal.has_coin(study, self._number)
         flip = partial(plan.joins, self._chance)
-        return self._device.journal.invited(study, self._number, plan.digest().hex(), flip)
+        return journal.invited(study, self._number, plan.digest().hex(), flip)
 
     @property
     def _is_active(self) -> bool:

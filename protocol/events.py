@@ -10,7 +10,7 @@
 
 An event says nothing that a round does not show: how many were heard, and never what they said.
 What a study suppresses (rare counts, sums, how many cells there are) is in none; and where nobody
-may learn how many devices joined a round, neither `heard`, `expected` nor `participants`.
+may learn how many devices joined a round, neither `heard`, `expected`, `participants` nor `cause`.
 """
 
 from datetime import datetime

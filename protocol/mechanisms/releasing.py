@@ -38,11 +38,12 @@ from protocol.tally import Tally
 from secagg.ring import Lane, Vector
 
 DEVICES = "devices"  # an array of a tally: among how many each level or round was counted
+LEAST_EPSILON = 1e-6  # of a study: below, noise is more than a sum can hold
 _SCALE = 10**6  # of what devices the best p is found: it does not depend on how many there are
 _COIN = 0.25  # of both coins and noise, unless the question names another
 _MOST = 2**12  # rounds, or items of a device, that a ledger counts
 _MOST_VOTES = 2**14  # of a device in all of them: some 20 seconds of accounting
-_DEVIATIONS = 10
+_DEVIATIONS, _FEW = 10, 16
 _GHOSTS = 0.3  # cells that noise alone shows in a whole study, on average
 
 
@@ -56,7 +57,7 @@ class ReleaseQuestion(SumQuestion):
     Each joins a round with odds of `invited`, by its own coin.
     """
 
-    epsilon: float = Field(gt=0, le=40)
+    epsilon: float = Field(ge=LEAST_EPSILON, le=40)
     delta: Annotated[float, Field(ge=1e-11, lt=1)]
     mode: Mode = "sample-threshold"
     relation: Relation = "add-remove"
@@ -290,13 +291,14 @@ def check_invited(invited: float, release: Release) -> None:
 
 
 def seats_for(devices: int, invited: float) -> int:
-    """Return how many seats hold all of `devices` that join, but for odds of about 1e-20.
+    """Return how many seats hold all of `devices` that join, but for odds below 1e-20.
 
-    They are Bin(n, v): n v on average, with a deviation below sqrt(n v). Who finds no seat is lost,
-    and who found one then tells of the others' coins; so there must be seats for all.
+    They are Bin(n, v): n v on average, with a deviation below sqrt(n v); where that is little, its
+    tail is longer than a normal one's. Who finds no seat is lost, and who found one then tells of
+    the others' coins; so there must be seats for all.
     """
     mean = devices * invited
-    return min(devices, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
+    return min(devices, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)) + _FEW)
 
 
 def least_honest(terms: Terms) -> float:

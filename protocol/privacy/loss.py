@@ -38,6 +38,7 @@ LEAST_DELTA = 1e-11  # below, the rounding of Fourier transforms shows
 NEGLIGIBLE = 1e-16  # odds, no more than the rounding of what is composed
 _MOST_LOSS = 40.0
 _TAIL = 1e-15  # what a composition may count as a total loss, to stay short
+_REST = 1e-12  # odds of no total loss: with less than that, nothing is left to compose
 
 
 def top(curve: Curve, lowest: float, highest: float) -> float:
@@ -78,8 +79,11 @@ def between_neighbours(
         PrivacyLossDistribution,
     )
 
+    loss = PrivacyLossDistribution(remove, add)
     if relation == "add-remove":
-        return PrivacyLossDistribution(remove, add)
+        return loss
+    if _is_total([(loss, 2)]):
+        return bounded_loss(0.0, 1.0)
     return PrivacyLossDistribution(pld_pmf.compose_pmfs(remove, add, _TAIL))
 
 
@@ -128,14 +132,24 @@ def composed(
     """
     from dp_accounting.pld.privacy_loss_distribution import identity  # noqa: PLC0415
 
-    total = identity(INTERVAL)
-    for loss, times in losses:
+    total, every = identity(INTERVAL), list(losses)
+    for _, times in every:
         if times < 1:
             raise ValueError(f"a release happens once or more, not {times} times")
+    if _is_total(every):
+        return bounded_loss(0.0, 1.0)
+    for loss, times in every:
         with np.errstate(over="ignore"):  # of its bounds on the tails, the infinite are unused
             repeated = loss if times == 1 else loss.self_compose(times, _TAIL)
         total = total.compose(repeated, _TAIL)
     return total
+
+
+def _is_total(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> bool:
+    """Return whether a total loss is all but sure: to be told so is to the safe side."""
+    rest = (times * np.log1p(-delta_of(loss, math.inf)) for loss, times in losses)
+    with np.errstate(divide="ignore"):
+        return math.fsum(rest) < math.log(_REST)
 
 
 def epsilon_of(loss: "PrivacyLossDistribution", delta: float) -> float:

@@ -90,7 +90,7 @@ def _hidden(study: StudyView, loss: Loss) -> Iterator[str]:
     if isinstance(study.question.domain, Hashed):
         yield "Strings that are not about to be heavy: it saw their keys, which one can only guess."
     if isinstance(loss, Noise):
-        yield "Whether any one device took part in the counts, up to the epsilon below."
+        yield "Which items any one device holds, or that it holds any, up to the epsilon below."
 
 
 def _assumed(terms: Terms, entry: Entry) -> Iterator[str]:

@@ -105,11 +105,11 @@ class Messages:
         row = session.scalar(query)
         if row is None:
             raise not_found("cohort")
-        if row.phase is Phase.FAILED:
-            raise cohort_failed(row.failure)
         if parse_plan(session.get_one(Round, (study, number)).plan).question.withholds:
             detail = "this study publishes no sums: they hold counts that are to be suppressed"
             raise Refusal(ProblemType.WRONG_STATE, detail)
+        if row.phase is Phase.FAILED:
+            raise cohort_failed(row.failure)
         if row.sum is None:
             detail = f"the cohort is {row.phase}: there is no sum yet"
             raise Refusal(ProblemType.WRONG_PHASE, detail, phase=row.phase)

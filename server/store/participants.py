@@ -53,6 +53,7 @@ _SEATS = (
 _ROUND = select(
     Study.state,
     Study.terms,
+    Study.question["invited"].as_float().label("invited"),
     exists()
     .where(Round.study == Study.id, Round.number == bindparam("in_round"))
     .label("is_there"),
@@ -68,6 +69,8 @@ _ROOM = (
     .order_by(Cohort.number)
     .limit(1)
 )
+# Where devices join by coins, a cohort that is full, or empty, would tell how many of them did.
+_LEAST_FULL = _ROOM.order_by(None).order_by(Cohort.enrolled, Cohort.number)
 _BORROWED = select(
     or_(  # each has an index of its own, and neither one for both
         *(
@@ -191,7 +194,10 @@ class Participants:
         return _seat(row, cohort), True
 
     def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort | None:
-        """Return the first enrolling cohort that is not full, locked; None if all are."""
+        """Return an enrolling cohort that is not full, locked; None if all are.
+
+        It is the first; where devices join by coins, the one that has the fewest.
+        """
         row = session.execute(_ROUND, {"of_study": study, "in_round": number}).one_or_none()
         if row is None:
             raise not_found("study")
@@ -200,7 +206,8 @@ class Participants:
         if not row.is_there:
             raise not_found("round")
         which = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
-        query = _ROOM.where(Cohort.deadline > self.database.instant())
+        room = _ROOM if row.invited is None else _LEAST_FULL
+        query = room.where(Cohort.deadline > self.database.instant())
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.
         for _ in range(int(row.terms["cohorts"])):

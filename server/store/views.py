@@ -67,7 +67,7 @@ def _without_sizes(view: CohortView) -> CohortView:
 
 def event_without_sizes(event: Event) -> Event:
     """Return `event` without what tells how many devices joined."""
-    untold = {"heard": None, "expected": None, "participants": None}
+    untold = {"heard": None, "expected": None, "participants": None, "cause": None}
     return event.model_copy(update=untold | {"reason": event.reason and UNTOLD})
 
 

@@ -195,6 +195,21 @@ async def test_a_device_joins_by_a_coin_that_it_flips_once(tmp_path: Path, fell:
     assert len(path.read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("joins", [False, True])
+async def test_whose_coin_fell_for_a_round_is_not_asked_again_by_a_plan_without_coins(
+    joins: bool,
+) -> None:
+    """Tails, it would else join and vote with odds of p: with odds of 2 p - p v in all."""
+    journal = MemoryJournal()
+    journal.invited(STUDY, 1, "5a" * 32, lambda: joins)
+    policy = replace(POLICY, max_epsilon=100)
+    everybody = Service(view_of(question=INVITING.model_copy(update={"invited": 1.0})))
+    assert await play(everybody, device(journal=journal), policy) == []
+    assert not everybody.heard
+    later = Service(view_of(2, question=INVITING.model_copy(update={"invited": 1.0})))
+    assert await play(later, device(journal=journal), policy) == list(steps("active"))
+
+
 async def test_a_device_that_its_coin_invites_takes_all_steps() -> None:
     service = Service(view_of(question=INVITING))
     journal = MemoryJournal()

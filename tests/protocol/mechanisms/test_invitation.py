@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 from protocol.chance import Chance, seeded
 from protocol.domain import Alphabet
@@ -132,6 +132,13 @@ def test_there_are_seats_for_all_that_join(devices: int, invited: float) -> None
     joined = np.random.default_rng(1).binomial(devices, invited, 10**6)
     assert joined.max() <= seats <= devices
     assert seats_for(devices, 1.0) == devices
+
+
+@pytest.mark.parametrize("devices", [20, 100, 1000, 10**6, 10**8])
+def test_seats_are_too_few_with_odds_below_what_is_told(devices: int) -> None:
+    odds = np.geomspace(1e-7, 0.999, 60)
+    seats = np.array([seats_for(devices, float(v)) for v in odds])
+    assert binom.sf(seats, devices, odds).max() < 1e-20
 
 
 # What it costs.

@@ -476,7 +476,7 @@ def test_colluders_are_added_to_theta() -> None:
     ("own", "why"),
     [
         ({"epsilon": float("nan")}, "epsilon\n.* finite"),
-        ({"epsilon": 0}, "greater than 0"),
+        ({"epsilon": 0}, "greater than or equal to 0.000001"),
         ({"epsilon": 41}, "less than or equal to 40"),
         ({"delta": float("nan")}, "delta\n.* finite"),
         ({"delta": 1}, "less than 1"),

@@ -6,6 +6,7 @@ an honest claim fails with odds of 1e-4 under another seed.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,14 @@ from scipy.special import betaincinv
 from scipy.stats import binom
 
 from protocol.chance import seeded
-from protocol.privacy.loss import Floats, composed, delta_of
+from protocol.privacy.entries import (
+    LocalReports,
+    Mechanism,
+    Noise,
+    SampleThreshold,
+    loss_to,
+)
+from protocol.privacy.loss import INTERVAL, Floats, composed, delta_of
 from protocol.privacy.noise import NoiseShares
 from protocol.privacy.sample_threshold import privacy_loss
 from protocol.privacy.skellam import privacy_loss as noise_loss
@@ -202,3 +210,40 @@ def test_an_audit_finds_out_when_it_is_told_how_many_joined(told: bool) -> None:
         runs.append(losses[drawn].sum(axis=0) > 0.4)
     assert (shown(runs[0], runs[1], 0.4) > 10 * claimed(0.4)) is told
     assert told or shown(runs[0], runs[1], 0.4) <= claimed(0.4)
+
+
+# What may be asked next.
+
+
+def picked(
+    first: Mechanism, choices: Sequence[Mechanism], epsilon: float
+) -> tuple[list[float], float]:
+    """Return the deltas of `first` with each of `choices`, and with what tells most by `first`.
+
+    By the definition: the mean over the losses of `first` of what is left of epsilon then.
+    """
+    losses = [loss_to(one, "public", "add-remove") for one in (first, *choices)]
+    assert None not in losses
+    alone, best = [], 0.0
+    for side in ("_pmf_remove", "_pmf_add"):
+        seen, *others = (getattr(one, side).to_dense_pmf() for one in losses)
+        odds, least = seen._probs[::-1], seen._infinity_mass
+        left = epsilon - (seen._lower_loss + np.arange(seen.size))[::-1] * INTERVAL
+        told = np.array([other.get_delta_for_epsilon(left.tolist()) for other in others])
+        alone.append(least + told @ odds)
+        best = max(best, float(least + told.max(axis=0) @ odds))
+    return np.max(alone, axis=0).tolist(), best
+
+
+def test_who_picks_a_study_by_what_was_found_tells_more_than_each() -> None:
+    """What a ledger cannot see: each choice keeps the budget, and to have the choice does not."""
+    levels = SampleThreshold(probability=P, threshold=THETA, releases=5)
+    choices = (
+        levels,
+        Noise(variance=188.91, releases=5),
+        LocalReports(epsilon=0.2311),
+        SampleThreshold(probability=0.2183, threshold=20, releases=5),
+    )
+    alone, best = picked(levels, choices, 0.99574)
+    assert alone == pytest.approx([1e-6] * 4, rel=0.01)
+    assert best == pytest.approx(1.85e-6, rel=0.01)

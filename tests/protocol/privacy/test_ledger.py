@@ -1,5 +1,6 @@
 """A ledger adds up all that was said, names who saw what, and keeps its budget."""
 
+import math
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from protocol.privacy.entries import (
     SampleThreshold,
 )
 from protocol.privacy.ledger import Budget, BudgetError, Ledger, Statement
-from protocol.privacy.loss import composed, epsilon_of
+from protocol.privacy.loss import Relation, bounded_loss, composed, epsilon_of
 from protocol.privacy.sample_threshold import privacy_loss
 
 TRIE = SampleThreshold(probability=0.145593, threshold=12, releases=10)
@@ -212,6 +213,28 @@ def test_mechanisms_out_of_range_are_refused(fields: dict[str, object]) -> None:
 def test_the_ledger_is_the_composition_of_its_losses() -> None:
     loss = composed([(privacy_loss(0.145593, 12), 10)])
     assert ledger(TRIE).epsilon(1e-6) == pytest.approx(epsilon_of(loss, 1e-6))
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    ("probability", "threshold", "releases"),
+    [(0.9, 1, 20), (0.5, 1, 256), (0.1, 1, 4096), (0.3, 2, 4096), (1 - 2.0**-53, 2, 1)],
+)
+def test_what_hides_nobody_has_no_bound(
+    probability: float, threshold: int, releases: int, relation: Relation
+) -> None:
+    """No odds are left that a vote stays below theta: what composes losses has nothing to add."""
+    shown = SampleThreshold(probability=probability, threshold=threshold, releases=releases)
+    told = ledger(shown, TRIE)
+    assert told.epsilon(1e-6, "public", relation) is None
+    assert told.epsilon(0.5, "public", relation) is None
+
+
+def test_odds_of_a_total_loss_add_up_to_what_is_left_of_none() -> None:
+    """Half of all releases hide nothing: 35 leave 3e-11, which a delta of nearly 1 may spend."""
+    kept = composed([(bounded_loss(0.1, 0.5), 35)])
+    assert epsilon_of(kept, 1 - 2.9e-11) == pytest.approx(3.5, abs=0.01)
+    assert epsilon_of(composed([(bounded_loss(0.1, 0.5), 45)]), 1 - 2.9e-11) == math.inf
 
 
 def test_who_keeps_a_ledger_does_not_load_the_accountant_before_it_computes() -> None:

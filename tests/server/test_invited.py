@@ -1,0 +1,101 @@
+"""Rounds that devices join by coins of their own: what the service tells of how many did."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import Served, study_request
+from tests.server.party import refused
+
+WORDS = {
+    "mechanism": "triehh",
+    "threshold": 1,
+    "contribution": 1,
+    "domain": {"kind": "alphabet", "characters": "-abc", "length": 2, "pad": "-"},
+    "words": 400,
+    "epsilon": 30,
+    "delta": 0.5,
+    "theta": 4,
+    "probability": 0.5,
+}
+THREE = study_request()["terms"] | {"cohorts": 3, "minimum": 5}
+
+
+async def joined(served: Served, count: int, **own: Any) -> tuple[str, list[int]]:
+    """Return a study that so many joined, and how many sit in each cohort of three."""
+    study = await served.create(question=WORDS | own, terms=THREE, rounds=2)
+    devices = await served.join(study, count)
+    sitting = Counter(device.seat.cohort for device in devices if device.seat is not None)
+    return study, [sitting[cohort] for cohort in range(3)]
+
+
+async def test_cohorts_fill_alike_where_one_that_is_full_would_tell_how_many_joined(
+    serve: Serve, database_url: str
+) -> None:
+    """Else 6 and 3 and none sit there: one moves on at once, and one fails for want of any."""
+    async with serve(database_url) as served:
+        study, sitting = await joined(served, 9, invited=0.6)
+        assert sitting == [3, 3, 3]
+        assert {one.phase for one in (await served.show_round(study)).cohorts} == {"enrolling"}
+
+
+async def test_cohorts_fill_one_by_one_where_all_join(served: Served) -> None:
+    _, sitting = await joined(served, 9)
+    assert sitting == [6, 3, 0]
+
+
+async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(
+    served: Served,
+) -> None:
+    study, sitting = await joined(served, 18, invited=0.6)
+    assert sitting == [6, 6, 6]
+    assert (await served.client.get(f"/v1/studies/{study}/rounds/open")).status_code == 409
+
+
+@pytest.mark.parametrize("what", ["rounds/1/cohorts/0/sum", "rounds/1", "rounds", "events"])
+async def test_why_a_cohort_failed_is_told_nowhere_where_it_would_tell_how_many_joined(
+    served: Served, what: str
+) -> None:
+    study, _ = await joined(served, 9, invited=0.6)
+    await served.pass_phase(study)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    answer = await served.client.get(f"/v1/studies/{study}/{what}")
+    if what.endswith("sum"):
+        refused(answer, 409, "wrong-state")
+    for word in ("3 of", "too-few", "too few", "needed"):
+        assert word not in answer.text
+
+
+@pytest.mark.parametrize("mode", ["sample-threshold", "noise", "both"])
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e-9])
+async def test_an_epsilon_that_nothing_meets_is_refused_before_it_is_computed_with(
+    served: Served, mode: str, epsilon: float
+) -> None:
+    question = {
+        name: value for name, value in WORDS.items() if name not in ("theta", "probability")
+    }
+    asked = question | {"mode": mode, "epsilon": epsilon}
+    answer = await served.client.post("/v1/studies", json=study_request(question=asked))
+    assert "1e-06" in refused(answer, 422, "malformed") + answer.text
+
+
+async def test_what_is_told_of_many_rounds_has_no_bound_for_who_knows_whom_coins_let_join(
+    served: Served,
+) -> None:
+    """Nearly all that join vote: over forty rounds no odds are left that theta hides a device."""
+    coins = {"theta": 12, "probability": 0.146, "invited": 0.15, "delta": 1e-6}
+    study = await served.create(question=WORDS | coins, terms=THREE, rounds=40)
+    answer = await served.client.get(f"/v1/studies/{study}/privacy")
+    assert answer.status_code == 200
+    epsilons = {one["party"]: one["epsilon"] for one in answer.json()["sights"]}
+    assert epsilons["devices"] is epsilons["server"] is None
+    assert 1 < epsilons["public"] < 2
+    assert (await served.client.get(f"/studies/{study}")).status_code == 200
+
+
+async def test_coins_that_hide_nobody_over_many_rounds_are_refused(served: Served) -> None:
+    question = WORDS | {"theta": 1, "probability": 0.9}
+    asked = study_request(question=question, rounds=40)
+    assert "costs epsilon inf" in str((await served.client.post("/v1/studies", json=asked)).json())
