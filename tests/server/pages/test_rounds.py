@@ -26,7 +26,7 @@ def heard(page: str) -> list[tuple[str, str, str]]:
 async def test_a_running_round_shows_where_each_phase_is_and_how_long_it_has(
     served: Served,
 ) -> None:
-    study = await served.create()
+    study = await served.create(timeouts={"patience": 60})  # or silence would end the phase
     devices = await served.join(study, 6)
     await together(devices[:4], "share")
     served.clock.advance(20)
