@@ -27,6 +27,7 @@ from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
+_COHORTS = 1000  # of a round, the most: beyond a million devices they are larger
 _SHOWN = 20
 _WORDS = 2000
 _THRESHOLD, _DELTA = 50.0, 1e-6
@@ -279,7 +280,7 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
     )
     screen = Console(stderr=True)
     watched = track(study, "rounds", setup.rounds, console=screen, disable=not screen.is_terminal)
-    return measure(list(watched), setup.question)
+    return measure(watched, setup.question)
 
 
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
@@ -357,7 +358,7 @@ def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:
         raise ValueError(f"dropout is a fraction from 0 to below 1, got {dropout}")
     if clients < 3:
         raise ValueError(f"{clients} devices a round are too few: ask for fewer rounds")
-    cohorts = -(-clients // _COHORT)
+    cohorts = min(_COHORTS, -(-clients // _COHORT))
     size = -(-clients // cohorts)
     return Terms(
         cohort_size=size,
