@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blindtally.data import Counts, DataError, Devices, read
 
@@ -138,6 +140,19 @@ def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None
     assert abs(drawn["a"] / 6000 - 0.6) < 0.03  # five standard errors
     [[[device]]] = population.rounds(1, 1, 5, rng)
     assert sum(device.values()) == 5
+
+
+@given(
+    st.lists(st.integers(1, 1000) | st.integers(1, 2**56), min_size=1, max_size=40),
+    st.integers(0, 9),
+)
+def test_what_is_drawn_is_what_has_the_token_of_the_number(counts: list[int], seed: int) -> None:
+    items = tuple(f"{number:02}" for number in range(len(counts)))
+    rounds = Counts(items, np.array(counts)).rounds(1, 500, 1, np.random.default_rng(seed), 99)
+    drawn = [item for block in next(rounds) for (item,) in block]
+    numbers = np.random.default_rng(seed).integers(sum(counts), size=500)
+    ends = np.cumsum(counts)
+    assert drawn == [items[place] for place in np.searchsorted(ends, numbers, side="right")]
 
 
 def test_no_device_is_in_two_rounds() -> None:
