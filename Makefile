@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check lint types imports format bench env compose-test clean
+.PHONY: help setup demo demo-million test soak check lint types imports format bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ imports: $(VENV)/dev
 format: $(VENV)/dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+demo-million: $(VENV)/dev ## simulate 1,000,000 devices over 100 rounds, in memory (ARGS="--json out.json")
+	$(BIN)/python -m benchmarks.scale --devices 1000000 --rounds 100 $(ARGS)
 
 bench: $(VENV)/dev ## measure time and bytes of tables and of a secure sum
 	$(BIN)/python -m benchmarks.sketches

@@ -44,7 +44,7 @@ def f1(seed: int) -> float:
         {item: count for item, count in setup.holdings[device].items() if item in domain}
         for device in order
     ]
-    rounds = [held[start : start + DEVICES] for start in range(0, len(held), DEVICES)]
+    rounds = [[held[start : start + DEVICES]] for start in range(0, len(held), DEVICES)]
     mechanism = MECHANISMS[setup.question.mechanism]
     study = run_study(
         mechanism,
@@ -55,7 +55,7 @@ def f1(seed: int) -> float:
         planned=ROUNDS,
         dropout=DROPOUT,
     )
-    return measure(list(study), setup.question).comparison.score.f1
+    return measure(study, setup.question).comparison.score.f1
 
 
 def main() -> None:

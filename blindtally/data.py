@@ -26,6 +26,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.histograms import BLOCK, Histograms, Items
 from protocol.mechanism import Histogram
 
 _OURS = files("blindtally") / "data_sets"
@@ -59,18 +60,52 @@ class Counts:
         return wanted
 
     def rounds(
-        self, rounds: int, clients: int, contribution: int, rng: np.random.Generator
-    ) -> Iterator[list[Histogram]]:
-        """Yield `clients` fresh devices a round, each with `contribution` drawn items."""
-        ends = np.cumsum(self.counts)
+        self,
+        rounds: int,
+        clients: int,
+        contribution: int,
+        rng: np.random.Generator,
+        block: int = BLOCK,
+    ) -> Iterator[Iterator[Histograms]]:
+        """Yield `clients` fresh devices a round, each with `contribution` drawn items.
+
+        A round's come in blocks of at most `block` draws, which are made as they are asked for.
+        """
+        table = Items(self.items)
+        places = np.array([table.places[item] for item in self.items], np.int64)
+        tokens, size = _Tokens(self.counts), max(1, block // contribution)
+
+        def drawn(count: int) -> Histograms:
+            held = places[tokens.draw(count * contribution, rng)]
+            return Histograms.single(table, held).grouped(contribution)
+
         for _ in range(rounds):
-            tokens = rng.integers(ends[-1], size=clients * contribution)
-            drawn = [self.items[number] for number in np.searchsorted(ends, tokens, side="right")]
-            if contribution == 1:
-                yield [{item: 1} for item in drawn]
-            else:
-                starts = range(0, len(drawn), contribution)
-                yield [Counter(drawn[start : start + contribution]) for start in starts]
+            starts = range(0, clients, size)
+            yield (drawn(min(size, clients - start)) for start in starts)
+
+
+class _Tokens:
+    """Tokens in a row, `counts` of each kind, which are drawn by their numbers.
+
+    Numbers are cut into ranges of one size, 16 and more a kind: within most there is one kind only,
+    which is known beforehand. The others are searched for, which takes 10 times as long.
+    """
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self._ends = np.cumsum(counts)
+        total = int(self._ends[-1])
+        self._shift = max(0, total.bit_length() - (16 * len(counts)).bit_length())
+        starts = np.arange((total >> self._shift) + 2) << self._shift
+        self._first = np.searchsorted(self._ends, starts, side="right")
+
+    def draw(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the kinds of `size` tokens, drawn with replacement."""
+        drawn = rng.integers(self._ends[-1], size=size)
+        ranges = drawn >> self._shift
+        kinds: NDArray[np.int64] = self._first[ranges]
+        several = np.flatnonzero(self._first[ranges + 1] != kinds)
+        kinds[several] = np.searchsorted(self._ends, drawn[several], side="right")
+        return kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +134,23 @@ class Devices:
         return min(wanted, len(self.histograms) // rounds)
 
     def rounds(
-        self, rounds: int, clients: int, contribution: int, rng: np.random.Generator
-    ) -> Iterator[list[Histogram]]:
-        """Yield `clients` devices a round, in random order, none in two rounds.
+        self,
+        rounds: int,
+        clients: int,
+        contribution: int,
+        rng: np.random.Generator,
+        block: int = BLOCK,
+    ) -> Iterator[Iterator[Histograms]]:
+        """Yield `clients` devices a round, in random order, none in two rounds, block by block.
 
         They hold more than `contribution` where they do: whoever asks them clips.
         """
-        del contribution
-        order = rng.permutation(len(self.histograms))
-        for start in range(0, rounds * clients, clients):
-            yield [self.histograms[device] for device in order[start : start + clients]]
+        held, size = Histograms.of(self.histograms), max(1, block // contribution)
+        order = rng.permutation(len(held))
+        for first in range(0, rounds * clients, clients):
+            asked = order[first : first + clients]
+            starts = range(0, clients, size)
+            yield (held.take(asked[start : start + size]) for start in starts)
 
 
 Population: TypeAlias = Counts | Devices

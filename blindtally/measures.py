@@ -19,6 +19,7 @@ from rich.console import Group
 from blindtally.tables import table
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.simulation import Outcome
+from protocol.tally import NOTHING
 
 SHOWN = 20  # heavy hitters of a table
 
@@ -106,20 +107,25 @@ def compare(
     return Comparison(score(names, set(heavy)), found, {item: heavy[item] for item in ranked})
 
 
-def measure(outcomes: Sequence[Outcome[AnyPlan]], question: AnyQuestion) -> Result:
-    """Return how what was found compares with what the counted devices held."""
+def measure(outcomes: Iterable[Outcome[AnyPlan]], question: AnyQuestion) -> Result:
+    """Return how what was found compares with what the counted devices held.
+
+    Of each outcome only sums are kept: there may be many.
+    """
     truth: Counter[str] = Counter()
+    words = decoded = devices = 0
+    thresholds, tally = list[float](), NOTHING
     for outcome in outcomes:
         truth.update(outcome.truth)
-    concluded = SUMMING[question.mechanism].conclude(question, outcomes[-1].tally)
+        words = max(words, _words(outcome.plan))
+        decoded += outcome.answer is not None and outcome.answer.decoded
+        thresholds.append(outcome.plan.t)
+        devices += outcome.devices
+        tally = outcome.tally
+    concluded = SUMMING[question.mechanism].conclude(question, tally)
     heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in concluded)
-    return Result(
-        comparison=compare(heavy, truth, question.threshold),
-        words=max(_words(outcome.plan) for outcome in outcomes),
-        rounds_decoded=sum(o.answer is not None and o.answer.decoded for o in outcomes),
-        thresholds=[outcome.plan.t for outcome in outcomes],
-        devices=sum(len(outcome.counted) for outcome in outcomes),
-    )
+    compared = compare(heavy, truth, question.threshold)
+    return Result(compared, words, decoded, thresholds, devices)
 
 
 def _words(plan: AnyPlan) -> int:

@@ -31,6 +31,7 @@ from protocol.simulation import run_study
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
+_COHORTS = 1000  # of a round, the most: beyond a million devices they are larger
 _WORDS = 2000
 _THRESHOLD, _DELTA = 50.0, 1e-6
 _ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
@@ -302,7 +303,7 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
         dropout=dropout,
         secure=secure,
     )
-    return measure(list(watched(study, "rounds", setup.rounds)), setup.question)
+    return measure(watched(study, "rounds", setup.rounds), setup.question)
 
 
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
@@ -380,7 +381,7 @@ def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:
         raise ValueError(f"dropout is a fraction from 0 to below 1, got {dropout}")
     if clients < 3:
         raise ValueError(f"{clients} devices a round are too few: ask for fewer rounds")
-    cohorts = -(-clients // _COHORT)
+    cohorts = min(_COHORTS, -(-clients // _COHORT))
     size = -(-clients // cohorts)
     return Terms(
         cohort_size=size,

@@ -1,7 +1,6 @@
 """A study of reports without a dictionary, in memory: what was found of what is really heavy."""
 
 import math
-from collections import Counter
 from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
@@ -16,11 +15,12 @@ from blindtally.simulate_reports import Wanted, dictionary, terms_for
 from protocol.chance import seeded
 from protocol.domain import Domain, Utf8, cheapest_domain
 from protocol.hashed import Hashed
+from protocol.histograms import Histograms, Total
 from protocol.mechanism import VARIANCE
 from protocol.mechanisms import REPORTING, parse_question
 from protocol.mechanisms.linear import LinearPlan
 from protocol.mechanisms.prefix_extension import PrefixPlan
-from protocol.sampling import clip
+from protocol.sampling import clip_all
 from protocol.tally import NOTHING, Tally
 
 _LISTED = 1000
@@ -65,9 +65,9 @@ def run(wanted: Wanted) -> Heavy:
     question = parse_question(wanted.settings | asked | {"epsilon": wanted.epsilon})
     clients = population.clients(1, wanted.clients)
     rng = np.random.default_rng(wanted.seed)
-    held = [clip(one, 1, rng) for one in next(population.rounds(1, clients, 1, rng))]
-    short = [{item: 1 for item in one if item in domain} for one in held]
-    truth = Counter(item for one in held for item in one)
+    held = clip_all(Histograms.joined(next(population.rounds(1, clients, 1, rng))), 1, rng)
+    short, truth = held.within(domain.__contains__), Total()
+    truth.add(held)
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
     plan: LinearPlan | PrefixPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
@@ -86,13 +86,13 @@ def run(wanted: Wanted) -> Heavy:
     return Heavy(
         plan,
         clients,
-        compare(found, truth, question.threshold),
+        compare(found, truth.counts(), question.threshold),
         mechanism.nbytes(plan),
         mechanism.epsilon(plan),
         mechanism.delta(plan),
         question.threshold,
         least,
-        sum(bool(one) for one in held) - sum(bool(one) for one in short),
+        len(held.which) - len(short.which),
     )
 
 

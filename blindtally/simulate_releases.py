@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally import tables
-from blindtally.data import Counts, Population, read
+from blindtally.data import Population, read
 from blindtally.measures import Comparison, compare, heavy_hitters
 from blindtally.progress import steps
 from protocol.chance import Chance, happens, seeded
 from protocol.domain import Alphabet, Utf8
+from protocol.histograms import Histograms
 from protocol.mechanism import Estimate, Terms
 from protocol.mechanisms.releasing import noisy, seats_for
 from protocol.mechanisms.trie_votes import vector_of
@@ -29,7 +30,7 @@ from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import PARTIES, Entry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Mode
-from protocol.sampling import clip
+from protocol.sampling import clip_all
 from protocol.tally import NOTHING
 from secagg.ring import Vector
 
@@ -198,22 +199,12 @@ def hold(
         raise ValueError(f"{clients} devices are too few")
     numbers: dict[str, int] = {}
     place = {item: numbers.setdefault(name, len(numbers)) for item, name in kept.items()}
-    if isinstance(population, Counts) and question.contribution == 1:
-        within = population.where(kept.__contains__)
-        ends = np.cumsum(within.counts)
-        drawn = np.searchsorted(ends, rng.integers(ends[-1], size=clients), side="right")
-        device = np.arange(clients)
-        item = np.array([place[name] for name in within.items], np.int64)[drawn]
-    else:
-        (held,) = population.where(kept.__contains__).rounds(1, clients, question.contribution, rng)
-        pairs = [
-            (number, place[name])
-            for number, histogram in enumerate(held)
-            for name in clip(histogram, question.contribution, rng)
-        ]
-        device, item = np.array(pairs, np.int64).reshape(-1, 2).T
+    within = population.where(kept.__contains__)
+    drawn = Histograms.joined(next(within.rounds(1, clients, question.contribution, rng)))
+    held = clip_all(drawn, question.contribution, rng)
+    item = np.array([place[name] for name in held.items], np.int64)[held.which]
     cut = sum(item != name for item, name in kept.items())
-    return Holders(tuple(numbers), device, item, clients, cut, len(admitted) - len(kept))
+    return Holders(tuple(numbers), held.devices, item, clients, cut, len(admitted) - len(kept))
 
 
 def _round(

@@ -1,7 +1,6 @@
 """A study of locally private reports over a data file, in memory, measured against the truth."""
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,10 +15,11 @@ from blindtally.measures import Found, heavy_hitters
 from blindtally.progress import waiting
 from protocol.chance import seeded
 from protocol.domain import Alphabet, Domain, Listed, strings_of
+from protocol.histograms import Histograms, Total
 from protocol.mechanism import Estimate, Terms
 from protocol.mechanisms import REPORTING
 from protocol.mechanisms.local import LocalPlan, LocalQuestion
-from protocol.sampling import clip
+from protocol.sampling import clip_all
 from protocol.tally import NOTHING
 
 _LISTED = 1000
@@ -111,9 +111,10 @@ def run(wanted: Wanted) -> Reported:
     )
     clients = population.clients(1, wanted.clients)
     rng = np.random.default_rng(wanted.seed)
-    held = [clip(one, 1, rng) for one in next(population.rounds(1, clients, 1, rng))]
-    inside = [{item: 1 for item in one if item in domain} for one in held]
-    truth = Counter(item for one in inside for item in one)
+    held = clip_all(Histograms.joined(next(population.rounds(1, clients, 1, rng))), 1, rng)
+    inside, truth = held.within(domain.__contains__), Total()
+    truth.add(inside)
+    counts = truth.counts()
     mechanism = REPORTING[wanted.mechanism]
     chance = Random(wanted.seed)
     plan = mechanism.first_plan(question, terms_for(clients), "simulation", 1, chance)
@@ -128,10 +129,10 @@ def run(wanted: Wanted) -> Reported:
         clients,
         answer.tally.arrays["scores"],
         answer.tally.arrays["variances"],
-        np.array([truth[item] if item is not None else 0 for item in _names(domain)], np.float64),
+        np.array([0 if item is None else counts.get(item, 0) for item in _names(domain)], float),
         tuple(mechanism.conclude(question, answer.tally)),
         question.threshold,
-        sum(bool(one) for one in held) - sum(bool(one) for one in inside),
+        len(held.which) - len(inside.which),
     )
 
 

@@ -26,6 +26,7 @@ from random import Random
 from typing import Annotated, Generic, Self, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     Field,
     StringConstraints,
@@ -219,7 +220,11 @@ class Plan(Public):
 
     def joins(self, chance: Chance) -> bool:
         """Return whether a device joins the round; to be asked once, as it flips the coin."""
-        return bool(happens(chance, math.floor(self.invited * 2**64), 1)[0])
+        return bool(self.joining(chance, 1)[0])
+
+    def joining(self, chance: Chance, count: int) -> NDArray[np.bool_]:
+        """Return which of so many devices join, by a coin of each."""
+        return happens(chance, math.floor(self.invited * 2**64), count)
 
     @property
     def registry(self) -> Registry | None:

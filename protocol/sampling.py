@@ -20,23 +20,61 @@ Source: Algorithm 1 of [Gascon23], after [Duffield05]; integers are ours.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.histograms import Histograms
+
 
 def clip(histogram: Mapping[str, int], most: int, rng: np.random.Generator) -> dict[str, int]:
     """Return `most` tokens of `histogram`, drawn without replacement, or all if fewer."""
-    if sum(histogram.values()) <= most:
-        return dict(histogram)
-    items = sorted(histogram)  # so that the draw does not hang on the order of insertion
-    ends = np.cumsum([histogram[item] for item in items])
-    tokens = rng.choice(ends[-1], most, replace=False)  # by number: any total below 2^63 will do
-    kept = Counter(np.searchsorted(ends, tokens, side="right").tolist())
-    return {items[number]: kept[number] for number in sorted(kept)}
+    return clip_all(Histograms.of([histogram]), most, rng)[0]
+
+
+def clip_all(held: Histograms, most: int, rng: np.random.Generator) -> Histograms:
+    """Return each device's histogram as `clip` makes it, one by one of the same generator.
+
+    What is clipped must add up to less than 2^63.
+    """
+    totals = held.totals
+    over = np.flatnonzero(totals > most)
+    if not len(over):
+        return held
+    clipped = held.take(over)
+    tokens = _drawn(totals[over], most, rng)
+    # By number: the tokens of a holding follow those of the one before, over all devices.
+    tokens += (np.cumsum(totals[over]) - totals[over])[:, np.newaxis]
+    places = np.searchsorted(np.cumsum(clipped.counts), tokens.reshape(-1), side="right")
+    counts = held.counts.copy()
+    counts[(totals > most)[held.devices]] = np.bincount(places, minlength=len(clipped.counts))
+    return held.counted(counts)
+
+
+def _drawn(totals: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return, row by row, `most` < n different numbers below each n of `totals`.
+
+    Floyd's algorithm [BentleyFloyd87]: step j draws from 0 to n - most + j, and takes the last of
+    these if what it drew was taken before. That is, by an earlier step that drew the same, or as
+    the last of an earlier step.
+    """
+    steps = np.arange(most)
+    last = (totals - most)[:, np.newaxis] + steps
+    drawn = rng.integers(0, last + 1)
+    order = np.argsort(drawn, axis=1, kind="stable")
+    row = np.take_along_axis(drawn, order, axis=1)
+    again = np.zeros(drawn.shape, np.bool_)
+    np.put_along_axis(again, order[:, 1:], row[:, 1:] == row[:, :-1], axis=1)
+    earlier = drawn - last[:, :1]
+    is_last = (earlier >= 0) & (earlier < steps)
+    earlier = np.where(is_last, earlier, 0)
+    while True:  # each time round settles one step more of the longest chain at least
+        more = again | (is_last & np.take_along_axis(again, earlier, axis=1))
+        if (more == again).all():
+            return np.where(again, last, drawn)
+        again = more
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,20 @@ process: the same sum, as long as few enough devices vanish. Every other file of
 makes a line of this page fast, durable or reachable over HTTP.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.chance import Chance, seeded
+from protocol.histograms import Histograms, Total
 from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms, hide
 from protocol.round import Phase, phases
-from protocol.sampling import clip
+from protocol.sampling import clip_all
 from protocol.tally import NOTHING, Tally
 from secagg.aggregator import (
     check_confirmation,
@@ -37,16 +38,19 @@ from secagg.parameters import Mode
 from secagg.participant import join
 from secagg.ring import Ring, Vector
 
+PHASES = phases("active")
+STAYS = len(PHASES)  # of a device that vanishes in no phase
 BEFORE_A_VECTOR = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later losses are in the sum
 Vanishing = Mapping[int, Phase]  # devices by number, each with the phase it is not heard in
+Losses = Callable[[int], NDArray[np.int8]]  # of the next so many devices: phases' places in PHASES
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[P]):
-    """One round: its plan, whose vectors are in its sum, what the sum said, the tally so far."""
+    """One round: its plan, how many are in its sum, what the sum said, the tally so far."""
 
     plan: P
-    counted: tuple[int, ...]
+    devices: int
     answer: Answer | None
     tally: Tally
     truth: Mapping[str, int]  # what is estimated, which no program ever knows
@@ -56,33 +60,29 @@ def run_study(
     mechanism: Summing[Q, P],
     question: Q,
     terms: Terms,
-    rounds: Iterable[Sequence[Histogram]],
+    rounds: Iterable[Iterable[Sequence[Histogram]]],
     rng: Random,
     *,
     planned: int,
     dropout: float = 0.0,
     secure: bool = False,
 ) -> Iterator[Outcome[P]]:
-    """Yield the outcome of each of `rounds`, the histograms of its devices; `planned` are so many.
+    """Yield the outcome of each of `rounds`, the blocks of its devices; `planned` are so many.
 
-    Each device vanishes with probability `dropout`, in any phase alike.
+    Each device vanishes with probability `dropout`, in any phase alike. Nothing hangs on the size
+    of blocks but memory.
 
     Raises:
         ValueError: if the mechanism has no plan for this question under these terms.
     """
     plan, tally = mechanism.first_plan(question, terms, "simulation", planned, rng), NOTHING
-    speaking = phases(terms.mode)
     # Devices that are asked again give the same again: they clip what they hold once.
     always = rng.getrandbits(128) if question.repeats else None
-    for histograms in rounds:
+    for blocks in rounds:
         chance = np.random.default_rng(rng.getrandbits(128) if always is None else always)
-        clipped = [clip(histogram, question.contribution, chance) for histogram in histograms]
-        vanishing = {
-            device: rng.choice(speaking) for device in range(len(clipped)) if rng.random() < dropout
-        }
-        outcome = run_round(
-            mechanism, plan, clipped, rng, tally, vanishing=vanishing, secure=secure
-        )
+        clipped = (clip_all(Histograms.of(b), question.contribution, chance) for b in blocks)
+        losses = at_random(dropout, terms.mode, np.random.default_rng(rng.getrandbits(128)))
+        outcome = run_round(mechanism, plan, clipped, rng, tally, losses=losses, secure=secure)
         yield outcome
         tally = outcome.tally
         if mechanism.is_over(plan, outcome.answer, tally):
@@ -90,55 +90,118 @@ def run_study(
         plan = mechanism.next_plan(plan, outcome.answer, tally, rng)
 
 
+def nobody(count: int) -> NDArray[np.int8]:
+    """Return that so many devices stay."""
+    return np.full(count, STAYS, np.int8)
+
+
+def at_random(dropout: float, mode: Mode, rng: np.random.Generator) -> Losses:
+    """Return losses of this rate, in all phases of `mode` alike."""
+    speaking = np.array([PHASES.index(phase) for phase in phases(mode)] + [STAYS], np.int8)
+
+    def losses(count: int) -> NDArray[np.int8]:
+        share = rng.random(count) * ((len(speaking) - 1) / dropout)
+        return speaking[np.minimum(share, len(speaking) - 1).astype(np.intp)]
+
+    return losses if dropout else nobody
+
+
 def run_round(
     mechanism: Summing[Q, P],
     plan: P,
-    histograms: Sequence[Histogram],
+    blocks: Iterable[Sequence[Histogram]],
     rng: Random,
     tally: Tally = NOTHING,
     *,
-    vanishing: Vanishing | None = None,
+    losses: Losses = nobody,
     secure: bool = False,
 ) -> Outcome[P]:
-    """Return the outcome of one round, after `tally`, over devices that hold `histograms`."""
-    vanishing = vanishing or {}
+    """Return the outcome of one round, after `tally`, over devices that come in `blocks`."""
     chance = seeded(np.random.default_rng(rng.getrandbits(128)))
-    here = [d for d in range(len(histograms)) if vanishing.get(d) not in BEFORE_A_VECTOR]
-    if plan.invited < 1:
-        away = [device for device in range(len(histograms)) if not plan.joins(chance)]
-        vanishing = dict(vanishing) | dict.fromkeys(away, Phase.ENROLLING)
-    secrets = Random(rng.getrandbits(128))
+    secrets, truth = Random(rng.getrandbits(128)), Total()
+    attendance = _attending(plan, losses, rng)
     if secure:
+        histograms = [histogram for block in blocks for histogram in block]
+        lost, is_here = attendance(len(histograms))
+        vanishing = {d: PHASES[p] for d, p in enumerate(lost) if p != STAYS}
         vectors = _Vectors(mechanism, plan, histograms, chance)
         total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)
+        devices, known = len(counted), counted if plan.invited == 1 else np.flatnonzero(is_here)
+        truth.add(Histograms.of(histograms[device] for device in known))
     else:
-        counted = [d for d in range(len(histograms)) if vanishing.get(d) not in BEFORE_A_VECTOR]
-        total = mechanism.encode_sum(plan, [histograms[device] for device in counted], chance)
-        enrolled = [d for d in range(len(histograms)) if vanishing.get(d) is not Phase.ENROLLING]
-        _add_noise(mechanism, plan, total, enrolled, frozenset(counted), chance)
-    truth: Counter[str] = Counter()
-    for device in counted if plan.invited == 1 else here:  # estimates are of who stayed away, too
-        truth.update(histograms[device])
-    answer = mechanism.decode(plan, total, len(counted), tally) if counted else None
-    return Outcome(plan, tuple(counted), answer, answer.tally if answer else tally, truth)
+        total, devices = _sum_blocks(mechanism, plan, blocks, attendance, chance, truth)
+    answer = mechanism.decode(plan, total, devices, tally) if devices else None
+    return Outcome(plan, devices, answer, answer.tally if answer else tally, truth.counts())
 
 
-def _add_noise(
+Attendance = Callable[[int], tuple[NDArray[np.int8], NDArray[np.bool_]]]
+
+
+def _attending(plan: Plan, losses: Losses, rng: Random) -> Attendance:
+    """Return how the next so many devices attend: where each is lost, and who is estimated.
+
+    Where devices join by coins, those who stay away are not there from the start; estimates are of
+    them, too.
+    """
+    coins = seeded(np.random.default_rng(rng.getrandbits(128))) if plan.invited < 1 else None
+    away = np.int8(PHASES.index(Phase.ENROLLING))
+
+    def attend(count: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+        lost = losses(count)
+        is_here = ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
+        if coins is not None:
+            lost = np.where(plan.joining(coins, count), lost, away)
+        return lost, is_here
+
+    return attend
+
+
+def _sum_blocks(
     mechanism: Summing[Q, P],
     plan: P,
-    total: Vector,
-    enrolled: Sequence[int],
-    counted: frozenset[int],
+    blocks: Iterable[Sequence[Histogram]],
+    attendance: Attendance,
     chance: Chance,
-) -> None:
-    """Add to `total` what the shares of noise add up to of those `counted`, cohort by cohort."""
-    ring = mechanism.ring(plan)
-    for first in range(0, len(enrolled), plan.terms.cohort_size):
-        members = enrolled[first : first + plan.terms.cohort_size]
-        shares = mechanism.shares(plan, len(members))
-        survivors = len(counted.intersection(members))
+    truth: Total,
+) -> tuple[Vector, int]:
+    """Return the sum of all vectors, with noise, and of how many; `truth` has what they hold."""
+    ring, cohorts = mechanism.ring(plan), _Cohorts(plan.terms.cohort_size)
+    total = ring.zero()
+    for block in blocks:
+        lost, is_here = attendance(len(block))
+        is_in = ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
+        held = Histograms.of(block)
+        given = held if is_in.all() else held.take(np.flatnonzero(is_in))
+        ring.add(total, mechanism.encode_sum(plan, given, chance))
+        cohorts.add(lost != PHASES.index(Phase.ENROLLING), is_in)
+        truth.add(given if plan.invited == 1 else held.take(np.flatnonzero(is_here)))
+    for members, survivors in cohorts:
+        shares = mechanism.shares(plan, members)
         if shares is not None and survivors:
             hide(ring, total, shares.together(survivors), chance)
+    return total, int(cohorts.survivors.sum())
+
+
+class _Cohorts:
+    """How many enrol in each cohort, and are in its sum: whoever enrols joins the first with room.
+
+    What they are is said of devices in their order, block by block.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.survivors = np.zeros(0, np.int64)
+        self._size, self._enrolled = size, 0
+
+    def add(self, enrolled: NDArray[np.bool_], counted: NDArray[np.bool_]) -> None:
+        places = self._enrolled + np.cumsum(enrolled) - 1
+        found = np.bincount(places[counted] // self._size, minlength=len(self.survivors))
+        found[: len(self.survivors)] += self.survivors
+        self.survivors = found
+        self._enrolled += int(enrolled.sum())
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for number, survivors in enumerate(self.survivors.tolist()):
+            yield min(self._size, self._enrolled - number * self._size), survivors
 
 
 @dataclass(frozen=True)

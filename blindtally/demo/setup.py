@@ -127,4 +127,5 @@ def hold(
             )
         return held
     rng = np.random.default_rng([seed, 0])
-    return list(chain.from_iterable(population.rounds(rounds, devices, contribution, rng)))
+    blocks = chain.from_iterable(population.rounds(rounds, devices, contribution, rng))
+    return list(chain.from_iterable(blocks))

@@ -146,7 +146,7 @@ def secure_sum() -> Check:
         threshold=2, contribution=1, domain=Alphabet(characters="abcdefgh", length=3), words=400
     )
     terms = Terms(cohort_size=_DEVICES, minimum=_DEVICES // 2)
-    people = [[{"abc": 1} if number % 2 else {"fed": 1} for number in range(_DEVICES)]]
+    people = [[[{"abc": 1} if number % 2 else {"fed": 1} for number in range(_DEVICES)]]]
     began = time.perf_counter()
     study = run_study(
         SUMMING["tracked"],

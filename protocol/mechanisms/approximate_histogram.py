@@ -190,7 +190,7 @@ class ApproximateHistogram(Summing[ApproximateHistogramQuestion, ApproximateHist
         tables = plan.repetitions.insert(held, chance)
         if plan.sketch is None:
             return tables
-        return tables + plan.sketch.insert(held.keys, held.total(held.counts))
+        return tables + plan.sketch.insert(*held.sums(held.counts))
 
     def fault(self, plan: ApproximateHistogramPlan, total: Vector, participants: int) -> str | None:
         """Return which law of a table or of the sketch `total` breaks.

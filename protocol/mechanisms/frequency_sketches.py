@@ -147,7 +147,7 @@ class FrequencySketch(Summing[FrequencySketchQuestion, FrequencySketchPlan]):
         """Return the sum of the devices' sketches, bit for bit, adding each item once."""
         del chance  # every item is added
         held = gather(plan.question, histograms)
-        return plan.sketch.insert(held.keys, held.total(held.counts))
+        return plan.sketch.insert(*held.sums(held.counts))
 
     def fault(self, plan: FrequencySketchPlan, total: Vector, participants: int) -> str | None:
         """Return which of the sketch's laws `total` breaks; `count_sketch.py` has the odds.

@@ -1,32 +1,34 @@
-"""What some devices hold, as arrays: the common first step of every `encode_sum` and `encode`."""
+"""What devices hold, as keys and values: the common first step of every `encode_sum`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.domain import Domain
+from protocol.histograms import Histograms, Items
 from protocol.item_space import Keys, Values
 from protocol.mechanism import Histogram, SumQuestion
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Distinct `keys`, shape `(k, chunks)`, and holdings: which key, and how often it is held.
+    """What devices hold, with the key of each item that is held, shape `(items, chunks)`."""
 
-    Holdings stand in the order of devices, and within one device in that of its items.
-    """
-
+    held: Histograms
     keys: Keys
-    which: NDArray[np.int64]
-    counts: NDArray[np.int64]
 
-    def total(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum of `amounts`, one a holding, by key."""
-        totals = np.zeros(len(self.keys), dtype=np.int64)
-        np.add.at(totals, self.which, amounts)
-        return totals
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Return how often each holding is held, device by device."""
+        return self.held.counts
+
+    def sums(self, amounts: NDArray[np.int64]) -> tuple[Keys, NDArray[np.int64]]:
+        """Return keys, and the sums of their `amounts`, one a holding, where these are not 0."""
+        totals = self.held.sums(amounts)
+        some = np.flatnonzero(totals)
+        return self.keys[some], totals[some]
 
 
 def gather(question: SumQuestion, histograms: Iterable[Histogram]) -> Holdings:
@@ -36,27 +38,9 @@ def gather(question: SumQuestion, histograms: Iterable[Histogram]) -> Holdings:
         ValueError: if a device's counts add up to more than the contribution bound, are not
             positive, or an item is outside the domain.
     """
-    numbers: dict[str, int] = {}
-    which: list[int] = []
-    counts: list[int] = []
-    for histogram in histograms:
-        check_contribution(histogram, question.contribution)
-        for item in sorted(histogram):
-            which.append(numbers.setdefault(item, len(numbers)))
-            counts.append(histogram[item])
-    keys = question.domain.encode(list(numbers))
-    return Holdings(keys, np.array(which, np.int64), np.array(counts, np.int64))
-
-
-def check_contribution(histogram: Histogram, most: int) -> None:
-    """Raise ValueError unless the counts are positive and add up to at most `most`."""
-    total = 0
-    for item, count in histogram.items():
-        if count < 1:
-            raise ValueError(f"counts are 1 or more, got {count} of {item!r}")
-        total += count
-    if total > most:
-        raise ValueError(f"a device contributes at most {most} items, got {total}")
+    held = Histograms.of(histograms)
+    held.check(question.contribution)
+    return Holdings(held, _of_items(question.domain, held, question.domain.encode))
 
 
 def values_of(domain: Domain, histograms: Iterable[Histogram]) -> Values:
@@ -65,10 +49,11 @@ def values_of(domain: Domain, histograms: Iterable[Histogram]) -> Values:
     Raises:
         ValueError: if a device holds more than one item, or one outside the domain.
     """
-    held = [item_of(histogram) for histogram in histograms]
-    holders = [device for device, item in enumerate(held) if item is not None]
+    held = Histograms.of(histograms)
+    held.check(1)
+    of_items = _of_items(domain, held, domain.values_of)
     values = np.full(len(held), domain.values, np.uint64)
-    values[holders] = domain.values_of([item for item in held if item is not None])
+    values[held.devices] = of_items[held.which]
     return values
 
 
@@ -78,5 +63,33 @@ def item_of(histogram: Histogram) -> str | None:
     Raises:
         ValueError: if its counts add up to more than 1, or are not positive.
     """
-    check_contribution(histogram, 1)
+    Histograms.of([histogram]).check(1)
     return next(iter(histogram), None)
+
+
+def _of_items(
+    domain: Domain, held: Histograms, make: Callable[[Sequence[str]], NDArray[np.uint64]]
+) -> NDArray[np.uint64]:
+    """Return what `make` makes of each item that is in the domain, and zeros of others.
+
+    Raises:
+        ValueError: if one that is not is held.
+    """
+    inside, made = held.items.made(
+        make.__name__, domain, lambda: _inside_only(domain, held.items, make)
+    )
+    if not inside.all():
+        outside = np.flatnonzero(~inside[held.which])
+        if len(outside):
+            make([held.items[held.which[outside[0]]]])  # which says what is wrong
+    return made
+
+
+def _inside_only(
+    domain: Domain, items: Items, make: Callable[[Sequence[str]], NDArray[np.uint64]]
+) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    inside = np.array([item in domain for item in items], np.bool_)
+    some = make([items[place] for place in np.flatnonzero(inside).tolist()])
+    made = np.zeros((len(items), *some.shape[1:]), np.uint64)
+    made[inside] = some
+    return inside, made

@@ -66,8 +66,7 @@ class Table:
 
     def insert(self, held: Holdings, uniform: NDArray[np.float64]) -> Vector:
         """Return the sum of the devices' tables; `uniform` has a number for each holding."""
-        values = held.total(self.threshold.sample(held.counts, uniform))
-        return self.iblt.insert(held.keys[values > 0], values[values > 0])
+        return self.iblt.insert(*held.sums(self.threshold.sample(held.counts, uniform)))
 
     def estimates(self, domain: Domain, listing: Listing) -> list[Estimate]:
         """Return what `listing` says of counts, highest first.

@@ -33,11 +33,13 @@ from random import Random
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.chance import Chance, uniforms
 from protocol.confidence import reaches
 from protocol.hashed import Hashed
+from protocol.histograms import Items
 from protocol.local_level import STATIONARY, filter_levels
 from protocol.mechanism import (
     Answer,
@@ -51,7 +53,7 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.fetching import COUNTED, Fetching
-from protocol.mechanisms.holdings import check_contribution, gather
+from protocol.mechanisms.holdings import Holdings, gather
 from protocol.mechanisms.outlook import (
     Outlook,
     crowd,
@@ -181,20 +183,20 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: Chance
     ) -> Vector:
         """Return the sum of the devices' vectors, bit for bit."""
-        counters, name = plan.counters, plan.question.domain.name
-        rows = counters.rows
-        counts, rest = np.zeros(len(rows), dtype=np.int64), []
-        fetched: list[tuple[str, str, int]] = []
-        for histogram in histograms:
-            check_contribution(histogram, plan.question.contribution)
-            named = {item: name(item) for item in histogram}
-            rest.append({i: held for i, held in histogram.items() if named[i] not in rows})
-            for item, of in named.items():
-                if of in rows:
-                    counts[rows[of]] += histogram[item]
-                    fetched.append((of, item, histogram[item]))
-        held = gather(plan.question, rest)
-        table = plan.table.insert(held, uniforms(chance, len(held.counts)))
+        counters, whole = plan.counters, gather(plan.question, histograms)
+        held, items = whole.held, whole.held.items
+        names = items.made("names", plan.question.domain, lambda: _names(plan, items))
+        rows = items.made("rows", plan, lambda: _rows(plan, names))
+        totals = held.sums(held.counts)
+        tracked = np.flatnonzero((rows >= 0) & (totals > 0))
+        counts = np.zeros(len(counters.rows), dtype=np.int64)
+        np.add.at(counts, rows[tracked], totals[tracked])
+        fetched = (
+            [(names[i], items[i], int(totals[i])) for i in tracked.tolist()] if plan.fetches else []
+        )
+        rest = held.counted(np.where(rows[held.which] < 0, held.counts, 0))
+        uniform = uniforms(chance, len(rest.counts))
+        table = plan.table.insert(Holdings(rest, whole.keys), uniform)
         strings = (plan.strings.encode(fetched),) if plan.fetches else ()
         return (*counters.encode(counts), *strings, *table)
 
@@ -299,6 +301,18 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
 def _ring(plan: TrackedPlan) -> Ring:
     strings = (plan.strings.lane,) if plan.fetches else ()
     return Ring((*plan.counters.lanes, *strings, *plan.table.iblt.ring.lanes))
+
+
+def _names(plan: TrackedPlan, items: Items) -> list[str]:
+    """Return the name of each item, of one outside the domain nothing: nobody holds it."""
+    domain = plan.question.domain
+    return [domain.name(item) if item in domain else "" for item in items]
+
+
+def _rows(plan: TrackedPlan, names: list[str]) -> NDArray[np.int64]:
+    """Return the counter of each name, -1 if it has none."""
+    rows = plan.counters.rows
+    return np.array([rows.get(name, -1) for name in names], np.int64)
 
 
 def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:

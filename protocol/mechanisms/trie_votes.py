@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from protocol.chance import Chance
 from protocol.digits import Rows
+from protocol.histograms import Histograms
 from protocol.mechanism import Histogram, Terms
-from protocol.mechanisms.holdings import check_contribution
 from protocol.mechanisms.releasing import ReleaseQuestion
 from protocol.privacy.release import Release
 from protocol.sketches.vote_table import Shape, most_votes
@@ -122,12 +122,7 @@ def held_by(
     histograms: Iterable[Histogram], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[str]]:
     """Return each holding's device and item by number, and the items; in one order, whatever."""
-    numbers: dict[str, int] = {}
-    device: list[int] = []
-    item: list[int] = []
-    for number, histogram in enumerate(histograms):
-        check_contribution(histogram, most)
-        for name in sorted(histogram):
-            device.append(number)
-            item.append(numbers.setdefault(name, len(numbers)))
-    return np.array(device, np.int64), np.array(item, np.int64), list(numbers)
+    held = Histograms.of(histograms)
+    held.check(most)
+    items, which = np.unique(held.which, return_inverse=True)
+    return held.devices, which, [held.items[place] for place in items.tolist()]

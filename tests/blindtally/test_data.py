@@ -2,10 +2,13 @@
 
 import gzip
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blindtally.data import Counts, DataError, Devices, read
 
@@ -131,18 +134,32 @@ def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None
     population = read(written(tmp_path, "w,n\na,6\nb,3\nc,1\n"))
     rng = np.random.default_rng(1)
     rounds = list(population.rounds(3, population.clients(3, 2000), 1, rng))
-    assert [len(devices) for devices in rounds] == [2000, 2000, 2000]
-    drawn = Counter(item for devices in rounds for histogram in devices for item in histogram)
+    devices = [list(chain(*blocks)) for blocks in rounds]
+    assert [len(some) for some in devices] == [2000, 2000, 2000]
+    drawn = Counter(item for some in devices for histogram in some for item in histogram)
     assert abs(drawn["a"] / 6000 - 0.6) < 0.03  # five standard errors
-    [[device]] = list(population.rounds(1, 1, 5, rng))
+    [[[device]]] = population.rounds(1, 1, 5, rng)
     assert sum(device.values()) == 5
+
+
+@given(
+    st.lists(st.integers(1, 1000) | st.integers(1, 2**56), min_size=1, max_size=40),
+    st.integers(0, 9),
+)
+def test_what_is_drawn_is_what_has_the_token_of_the_number(counts: list[int], seed: int) -> None:
+    items = tuple(f"{number:02}" for number in range(len(counts)))
+    rounds = Counts(items, np.array(counts)).rounds(1, 500, 1, np.random.default_rng(seed), 99)
+    drawn = [item for block in next(rounds) for (item,) in block]
+    numbers = np.random.default_rng(seed).integers(sum(counts), size=500)
+    ends = np.cumsum(counts)
+    assert drawn == [items[place] for place in np.searchsorted(ends, numbers, side="right")]
 
 
 def test_no_device_is_in_two_rounds() -> None:
     people = Devices(tuple({str(number): 1} for number in range(100)))
     assert people.clients(3, 1000) == 33
     assert people.clients(3, 20) == 20
-    rounds = list(people.rounds(3, 33, 1, np.random.default_rng(1)))
+    rounds = [list(chain(*blocks)) for blocks in people.rounds(3, 33, 1, np.random.default_rng(1))]
     seen = [item for devices in rounds for histogram in devices for item in histogram]
     assert [len(devices) for devices in rounds] == [33, 33, 33]
     assert len(seen) == len(set(seen)) == 99

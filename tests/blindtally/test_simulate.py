@@ -201,7 +201,7 @@ def outcome(answer: Answer | None, truth: dict[str, int], tally: Tally = NOTHING
             "cells": 12,
         }
     )
-    return Outcome(plan, (0, 1), answer, tally, Counter(truth))
+    return Outcome(plan, 2, answer, tally, Counter(truth))
 
 
 def test_measures_are_as_defined() -> None:

@@ -151,7 +151,7 @@ def study(mechanism: str, domain: object, items: list[str], **own: object) -> Di
         SUMMING[mechanism],
         question,
         Terms(cohort_size=len(items), minimum=10),
-        [devices] * rounds,
+        [[devices]] * rounds,
         random.Random(2),
         planned=rounds,
     )

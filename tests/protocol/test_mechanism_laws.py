@@ -3,6 +3,7 @@
 shape       a vector is one of the plan's ring, also of a device with nothing to say
 chance      comes from the generator that was passed, and from nothing else
 order       of devices and of items is irrelevant
+blocks      of devices add up to what their devices do, one by one
 sum         decoding the secure sum is decoding the plain sum
 fault       an honest sum has none, whoever is in it
 plan        comes back from JSON, with the same digest; each round's seed is fresh
@@ -30,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocol.chance import seeded
 from protocol.domain import Alphabet, Utf8
+from protocol.histograms import Histograms
 from protocol.mechanism import Answer, Estimate, Histogram, Mechanism, Plan, Question, Terms
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
@@ -46,6 +48,7 @@ from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
 from protocol.mechanisms.triehh import TrieHhQuestion
 from protocol.round import Phase
+from protocol.sampling import clip, clip_all
 from protocol.simulation import run_round, secure_sum
 from protocol.sketches.vote_table import Shape
 from protocol.tally import NOTHING, Tally
@@ -243,6 +246,31 @@ def test_devices_at_once_add_up_as_one_by_one(example: Example, data: st.DataObj
 
 
 @every
+@settings(max_examples=20)
+@given(data=st.data())
+def test_blocks_of_a_fleet_add_up_as_its_devices_one_by_one(
+    example: Example, data: st.DataObject
+) -> None:
+    """Clipping included, and with items in the table that are outside the domain, as in a file."""
+    plan, mechanism, most = example.plan(), example.mechanism, example.question.contribution
+    ring = mechanism.ring(plan)
+    histograms = data.draw(st.lists(device(2 * most + 1), max_size=8))
+    size = data.draw(st.integers(1, 8))
+    fleet = Histograms.of([*histograms, {"a" * 99: 1}])
+    by_blocks, one_by_one = ring.zero(), ring.zero()
+    chance, rng = seeded(np.random.default_rng(3)), np.random.default_rng(4)
+    for start in range(0, len(histograms), size):
+        block = clip_all(fleet[start : min(start + size, len(histograms))], most, rng)
+        ring.add(by_blocks, mechanism.encode_sum(plan, block, chance))
+    chance, rng = seeded(np.random.default_rng(3)), np.random.default_rng(4)
+    for histogram in histograms:
+        ring.add(one_by_one, mechanism.encode(plan, clip(histogram, most, rng), chance))
+    assert same(by_blocks, one_by_one)
+    with pytest.raises(ValueError, match="outside the domain"):
+        mechanism.encode_sum(plan, fleet[-1:], chance)
+
+
+@every
 @given(data=st.data())
 def test_the_order_of_devices_is_irrelevant(example: Example, data: st.DataObject) -> None:
     plan, ring = example.plan(), example.mechanism.ring(example.plan())
@@ -373,7 +401,7 @@ def test_no_sum_wraps_when_everybody_says_the_most(example: Example) -> None:
     most, devices = example.question.contribution, example.terms.devices
     plan = example.plan().model_copy(update={"t": 1.0})
     histograms, rng = [{"ab": most}] * devices, random.Random(1)
-    outcome = run_round(example.mechanism, plan, histograms, rng, example.tally)
+    outcome = run_round(example.mechanism, plan, [histograms], rng, example.tally)
     assert outcome.answer is not None
     said = read(outcome.answer)
     assert said.pop("ab") == devices * most

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sampling import Threshold, clip
+from protocol.histograms import Histograms
+from protocol.sampling import Threshold, clip, clip_all
 
 histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8)
 
@@ -28,6 +29,22 @@ def test_clipping_does_not_hang_on_the_order_of_items(
     backwards = dict(reversed(histogram.items()))
     one, other = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
     assert one == other
+
+
+@given(st.lists(histograms, max_size=8), st.integers(1, 60), st.integers(0, 2**32))
+def test_devices_are_clipped_at_once_as_one_by_one(
+    held: list[dict[str, int]], most: int, seed: int
+) -> None:
+    at_once = clip_all(Histograms.of(held), most, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    assert list(at_once) == [clip(histogram, most, rng) for histogram in held]
+
+
+def test_clipping_draws_each_set_of_tokens_with_equal_odds() -> None:
+    held = Histograms.of([dict.fromkeys("abcde", 1)] * 20_000)
+    drawn = Counter("".join(one) for one in clip_all(held, 3, np.random.default_rng(1)))
+    assert len(drawn) == 10
+    assert all(abs(count - 2000) < 5 * 43 for count in drawn.values())  # sd 43
 
 
 def test_clipping_keeps_each_token_with_equal_odds() -> None:

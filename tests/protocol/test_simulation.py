@@ -2,7 +2,8 @@
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blindtally.data import Counts, Devices
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
+from protocol.mechanisms import SUMMING, parse_question
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.round import Phase, phases
-from protocol.simulation import BEFORE_A_VECTOR, run_round, run_study, secure_sum
+from protocol.simulation import (
+    BEFORE_A_VECTOR,
+    PHASES,
+    STAYS,
+    Losses,
+    run_round,
+    run_study,
+    secure_sum,
+)
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring
 
@@ -26,9 +37,12 @@ QUESTION = AdaptiveIbltQuestion(
 RING = Ring((Lane(2**20, 3), Lane(97, 5)))
 
 
-def devices(count: int, seed: int = 1) -> list[dict[str, int]]:
+RELEASED = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}  # of a trie, by coins
+
+
+def devices(size: int, seed: int = 1) -> list[dict[str, int]]:
     rng = random.Random(seed)
-    return [{rng.choice("abc") + rng.choice("abc"): 2} for _ in range(count)]
+    return [{rng.choice("abc") + rng.choice("abc"): 2} for _ in range(size)]
 
 
 def plan(**changes: Any) -> Any:
@@ -36,50 +50,62 @@ def plan(**changes: Any) -> Any:
     return first.model_copy(update=changes)
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
-    held = devices(24)
-    outcome = run_round(MECHANISM, plan(), held, random.Random(1), secure=secure)
+def told(vanishing: Mapping[int, Phase]) -> Losses:
+    """Return these losses, of devices by number."""
+    numbers = count()
+
+    def losses(devices: int) -> Any:
+        phases = [vanishing.get(number) for number in islice(numbers, devices)]
+        return np.array([STAYS if p is None else PHASES.index(p) for p in phases], np.int8)
+
+    return losses
+
+
+def together(held: list[dict[str, int]]) -> Counter[str]:
     truth: Counter[str] = Counter()
     for histogram in held:
         truth.update(histogram)
+    return truth
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
+    held = devices(24)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), secure=secure)
     assert outcome.answer is not None
-    assert {e.item: e.count for e in outcome.answer.estimates} == truth == outcome.truth
-    assert sorted(outcome.counted) == list(range(24))
+    assert {e.item: e.count for e in outcome.answer.estimates} == together(held) == outcome.truth
+    assert outcome.devices == 24
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_whoever_vanishes_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
-    vanishing = dict(zip((0, 1, 2, 3, 20), phases("active"), strict=True))
-    outcome = run_round(
-        MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=secure
-    )
-    assert sorted(outcome.counted) == list(range(3, 24))
+    losses = told(dict(zip((0, 1, 2, 3, 20), phases("active"), strict=True)))
+    held = devices(24)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losses=losses, secure=secure)
+    assert (outcome.devices, outcome.truth) == (21, together(held[3:]))
     assert outcome.answer is not None
     assert {e.item: e.count for e in outcome.answer.estimates} == outcome.truth
 
 
 def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None:
-    vanishing = dict.fromkeys(range(6), Phase.MASKING)
-    outcome = run_round(
-        MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=True
-    )
-    assert outcome.counted == tuple(range(12, 24))
-    assert sum(outcome.truth.values()) == 24
+    losses, held = told(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losses=losses, secure=True)
+    assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
 
 
 def test_a_cohort_below_the_minimum_is_not_run() -> None:
-    outcome = run_round(MECHANISM, plan(), devices(17), random.Random(1), secure=True)
-    assert outcome.counted == tuple(range(12))
+    held = devices(17)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), secure=True)
+    assert (outcome.devices, outcome.truth) == (12, together(held[:12]))
 
 
 def test_a_round_in_which_everybody_vanishes_has_no_answer() -> None:
-    vanishing = dict.fromkeys(range(24), Phase.ENROLLING)
     for secure in (False, True):
+        losses = told(dict.fromkeys(range(24), Phase.ENROLLING))
         outcome = run_round(
-            MECHANISM, plan(), devices(24), random.Random(1), vanishing=vanishing, secure=secure
+            MECHANISM, plan(), [devices(24)], random.Random(1), losses=losses, secure=secure
         )
-        assert (outcome.answer, outcome.counted) == (None, ())
+        assert (outcome.answer, outcome.devices, outcome.truth) == (None, 0, {})
 
 
 def random_vectors(count: int, seed: int) -> list[Any]:
@@ -134,7 +160,7 @@ def test_whoever_is_lost_as_late_as_can_be_is_in_the_sum() -> None:
 
 
 def study(seed: int, **options: Any) -> list[Any]:
-    rounds = [devices(24, number) for number in range(4)]
+    rounds = [[devices(24, number)] for number in range(4)]
     options |= {"planned": len(rounds)}
     return list(run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(seed), **options))
 
@@ -152,7 +178,7 @@ def test_the_rounds_of_a_study_have_plans_of_their_own() -> None:
 
 
 def test_devices_that_hold_more_are_clipped() -> None:
-    rounds = [[{"aa": 5, "bb": 4}] * 10]
+    rounds = [[[{"aa": 5, "bb": 4}] * 10]]
     [outcome] = run_study(MECHANISM, QUESTION, TERMS, rounds, random.Random(1), planned=1)
     assert sum(outcome.truth.values()) == 20
 
@@ -160,15 +186,38 @@ def test_devices_that_hold_more_are_clipped() -> None:
 def test_devices_vanish_at_the_rate_asked_for() -> None:
     terms = Terms(cohort_size=4000, minimum=100)
     [outcome] = run_study(
-        MECHANISM, QUESTION, terms, [devices(4000)], random.Random(1), planned=1, dropout=0.4
+        MECHANISM, QUESTION, terms, [[devices(4000)]], random.Random(1), planned=1, dropout=0.4
     )
     # Three in five of those who vanish are not counted: 24% of 4,000, sd 27.
-    assert 2900 < len(outcome.counted) < 3180
+    assert 2900 < outcome.devices < 3180
 
 
 def test_a_failed_round_does_not_end_a_study() -> None:
-    rounds, rng = [devices(24), devices(3), devices(24)], random.Random(1)
+    rounds, rng = [[devices(24)], [devices(3)], [devices(24)]], random.Random(1)
     study = run_study(MECHANISM, QUESTION, TERMS, rounds, rng, planned=3, secure=True)
     outcomes = list(study)
     assert [outcome.answer is None for outcome in outcomes] == [False, True, False]
     assert outcomes[2].plan.t == outcomes[1].plan.t
+
+
+@pytest.mark.parametrize("contribution", [1, 3])
+@pytest.mark.parametrize("how", [{}, RELEASED])
+def test_a_study_does_not_hang_on_the_size_of_blocks(contribution: int, how: Any) -> None:
+    """Of devices that clip, vanish and sample."""
+    rng, domain = random.Random(1), Alphabet(characters="abcdef", length=2)
+    held = tuple(
+        dict(Counter(rng.choices(["ab", "cd", "ef"], k=rng.randrange(7)))) for _ in range(99)
+    )
+    asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 1000}
+    question = parse_question(asked | how | {"contribution": contribution, "domain": domain})
+
+    def outcomes(block: int) -> Iterator[Any]:
+        for people in (Devices(held), Counts(("ab", "cd", "ab"), np.array([5, 6, 7]))):
+            rounds = people.rounds(2, 48, contribution, np.random.default_rng(1), block)
+            mechanism, rng = SUMMING[question.mechanism], random.Random(1)
+            yield from run_study(mechanism, question, TERMS, rounds, rng, planned=2, dropout=0.2)
+
+    whole = list(outcomes(1000))
+    assert {outcome.devices < 48 for outcome in whole} == {True}
+    for block in (1, 7 * contribution):
+        assert list(outcomes(block)) == whole

@@ -91,7 +91,7 @@ def study(
     plan: ApproximateHistogramPlan, counts: NDArray[Any], seed: int = 4
 ) -> tuple[Any, list[Any]]:
     items = [str(item) for item in LETTERS.decode(enumerate_keys(LETTERS)[: counts.shape[1]])]
-    rounds = [[{items[x]: 1} for x in np.repeat(np.arange(len(items)), held)] for held in counts]
+    rounds = [[[{items[x]: 1} for x in np.repeat(np.arange(len(items)), held)]] for held in counts]
     planned = plan.rounds
     question, rng = plan.question, random.Random(seed)
     outcomes = list(run_study(MECHANISM, question, TERMS, rounds, rng, planned=planned))

@@ -33,7 +33,7 @@ def test_what_is_heavy_is_found_over_rounds(name: str) -> None:
     items = LETTERS.decode(np.arange(110, dtype=np.uint64).reshape(-1, 1))
     tokens = [str(items[x]) for x in [*np.repeat(range(10), 80), *np.repeat(range(10, 110), 12)]]
     rng.shuffle(tokens)
-    rounds = [[{item: 1} for item in tokens[start : start + 400]] for start in range(0, 2000, 400)]
+    rounds = [[[{item: 1} for item in tokens[start:][:400]]] for start in range(0, 2000, 400)]
     asked = question(name)
     outcomes = list(run_study(MECHANISMS[name], asked, TERMS, rounds, random.Random(1), planned=5))
     found = {one.item: one for one in MECHANISMS[name].conclude(asked, outcomes[-1].tally)}

@@ -77,7 +77,7 @@ def test_a_device_sees_that_its_value_is_told_on_every_level() -> None:
 
 def test_rounds_over_different_devices_add_up() -> None:
     asked = question()
-    rounds = [holding(*[0.1] * 100, *[0.9] * 50)] * 2
+    rounds = [[holding(*[0.1] * 100, *[0.9] * 50)]] * 2
     outcomes = list(run_study(MECHANISM, asked, TERMS, rounds, random.Random(3), planned=2))
     one, both = (outcome.tally for outcome in outcomes)
     assert both.arrays[NOISE] == pytest.approx(2 * one.arrays[NOISE])
@@ -90,7 +90,7 @@ def test_rounds_over_different_devices_add_up() -> None:
 def test_leaves_that_stand_out_are_concluded() -> None:
     devices = holding(*[0.1] * 150, *[0.9] * 100, *np.linspace(0, 1, 64))
     plan = first(question())
-    outcome = run_round(MECHANISM, plan, devices, random.Random(4))
+    outcome = run_round(MECHANISM, plan, [devices], random.Random(4))
     found = MECHANISM.conclude(plan.question, outcome.tally)
     assert [one.item for one in found] == [UNIT.admit("0.1"), UNIT.admit("0.9")]
     for one, count in zip(found, (151, 101), strict=True):
@@ -102,7 +102,7 @@ def test_a_secure_sum_with_losses_is_read_as_a_plain_one() -> None:
     terms = Terms(cohort_size=60, minimum=10)
     asked = question(threshold=20)
     plan = MECHANISM.first_plan(asked, terms, "hierarchy", 1, random.Random(1))
-    outcome = run_round(MECHANISM, plan, holding(*[0.3] * 60), random.Random(2), secure=True)
+    outcome = run_round(MECHANISM, plan, [holding(*[0.3] * 60)], random.Random(2), secure=True)
     assert outcome.answer is not None
     assert outcome.answer.estimates[0].item == UNIT.admit("0.3")
 
@@ -111,7 +111,7 @@ def test_without_noise_what_is_below_theta_is_forgotten() -> None:
     asked = question(mode="sample-threshold", epsilon=4)
     plan = first(asked)
     assert asked.withholds
-    outcome = run_round(MECHANISM, plan, holding(*[0.1] * 400, 0.9), random.Random(5))
+    outcome = run_round(MECHANISM, plan, [holding(*[0.1] * 400, 0.9)], random.Random(5))
     counts = outcome.tally.arrays[COUNTS]
     assert np.flatnonzero(counts).tolist() == [0, 4 + 1, 20 + 6]
     assert counts[counts > 0].min() >= plan.release.threshold

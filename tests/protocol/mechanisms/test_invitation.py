@@ -112,11 +112,12 @@ def test_estimates_are_of_those_who_stayed_away_as_well() -> None:
     held = [{"abc": 1}] * 200 + [{"dab": 1}] * 120 + [{"ccc": 1}] * 80
     off = []
     for seed in range(4):
-        rounds = [held] * 3
-        rng = random.Random(seed)
-        *_, last = run_study(TRIE, asked(), TERMS, rounds, rng, planned=3)
+        rounds, parted = [[held]] * 3, [[held[:150], held[150:]]] * 3
+        *_, last = run_study(TRIE, asked(), TERMS, rounds, random.Random(seed), planned=3)
+        *_, other = run_study(TRIE, asked(), TERMS, parted, random.Random(seed), planned=3)
+        assert (last.devices, last.truth) == (other.devices, other.truth)  # whatever the blocks
         assert last.truth == {"abc": 200, "dab": 120, "ccc": 80}
-        assert abs(len(last.counted) - 400 * V) < 5 * (400 * V * (1 - V)) ** 0.5
+        assert abs(last.devices - 400 * V) < 5 * (400 * V * (1 - V)) ** 0.5
         found = {one.item: one for one in TRIE.conclude(asked(), last.tally)}
         off += [
             (found[item].count - count) / found[item].variance ** 0.5

@@ -116,7 +116,7 @@ def test_the_mechanism_finds_what_theorem_1_says() -> None:
     counts = heavy_and_light(4, 40, 20, rng)
     items = LETTERS.decode(np.arange(counts.shape[1], dtype=np.uint64).reshape(-1, 1))
     rounds = [
-        [{str(items[x]): 1} for x in np.repeat(np.arange(len(items)), held)] for held in counts
+        [[{str(items[x]): 1} for x in np.repeat(np.arange(len(items)), held)]] for held in counts
     ]
     outcomes = list(run_study(MECHANISM, asked, terms, rounds, random.Random(1), planned=4))
     assert all(outcome.answer and outcome.answer.decoded for outcome in outcomes)

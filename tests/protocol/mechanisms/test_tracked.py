@@ -45,9 +45,11 @@ def people(rounds: int, seed: int, each: int = 1, late: str = "") -> list[list[d
     return studied
 
 
-def play(asked: TrackedQuestion, rounds: int = 20, **how: Any) -> list[Outcome[TrackedPlan]]:
-    held = people(rounds, 1, asked.contribution, **how)
-    return list(run_study(MECHANISM, asked, TERMS, held, random.Random(1), planned=rounds))
+def play(
+    asked: TrackedQuestion, rounds: int = 20, seed: int = 1, **how: Any
+) -> list[Outcome[TrackedPlan]]:
+    held = [[devices] for devices in people(rounds, 1, asked.contribution, **how)]
+    return list(run_study(MECHANISM, asked, TERMS, held, random.Random(seed), planned=rounds))
 
 
 def f1(found: set[str], outcomes: list[Outcome[Any]], threshold: float) -> float:
@@ -90,24 +92,27 @@ def test_more_is_found_than_by_an_adaptive_table_of_as_many_words() -> None:
     outcomes = play(question())
     found = {one.item for one in MECHANISM.conclude(question(), outcomes[-1].tally)}
     asked = AdaptiveIbltQuestion(threshold=60, contribution=1, domain=LETTERS, words=240)
-    rng = random.Random(1)
-    others = list(run_study(AdaptiveIblt(), asked, TERMS, people(20, 1), rng, planned=20))
+    held, rng = [[devices] for devices in people(20, 1)], random.Random(1)
+    others = list(run_study(AdaptiveIblt(), asked, TERMS, held, rng, planned=20))
     paper = {one.item for one in AdaptiveIblt().conclude(asked, others[-1].tally)}
     assert f1(found, outcomes, 60) > max(0.93, f1(paper, others, 60) + 0.02)
 
 
 @pytest.mark.parametrize("assume", ["drift", "stationary", "nothing"])
 def test_totals_cover_what_they_should(assume: Any) -> None:
-    outcomes = play(question(assume=assume, threshold=30))
-    truth: Counter[str] = Counter()
-    for outcome in outcomes:
-        truth.update(outcome.truth)
-    found = MECHANISM.conclude(question(assume=assume, threshold=30), outcomes[-1].tally)
-    near = [
-        abs(one.count - truth[one.item]) <= 3 * one.variance**0.5 + 0.5
-        for one in found
-        if truth[one.item] >= 60
-    ]
+    """Of three studies: what is not counted hangs on few samples, and so does one of them."""
+    near = []
+    for seed in (1, 2, 3):
+        outcomes = play(question(assume=assume, threshold=30), seed=seed)
+        truth: Counter[str] = Counter()
+        for outcome in outcomes:
+            truth.update(outcome.truth)
+        found = MECHANISM.conclude(question(assume=assume, threshold=30), outcomes[-1].tally)
+        near += [
+            abs(one.count - truth[one.item]) <= 3 * one.variance**0.5 + 0.5
+            for one in found
+            if truth[one.item] >= 60
+        ]
     assert np.mean(near) >= 0.9
 
 
@@ -207,7 +212,7 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
     """Items of any length go by short keys until they are about to be heavy."""
     urls = {item: f"https://example.org/{item * 9}/ünï?{item}" for item in ITEMS}
     held = [
-        [{urls[item]: 1 for item in histogram} for histogram in devices]
+        [[{urls[item]: 1 for item in histogram} for histogram in devices]]
         for devices in people(20, 1)
     ]
     asked = question(domain=Hashed(max_bytes=60), words=900)
@@ -282,7 +287,7 @@ def test_devices_that_hold_much_of_one_item_can_always_encode(contribution: int)
     devices = [{ITEMS[n]: own, "zz": contribution - own} for n in range(200)]
     asked = question(contribution=contribution, words=400, threshold=1000)
     terms = Terms(cohort_size=200, minimum=100, mode="semi-honest")
-    rounds = [devices] * 8
+    rounds = [[devices]] * 8
     study = run_study(MECHANISM, asked, terms, rounds, random.Random(1), planned=8)
     assert all(outcome.plan.most >= outcome.plan.threshold.bound for outcome in study)
 
@@ -291,8 +296,8 @@ def test_a_tracked_item_that_jumps_far_is_counted_and_costs_the_others_nothing()
     held = people(14, 1)
     for devices in held[8:]:
         devices[:600] = [{"ah": 1}] * 600
-    rng = random.Random(1)
-    outcomes = list(run_study(MECHANISM, question(), TERMS, held, rng, planned=14))
+    rounds, rng = [[devices] for devices in held], random.Random(1)
+    outcomes = list(run_study(MECHANISM, question(), TERMS, rounds, rng, planned=14))
     assert "ah" in outcomes[7].plan.counters.rows
     for outcome in outcomes[8:]:
         assert outcome.answer is not None

@@ -61,7 +61,7 @@ def test_a_table_finds_whole_strings_in_a_round(secure: bool) -> None:
     """Of four bytes there are 2^32, for which no lane is long enough."""
     question = asked(domain=Utf8(max_bytes=4), stride=4, threshold=10)
     held = [{"word": 1}] * 40 + [{"rare": 1}] * 2 + [{}] * 18
-    study = run_study(TRIE, question, TERMS, [held], random.Random(5), planned=1, secure=secure)
+    study = run_study(TRIE, question, TERMS, [[held]], random.Random(5), planned=1, secure=secure)
     (outcome,) = study
     assert outcome.plan.table is not None
     assert outcome.answer is not None

@@ -22,7 +22,7 @@ from protocol.mechanisms.trie_votes import vector_of
 from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import Noise, SampleThreshold
 from protocol.privacy.release import Release
-from protocol.simulation import run_round, run_study
+from protocol.simulation import at_random, run_round, run_study
 from protocol.tally import NOTHING, Tally
 from protocol.tree import Tree
 
@@ -68,7 +68,7 @@ def grow(plan: TrieHhPlan, histograms: Sequence[Histogram]) -> tuple[list[TrieHh
     """Return the plans of a study until it is over, and its tally."""
     rng, plans, tally = random.Random(2), [plan], NOTHING
     while True:
-        outcome = run_round(TRIE, plans[-1], histograms, rng, tally)
+        outcome = run_round(TRIE, plans[-1], [histograms], rng, tally)
         tally = outcome.tally
         if TRIE.is_over(plans[-1], outcome.answer, tally):
             return plans, tally
@@ -186,7 +186,7 @@ def test_a_study_of_each_mode_finds_the_common_and_not_the_rare(mode: str, secur
     domain = Alphabet(characters="abcd", length=2)
     question = asked(domain=domain, mode=mode, threshold=20, confidence=0.5)
     histograms = [{"ab": 1}] * 50 + [{"cd": 1}] * 8 + [{}] * 2
-    rounds, seed = [histograms] * 2, random.Random(4)
+    rounds, seed = [[histograms]] * 2, random.Random(4)
     outcomes = list(
         run_study(TRIE, question, TERMS, rounds, seed, planned=2, dropout=0.05, secure=secure)
     )
@@ -201,7 +201,7 @@ def test_a_study_of_each_mode_finds_the_common_and_not_the_rare(mode: str, secur
 def test_devices_that_hold_too_much_give_the_same_in_each_round() -> None:
     held = dict.fromkeys(("aaaa", "bbbb", "cccc", "dddd"), 1)
     question = asked(epsilon=40, delta=0.95, theta=1, probability=0.5)
-    study = run_study(TRIE, question, TERMS, [[held] * 60] * 4, random.Random(3), planned=4)
+    study = run_study(TRIE, question, TERMS, [[[held] * 60]] * 4, random.Random(3), planned=4)
     truths = [outcome.truth for outcome in study]
     assert len(truths) == 4
     assert truths == truths[:1] * 4
@@ -214,7 +214,7 @@ def test_devices_that_hold_too_much_give_the_same_in_each_round() -> None:
 def test_a_frontier_limited_by_words_keeps_the_heaviest() -> None:
     plan = first(words=3)  # 6 bits a cell: 8 cells, 2 prefixes
     histograms = [{"aaaa": 1}] * 5 + [{"bbbb": 1}] * 9 + [{"cccc": 1}] * 3 + [{"dddd": 1}] * 7
-    answer = run_round(TRIE, plan, histograms, random.Random(1)).answer
+    answer = run_round(TRIE, plan, [histograms], random.Random(1)).answer
     assert answer is not None
     later = TRIE.next_plan(plan, answer, answer.tally, random.Random(1))
     assert later.frontier == ("01", "03")
@@ -241,10 +241,10 @@ def test_a_round_that_failed_is_asked_again() -> None:
 
 def test_of_a_level_that_was_answered_twice_the_later_answer_counts() -> None:
     plan = first(domain=Alphabet(characters="abcd", length=1))
-    once = run_round(TRIE, plan, [{"a": 1}] * 9, random.Random(1)).tally
-    twice = run_round(TRIE, plan, [{"b": 1}] * 5, random.Random(1), once).tally
+    once = run_round(TRIE, plan, [[{"a": 1}] * 9], random.Random(1)).tally
+    twice = run_round(TRIE, plan, [[{"b": 1}] * 5], random.Random(1), once).tally
     assert read(TRIE.conclude(plan.question, twice)) == {"b": 5}
-    never = run_round(TRIE, plan, [{}] * 5, random.Random(1), twice).tally
+    never = run_round(TRIE, plan, [[{}] * 5], random.Random(1), twice).tally
     assert TRIE.conclude(plan.question, never) == []
 
 
@@ -378,7 +378,7 @@ def _prefixes() -> list[str]:
 def test_noise_alone_shows_hardly_any_cell(mode: str) -> None:
     """At most 0.3 cells are expected in a study of the most words: here 0.001 and less."""
     plan = TRIE.first_plan(asked(mode=mode, words=500), TERMS, "study", 4, random.Random(1))
-    outcome = run_round(TRIE, plan, [{}] * 60, random.Random(3))
+    outcome = run_round(TRIE, plan, [[{}] * 60], random.Random(3))
     assert outcome.answer is not None
     assert outcome.answer.distinct == 0
 
@@ -394,6 +394,24 @@ def test_cohorts_bring_their_noise() -> None:
     sums = np.array([30])
     counts = [plan.release.counts(sums, plan.variance(180))[1][0] for plan in (one, three)]
     assert counts[1] == pytest.approx(3 * counts[0])
+
+
+@pytest.mark.parametrize("block", [1, 7, 30])
+def test_noise_does_not_hang_on_the_size_of_blocks(block: int) -> None:
+    terms = Terms(cohort_size=20, minimum=10, cohorts=4)
+    plan = first(Release(probability=1.0, threshold=1, variance=9.0), terms, mode="noise")
+    held = [{"abcd": 1}, {}] * 30
+
+    def votes(size: int) -> Tally:
+        blocks = [held[start : start + size] for start in range(0, 60, size)]
+        losses = at_random(0.3, "active", np.random.default_rng(1))
+        outcome = run_round(TRIE, plan, blocks, random.Random(1), losses=losses)
+        assert outcome.devices < 60
+        return outcome.tally
+
+    assert votes(block).arrays.keys() == votes(60).arrays.keys()
+    for name, array in votes(60).arrays.items():
+        assert votes(block).arrays[name].tolist() == array.tolist()
 
 
 # What is hidden.

@@ -1,0 +1,139 @@
+"""How many devices a simulation plays a second, in how much memory, and how fast tables fill.
+
+    python -m benchmarks.scale [--devices N ...] [--rounds R] [--words PATH] [--json PATH]
+
+Each N is a run of `blindtally simulate adaptive-iblt` in a process of its own, from its start to
+its result on disk: devices with one word each, 5,000 words of 16 bits to send, nobody lost. Words
+and counts are those in PATH, lines of "word,count", or made up, with frequencies like real ones.
+
+    devices x rounds   a second of the clock; the reference is 10^8 in a minute
+    CPU                all that the process took, a device and round
+    memory             the most that was resident; the reference is that of the first N
+    encode             one core: items into the lanes of one table, at threshold 1, so that none is
+                       sampled away. Of devices, as the simulation does it; and of different keys,
+                       each of which is hashed. The references are 10^6 items a second
+
+How far the clock is above the CPU tells how much else the machine had to do.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from resource import struct_rusage
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
+
+from benchmarks.rows import Row, report
+from benchmarks.sketches import best, contents
+from benchmarks.words import frequencies
+from blindtally.data import Counts
+from protocol.chance import seeded
+from protocol.domain import cheapest_domain
+from protocol.mechanism import Terms
+from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.sketches.capacity import cells_for
+from protocol.sketches.iblt import Cell, Iblt
+
+_WORDS = 5_000
+_HEAVY = 5e-5  # of all devices
+_TOKENS = 10**9
+_GOAL = 10**8 / 60  # devices and rounds a second
+_ENCODED = 10**6
+
+
+def simulated(devices: int, rounds: int, data: Path) -> tuple[float, struct_rusage, float]:
+    """Return the seconds that a simulation took, what it used, and the F1 of what it found."""
+    result = data.with_name("result.json")
+    options = {
+        "--data": data,
+        "--clients": devices,
+        "--rounds": rounds,
+        "--threshold": max(1, devices * rounds * _HEAVY),
+        "--words": _WORDS,
+        "--json": result,
+    }
+    command = [sys.executable, "-m", "blindtally", "simulate", "adaptive-iblt"]
+    command += [str(part) for pair in options.items() for part in pair]
+    started = time.perf_counter()
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 (our own)
+    _, status, used = os.wait4(running.pid, 0)
+    seconds = time.perf_counter() - started
+    running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {running.returncode}")
+    found = json.loads(result.read_text())
+    assert found["devices"] == devices * rounds
+    return seconds, used, float(found["f1"])
+
+
+def simulations(fleets: list[int], rounds: int, population: Counts) -> Iterator[Row]:
+    """Yield the rows of simulations of so many devices."""
+    first = None
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "counts.csv"
+        pairs = zip(population.items, population.counts.tolist(), strict=True)
+        data.write_text("word,count\n" + "".join(f"{word},{count}\n" for word, count in pairs))
+        for devices in fleets:
+            seconds, used, f1 = simulated(devices, rounds, data)
+            played, cpu = devices * rounds, used.ru_utime + used.ru_stime
+            memory = used.ru_maxrss / 1024
+            first = first or memory
+            name, speed = f"{devices:,} devices, {rounds} rounds:", played / seconds
+            yield Row(f"{name} clock", seconds, "s")
+            yield Row(f"{name} devices x rounds", speed / 1e6, "M/s", _GOAL / 1e6, speed / _GOAL)
+            yield Row(f"{name} CPU, each", 1e6 * cpu / played, "us")
+            yield Row(f"{name} memory", memory, "MiB", first, memory / first)
+            yield Row(f"{name} F1", f1, "F1")
+
+
+def encoding(population: Counts) -> Iterator[Row]:
+    """Yield the rows of encoding a million items on one core."""
+    mechanism, rng = AdaptiveIblt(), np.random.default_rng(1)
+    question = AdaptiveIbltQuestion(
+        threshold=1, contribution=1, domain=cheapest_domain(population.items), words=10**6
+    )
+    terms = Terms(cohort_size=1000, minimum=500, cohorts=_ENCODED // 1000)
+    plan = mechanism.first_plan(question, terms, "scale", 1, Random(1)).model_copy(update={"t": 1})
+    blocks = list(next(population.rounds(1, _ENCODED, 1, rng)))
+    ring, chance = mechanism.ring(plan), seeded(rng)
+
+    def devices() -> None:
+        total = ring.zero()
+        for block in blocks:
+            ring.add(total, mechanism.encode_sum(plan, block, chance))
+
+    cell = Cell(1, 2**24, 10_000, 10**6)
+    keys, values = contents(cell, _ENCODED, rng)
+    table = Iblt(cell, cells_for(_ENCODED), rng.bytes(32))
+    for name, work in (("devices'", devices), ("different", lambda: table.insert(keys, values))):
+        speed = _ENCODED / best(work) / 1e6
+        yield Row(f"encode {_ENCODED:,} {name} items", speed, "M items/s", 1.0, speed)
+
+
+def main() -> None:
+    """Measure, print a table, and write JSON rows if asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--devices", type=int, nargs="+", default=[10**5, 10**6])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--words", type=Path, help="a file of words and counts")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    words, shares = frequencies(options.words)
+    counts = np.maximum(1, np.round(shares * _TOKENS)).astype(np.int64)
+    population = Counts(tuple(words), counts)
+    # Simulations first: the memory of a process counts what it was forked from.
+    rows = [*simulations(options.devices, options.rounds, population), *encoding(population)]
+    report(rows, "reference", options.json)
+
+
+if __name__ == "__main__":
+    main()
