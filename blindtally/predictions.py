@@ -24,7 +24,7 @@ _PLANNED: Final = ("tracked", "adaptive-iblt")
 _DEVICES: Final = range(10, 10**6 + 1)  # that `blindtally plan` simulates
 _ROUNDS: Final = range(1, 1000 + 1)
 _RUNS: Final = 2
-_PATIENCE: Final = 120.0  # seconds
+_PATIENCE: Final = 50.0  # seconds for both: the page waits 60
 _NICE: Final = 10
 _WORD: Final = 4  # bytes
 
@@ -36,6 +36,11 @@ async def predict(plan: AnyPlan) -> Sequence[Line]:
         RuntimeError: if a command fails; says what it said.
         TimeoutError: if one takes too long.
     """
+    async with asyncio.timeout(_PATIENCE):
+        return await _predict(plan)
+
+
+async def _predict(plan: AnyPlan) -> list[Line]:
     lines: list[Line] = []
     if plan.mechanism in _PLANNED and plan.terms.devices in _DEVICES and plan.rounds in _ROUNDS:
         lines += _found(plan, await _ask("plan", *_study(plan)))
@@ -123,8 +128,7 @@ async def _ask(command: str, *options: str) -> dict[str, Any]:
     with suppress(ProcessLookupError):  # it has failed already
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            told, complaint = await _read(process)
+        told, complaint = await _read(process)
     finally:
         if process.returncode is None:
             process.kill()

@@ -84,19 +84,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def run(page: str, code: str, service: Service) -> dict[str, Any]:
+def run(page: str, code: str, service: Service, **known: Any) -> dict[str, Any]:
     """Return what a page's program knows in the end."""
     assert HERE in code
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {**known}
     exec(compile(code.replace(HERE, service.url), page, "exec"), told)  # noqa: S102
     return told
 
 
 def test_the_readme_asks_from_python(service: Service) -> None:
-    (code,) = blocks(ROOT / "README.md", "python")
-    study = run("README.md", code, service)["study"]
-    with Analyst(service.url) as analyst:  # or devices would be offered it as well
+    first, second = blocks(ROOT / "README.md", "python")
+    study = run("README.md", first, service)["study"]
+    with Analyst(service.url) as analyst:  # no device comes: it ends, or would be waited for
         analyst.study(study.id).stop()
+    run("README.md", first.partition("with ")[0] + second, service, study=study)
 
 
 def test_the_sdk_page_is_one_program(
