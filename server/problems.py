@@ -25,6 +25,7 @@ from server.refusals import Fault, Refusal, malformed_all
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 1
+_MOST_SHOWN = 100  # characters
 _log = structlog.get_logger(__name__)
 
 STATUS = {
@@ -116,7 +117,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 def fault_at(where: Iterable[int | str], what: str) -> Fault:
     """Return what is wrong with a document, and where."""
-    return {"at": ".".join(str(part) for part in where), "fault": what}
+    return {"at": ".".join(_shown(part) for part in where), "fault": what}
+
+
+def _shown(part: int | str) -> str:
+    """Return a part of a place, cut: fields that nobody knows are named by whoever sends them."""
+    text = str(part)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _asked(request: Request) -> dict[str, Any]:

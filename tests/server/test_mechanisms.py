@@ -7,7 +7,7 @@ import pytest
 from protocol.hashed import Hashed
 from protocol.mechanisms import SUMMING
 from protocol.messages import HeavyHitterPage
-from tests.server.harness import Served, play, sum_of
+from tests.server.harness import STEPS, Served, play, sum_of, together
 
 LETTERS = {"kind": "alphabet", "characters": "abc.", "length": 3, "pad": "."}
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -60,3 +60,32 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
     found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
     assert [(one.item, one.estimate) for one in found] == [("ab", pytest.approx(15, abs=1))]
+
+
+async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served: Served) -> None:
+    """After a round in which little was held, the table is set for little; then much comes."""
+    asked = {"mechanism": "adaptive-iblt", "threshold": 4, "contribution": 60, "words": 300}
+    asked["domain"] = {"kind": "utf8", "max_bytes": 3}
+    study = await served.create(question=asked, rounds=2)
+    held: set[str] = {"ab"}
+    states = []
+    for number in (1, 2):
+        devices = await served.join(study, 6, number - 1)
+        for place, device in enumerate(devices):
+            device.histogram = {"ab": 1}
+            if number > 1:
+                device.histogram = {f"{chr(97 + i % 26)}{i // 26}{place}": 1 for i in range(60)}
+            held |= device.histogram.keys()
+        await together(devices, *STEPS)
+        view = await served.until_closed(study, number)
+        states.append(view.state)
+        assert view.participants == 6
+        assert await served.read_sum(study, number) == sum_of(devices)
+        answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
+        assert answer.status_code == 200
+        assert {one["item"] for one in answer.json()["heavy_hitters"]} <= held
+        if view.state == "undecoded":
+            assert view.distinct is not None
+            assert view.distinct > 100  # guessed from what is left: 360 were there
+    assert states == ["decoded", "undecoded"]
+    assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"

@@ -199,3 +199,20 @@ async def test_a_stream_without_news_says_that_it_lives(
     study = await served.create()
     async with listening(served, study) as listener:
         await listener.until(3, text=": ping\n\n: ping\n\n")
+
+
+async def test_a_study_that_is_cancelled_twice_is_stopped_once_and_tells_it_once(
+    serve: Serve, database_url: str
+) -> None:
+    """One behind the other, and both at the same time."""
+    async with serve(database_url) as served:
+        for at_once in (False, True):
+            study = await served.create()
+            stop = [served.client.post(f"/v1/studies/{study}/stop") for _ in range(2)]
+            answers = await asyncio.gather(*stop) if at_once else [await one for one in stop]
+            assert [answer.status_code for answer in answers] == [200, 200]
+            assert {answer.json()["state"] for answer in answers} == {"stopped"}
+            async with listening(served, study) as listener:
+                told = kinds(await listener.until_over())
+            failed = EventKind.COHORT_FAILED.value
+            assert told == [CREATED, STARTED, OPENED, failed, CLOSED, ENDED]

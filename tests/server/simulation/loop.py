@@ -11,7 +11,7 @@ after that and before anybody hears of it. Every task and every job belongs to t
 whose context it was made, and a worker that is killed takes them all with it. One that is
 frozen, as by SIGSTOP, keeps them: none of its jobs runs until it goes on.
 
-What was committed of claims and sums is in the loop's `Book`, whoever lives to tell of it.
+What was committed of claims, messages and sums is in the loop's `Book`, whoever lives to tell.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from filelock import BaseFileLock, FileLock
 from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import Pool
 
-from server.schema import Cohort, Lease
+from server.schema import Cohort, Lease, Message
 
 Moment = Literal["before the commit", "after the commit"]
 _OWNER: ContextVar["Process | None"] = ContextVar("owner", default=None)
@@ -57,12 +57,16 @@ class Book:
     """What was committed, in order, and by which process."""
 
     claims: list[tuple[str, "Process"]] = field(default_factory=list)
+    heard: list[tuple[str, "Process"]] = field(default_factory=list)  # kinds of messages
     sums: list[tuple[Summed, "Process"]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Hits who claims work whose name begins so: frozen for so many seconds, or killed."""
+    """Hits who claims work, or has just kept a message, whose name begins so.
+
+    It is frozen for so many seconds, or killed.
+    """
 
     work: str
     seconds: float | None
@@ -213,7 +217,7 @@ class Loop(asyncio.SelectorEventLoop):
         if job.future.cancelled() and self._rng.random() < 0.5:
             return
         owner, moment = job.owner, _count_down(job.owner)
-        claims = len(self.book.claims)
+        claims, heard = len(self.book.claims), len(self.book.heard)
         try:
             result = self._run_in_weather(job, moment == "before the commit")
         except Crash:
@@ -227,9 +231,9 @@ class Loop(asyncio.SelectorEventLoop):
         if owner is not None and moment is not None:
             self.kill(owner)
             job.future.cancel()
-        for work, claimant in self.book.claims[claims:]:
-            if self.strike is not None and work.startswith(self.strike.work):
-                self._strike(claimant, self.strike.seconds)
+        for what, process in (*self.book.claims[claims:], *self.book.heard[heard:]):
+            if self.strike is not None and what.startswith(self.strike.work):
+                self._strike(process, self.strike.seconds)
 
     def _strike(self, owner: Process, seconds: float | None) -> None:
         self.strike = None
@@ -304,9 +308,18 @@ def _note(session: Session, _context: object) -> None:
             session.info.setdefault("sums", []).append(summed)
 
 
+@event.listens_for(Session, "do_orm_execute")
+def _note_messages(state: ORMExecuteState) -> None:
+    mapper = state.bind_mapper
+    if state.is_insert and mapper is not None and mapper.class_ is Message:
+        rows = state.parameters if isinstance(state.parameters, list) else [state.parameters]
+        state.session.info.setdefault("heard", []).extend(row["kind"] for row in rows)
+
+
 @event.listens_for(Session, "after_commit")
 def _keep(session: Session) -> None:
     running = _RUNNING.get()
     if running is not None:
         running.book.claims += [(work, running) for work in session.info.pop("claims", ())]
+        running.book.heard += [(kind, running) for kind in session.info.pop("heard", ())]
         running.book.sums += [(summed, running) for summed in session.info.pop("sums", ())]

@@ -160,7 +160,10 @@ class Freeze(Operation):
 
 @dataclass(frozen=True)
 class StrikeHolder(Operation):
-    """Who claims such work next dies with the lease in its hand, or is frozen for so long."""
+    """Who claims such work next dies with the lease in its hand, or is frozen for so long.
+
+    So does who keeps such a message next: it is committed, and nobody was told.
+    """
 
     work: str
     seconds: float | None = None

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Select, create_engine, func, select
 
+from protocol.events import EventKind
+from server.database import parse_url
+from server.schema import Event, Message
+from tests.server.device import KINDS
 from tests.server.simulation.operations import (
     Advance,
     AtOnce,
@@ -151,3 +156,79 @@ def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
     ]
     score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
     assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
+
+
+def ask(world: World, count: Select[tuple[int]]) -> int | None:
+    """Return a number from the database, whoever is up."""
+    engine = create_engine(parse_url(world.url))
+    with engine.connect() as connection:
+        found = connection.scalar(count)
+    engine.dispose()
+    return found
+
+
+@dataclass(frozen=True)
+class ExpectKept(Operation):
+    """So many messages of a kind are in the database, of which devices heard of so many."""
+
+    kind: str
+    count: int
+    acknowledged: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        query = select(func.count()).select_from(Message).where(Message.kind == self.kind)
+        assert ask(world, query) == self.count
+        accepted = [
+            seat for one in world.members for seat in one.seats if self.kind in seat.accepted
+        ]
+        assert len(accepted) == self.acknowledged
+
+
+def test_an_upload_whose_server_is_killed_after_its_commit_and_before_the_answer_counts_once(
+    shelf: Shelf,
+) -> None:
+    """In each phase the first to be kept is never answered, and all others not even kept."""
+    happening: list[Operation] = [Everybody()]
+    for kind in KINDS:
+        happening += [StrikeHolder(kind), Everybody(), Expect(claims=0, sums=0, up=0)]
+        happening += [ExpectKept(kind, 1, 0), Start(0), Everybody(), ExpectKept(kind, 6, 6)]
+    score = play(shelf.empty(), Shape(rounds=1), 1, happening)
+    assert (score.acknowledged, score.included, score.summed, score.failed) == (24, 6, 1, 0)
+
+
+@dataclass(frozen=True)
+class ExpectDecoded(Operation):
+    """So many claims of decoding a round were made; it was closed `closed` times."""
+
+    claims: int
+    closed: int
+    up: int
+
+    async def happen(self, world: World) -> None:
+        """See the class."""
+        claims = [who for work, who in world.loop.book.claims if work.startswith("close ")]
+        assert (len(claims), sum(one.is_up for one in world.workers)) == (self.claims, self.up)
+        assert len(set(claims)) == self.claims, "somebody claimed twice"
+        told = select(func.count()).select_from(Event).where(Event.kind == EventKind.ROUND_CLOSED)
+        assert ask(world, told) == self.closed
+
+
+def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_next(
+    sqlite: Shelf,
+) -> None:
+    happening = [StrikeHolder("close"), *[Everybody()] * 5]
+    happening += [ExpectDecoded(claims=1, closed=0, up=0), Start(0), Advance(1)]
+    happening += [ExpectDecoded(claims=2, closed=1, up=1)]
+    score = play(sqlite.empty(), Shape(rounds=1), 1, happening)
+    assert (score.included, score.summed, score.failed) == (6, 1, 0)
+
+
+def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_another(
+    postgres: Shelf,
+) -> None:
+    happening = [StrikeHolder("close"), *[Everybody()] * 5]
+    happening += [ExpectDecoded(claims=1, closed=0, up=1), Advance(16)]
+    happening += [ExpectDecoded(claims=2, closed=1, up=1)]
+    score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
+    assert (score.included, score.summed, score.failed) == (6, 1, 0)

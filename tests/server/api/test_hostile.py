@@ -1,0 +1,70 @@
+"""Names and labels of a megabyte: refused at once, the limit named, and nowhere kept whole."""
+
+import json
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.server.harness import Served, study_request
+from tests.server.party import refused
+
+LONG = "z" * 2**20
+SHORTER = "z" * 200_000  # within what a document may have
+LETTERS = {"kind": "alphabet", "length": 3}
+
+
+def with_name(text: str) -> dict[str, Any]:
+    return study_request(name=text)
+
+
+def with_population(text: str) -> dict[str, Any]:
+    return study_request(population=text)
+
+
+def with_alphabet(text: str) -> dict[str, Any]:
+    question = study_request()["question"] | {"domain": LETTERS | {"characters": text}}
+    return study_request(question=question)
+
+
+def with_unknown_field(text: str) -> dict[str, Any]:
+    return study_request(**{text: 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [
+        (with_name, "1 to 200 characters"),
+        (with_population, "{0,63}"),
+        (with_alphabet, "2 to 4,096 characters"),
+        (with_unknown_field, "not permitted"),
+    ],
+)
+async def test_hostile_text_of_a_megabyte_is_refused_with_the_limit_and_not_logged(
+    served: Served, make: Any, limit: str
+) -> None:
+    kind = {"Content-Type": "application/json"}
+    with structlog.testing.capture_logs() as logs:
+        for text, status, problem in ((LONG, 413, "too-large"), (SHORTER, 422, "malformed")):
+            body = json.dumps(make(text)).encode()
+            answer = await served.client.post("/v1/studies", content=body, headers=kind)
+            refused(answer, status, problem)
+            said = "262144 bytes" if status == 413 else limit
+            assert said in answer.text
+            assert "zzzz" * 64 not in answer.text
+            assert len(answer.content) < 4096
+    assert "zzzz" * 64 not in repr(logs)
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key", "X-Request-ID", "Authorization"])
+async def test_hostile_labels_of_a_megabyte_are_neither_returned_nor_logged(
+    served: Served, header: str
+) -> None:
+    """Over a connection such a head is refused before; here it meets the service itself."""
+    with structlog.testing.capture_logs() as logs:
+        answer = await served.client.post(
+            "/v1/studies", json=study_request(), headers={header: LONG}
+        )
+    assert answer.status_code in (201, 401, 422)
+    assert "zzzz" * 64 not in answer.text + repr(answer.headers) + repr(logs)

@@ -1,0 +1,75 @@
+"""Bodies that break off, as of a device that loses its network: as if nobody had spoken."""
+
+import asyncio
+import json
+from random import Random
+
+import pytest
+import structlog
+from sqlalchemy import func, select
+
+from server.schema import Event, Message, Participant, Study
+from tests.server.conftest import Serve
+from tests.server.device import KINDS, Device
+from tests.server.harness import STEPS, Served, study_request
+from tests.server.party import Party
+from tests.server.test_connection import listening
+
+_PATIENCE = 60.0
+OCTETS = "application/octet-stream"
+
+
+async def rows(served: Served) -> list[int]:
+    """Return how many rows each table has that a request may add to."""
+    counts = [select(func.count()).select_from(t) for t in (Study, Participant, Message, Event)]
+    database = served.app.state.service.store.database
+    found: list[int] = await database.read(lambda s: [s.scalar(count) for count in counts])
+    return found
+
+
+async def send_half(served: Served, line: str, body: bytes, **headers: str) -> None:
+    """Send half of a body over a real connection, hang up, and wait till the service knows."""
+    fields = {"Host": "test", "Content-Length": str(len(body))} | headers
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    before, said = await rows(served), []
+    with structlog.testing.capture_logs() as logs:
+        async with listening(served.app) as (_, writer):
+            writer.write(f"{line} HTTP/1.1\r\n{head}\r\n".encode() + body[: len(body) // 2])
+            await writer.drain()
+            writer.close()
+            async with asyncio.timeout(_PATIENCE):
+                while not said:
+                    await asyncio.sleep(0.005)
+                    said = [entry for entry in logs if entry["event"] == "request"]
+    (entry,) = said
+    assert (entry["status"], entry["log_level"]) == (400, "info")
+    assert await rows(served) == before
+
+
+@pytest.mark.parametrize("step", range(4))
+async def test_an_upload_that_vanishes_in_mid_body_leaves_no_trace_and_may_be_sent_again(
+    party: Party, step: int
+) -> None:
+    device = await party.go_but_one(*STEPS[: step + 1])
+    kind = KINDS[step]
+    body = await getattr(device, f"compute_{kind}")()
+    headers = {"Content_Type": OCTETS} | device.headers
+    await send_half(party.served, f"PUT {device.path}/{kind}", body, **headers)
+    await device.say(kind, body)
+    await party.go(*STEPS[step + 1 :])
+    await party.end()
+
+
+async def test_a_document_that_vanishes_in_mid_body_gives_no_seat_and_makes_no_study(
+    serve: Serve, postgres_url: str
+) -> None:
+    kind = {"Content_Type": "application/json"}
+    async with serve(postgres_url) as served:
+        study = await served.create()
+        device = Device(served.client, "device", {}, Random(1))
+        device.view = await served.open_round(study)
+        wish = device.wish().model_dump_json().encode()
+        path = f"/v1/studies/{study}/rounds/1/participants"
+        await send_half(served, f"POST {path}", wish, **kind, **device.headers)
+        await send_half(served, "POST /v1/studies", json.dumps(study_request()).encode(), **kind)
+        assert (await device.apply(study, 1)).status_code == 201
