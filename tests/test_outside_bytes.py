@@ -9,6 +9,7 @@ import ast
 import json
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -222,7 +223,7 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
         if isinstance(inside, dict) and draw(st.integers(0, 4)) == 0:
             del inside[last]
         else:
-            inside[last] = draw(st.sampled_from(JUNK))
+            inside[last] = deepcopy(draw(st.sampled_from(JUNK)))  # else junk may hold itself
         if not document:
             break
     return document

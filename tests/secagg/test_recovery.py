@@ -7,8 +7,8 @@ import pytest
 from secagg import recovery
 from secagg.deals import commit_seed
 from secagg.recovery import Given
-from secagg.shamir import recover
 from tests.secagg.conftest import Group
+from tests.vectors.reference import recover
 
 N = 15
 LOST = N - 1  # shares, and is lost before it masks; holds the last share of all others'
