@@ -59,10 +59,16 @@ class Holder:
         """Renew `lease` until cancelled; return once it is lost."""
         while True:
             await asyncio.sleep(self.seconds / _RENEWALS)
-            with suppress(*UNAVAILABLE):  # the next time, perhaps
-                if not await self.leases.renew(lease, self.seconds):
-                    _log.warning("lease lost", work=lease.work, version=lease.version)
-                    return
+            renewing = asyncio.ensure_future(self.leases.renew(lease, self.seconds))
+            try:
+                with suppress(*UNAVAILABLE):  # the next time, perhaps
+                    if not await asyncio.shield(renewing):
+                        _log.warning("lease lost", work=lease.work, version=lease.version)
+                        return
+            except asyncio.CancelledError:
+                # Its thread goes on: committed after the release, it would take the lease again.
+                await asyncio.gather(renewing, return_exceptions=True)
+                raise
 
 
 async def _publishing(action: Callable[[Lease], Awaitable[None]], lease: Lease) -> None:
