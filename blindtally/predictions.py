@@ -17,10 +17,9 @@ from typing import Any, Final
 
 from protocol.hashed import Hashed
 from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
-from server.pages.advising import Line
+from server.pages.advising import Line, planned
 from server.pages.words import nbytes, short
 
-_PLANNED: Final = ("tracked", "adaptive-iblt")
 _DEVICES: Final = range(10, 10**6 + 1)  # that `blindtally plan` simulates
 _ROUNDS: Final = range(1, 1000 + 1)
 _RUNS: Final = 2
@@ -41,42 +40,36 @@ async def predict(plan: AnyPlan) -> Sequence[Line]:
 
 
 async def _predict(plan: AnyPlan) -> list[Line]:
-    lines: list[Line] = []
-    if plan.mechanism in _PLANNED and plan.terms.devices in _DEVICES and plan.rounds in _ROUNDS:
-        lines += _found(plan, await _ask("plan", *_study(plan)))
-    elif plan.mechanism in _PLANNED:
+    lines, study = list[Line](), _study(plan)
+    if study and plan.terms.devices in _DEVICES and plan.rounds in _ROUNDS:
+        lines += _found(plan, await _ask("plan", *study))
+    elif study:
         most = f"{_DEVICES[0]} to {_DEVICES[-1]:,} devices and {_ROUNDS[-1]:,} rounds at most"
         lines.append(Line("F1", "not simulated", f"studies of {most} are"))
     if plan.mechanism not in REPORTING:
-        lines += _taken(await _ask("params", *_cohort(plan)))
+        lines += _taken(await _ask("params", *_words(_cohort(plan))))
     return lines
 
 
 def _study(plan: AnyPlan) -> list[str]:
-    question: Any = plan.question
-    options = {
-        "devices": plan.terms.devices,
-        "rounds": plan.rounds,
-        "threshold": question.threshold,
-        "words": question.words,
-        "contribution": question.contribution,
-        "runs": _RUNS,
-    }
-    if isinstance(question.domain, Hashed):
-        options["max-bytes"] = question.domain.max_bytes
-    return _words(options)
+    """Return what `blindtally plan` is asked; nothing if it cannot tell."""
+    options = planned(plan)
+    if options is None:
+        return []
+    if isinstance(plan.question.domain, Hashed):
+        options["max-bytes"] = plan.question.domain.max_bytes
+    return _words(options | {"runs": _RUNS})
 
 
-def _cohort(plan: AnyPlan) -> list[str]:
+def _cohort(plan: AnyPlan) -> dict[str, Any]:
     terms, words = plan.terms, SUMMING[plan.mechanism].ring(plan).nbytes // _WORD
-    options = {
+    return {
         "clients": terms.cohort_size,
         "corrupt": terms.corrupt,
         "dropout": terms.dropout,
         "mode": terms.mode,
         "words": words,
     }
-    return _words(options)
 
 
 def _words(options: dict[str, Any]) -> list[str]:

@@ -72,6 +72,14 @@ def each(
         yield from _results(executor, work, pieces, step)
 
 
+def shared(
+    work: Callable[[A], B], pieces: Sequence[A], what: str, count: int, dask: str | None
+) -> list[B]:
+    """Return what `work` makes of each of `pieces`, by who is `hired` for them."""
+    with hired(count, dask) as executor:
+        return list(each(executor, work, pieces, what))
+
+
 def _results(
     executor: Executor | None,
     work: Callable[[A], B],

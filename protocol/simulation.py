@@ -148,12 +148,17 @@ def _attending(plan: Plan, losses: Losses, rng: Random) -> Attendance:
 
     def attend(count: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
         lost = losses(count)
-        is_here = ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
+        is_here = _gives(lost)
         if coins is not None:
             lost = np.where(plan.joining(coins, count), lost, away)
         return lost, is_here
 
     return attend
+
+
+def _gives(lost: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Return which devices give a vector, by where each is lost."""
+    return ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
 
 
 def _sum_blocks(
@@ -169,7 +174,7 @@ def _sum_blocks(
     total = ring.zero()
     for block in blocks:
         lost, is_here = attendance(len(block))
-        is_in = ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
+        is_in = _gives(lost)
         held = Histograms.of(block)
         given = held if is_in.all() else held.take(np.flatnonzero(is_in))
         ring.add(total, mechanism.encode_sum(plan, given, chance))

@@ -1,9 +1,9 @@
 """The commands `blindtally figures ...`: their options, and what they show and write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -14,11 +14,8 @@ from blindtally.figures.pictures import Out
 from blindtally.figures.populations import DRIFTS, Drift, Population, load
 from blindtally.output import Json, failed, write_json
 from blindtally.tables import facts, show, table
-from blindtally.workers import Dask, Workers, each, hired
+from blindtally.workers import Dask, Workers, shared
 from protocol.mechanisms.frequency_sketches import MOST_CANDIDATES, candidates
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 _WORDS = [100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000]
 _ROUNDS = [10, 30, 50, 100]
@@ -95,7 +92,7 @@ def fig1(
     setting = Setting(rounds, tau, tokens, 0)
     grid, names = sorted(set(words)), curves.FIGURE_1
     work = partial(curves.over_words, population, setting, grid, names)
-    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
+    found = curves.over_runs(shared(work, _seeds(seed, runs), "runs", workers, dask), names, grid)
     title = f"{data.name}: R = {rounds}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig1", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path, log=True)
 
@@ -123,7 +120,7 @@ def fig2(
     setting = Setting(0, tau, tokens, words)
     grid, names = sorted(set(rounds)), curves.FIGURE_1
     work = partial(curves.over_rounds, population, setting, grid, names)
-    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
+    found = curves.over_runs(shared(work, _seeds(seed, runs), "runs", workers, dask), names, grid)
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig2", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
 
@@ -151,7 +148,7 @@ def fig3(
     setting = Setting(0, tau, tokens, words)
     grid, names = sorted(set(rounds)), curves.FIGURE_3
     work = partial(curves.over_rounds, population, setting, grid, names)
-    found = curves.over_runs(_each(work, _seeds(seed, runs), workers, dask), names, grid)
+    found = curves.over_runs(shared(work, _seeds(seed, runs), "runs", workers, dask), names, grid)
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
     _finish("fig3", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
 
@@ -180,7 +177,7 @@ def grow(
         raise failed(f"{data}: an oracle cannot score every item of its domain")
     cases = [(seed, count, run) for count in sorted(set(rounds)) for run in range(runs)]
     work = partial(growth.grow, population, tokens, tau, words)
-    seen = _each(work, cases, workers, dask)
+    seen = shared(work, cases, "runs", workers, dask)
     rows = [growth.over_runs(seen[start : start + runs]) for start in range(0, len(seen), runs)]
     title = (
         f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n"
@@ -223,7 +220,7 @@ def compare_rules(
     cases = [(path, _load(path, out), drift) for path in data for drift in DRIFTS]
     pieces = [(population, drift, setting, _seeds(seed, runs)) for _, population, drift in cases]
     try:
-        outcomes = _each(_compare, pieces, workers, dask)
+        outcomes = shared(_compare, pieces, "runs", workers, dask)
     except ValueError as error:
         raise failed(error) from None
     found = [
@@ -266,12 +263,6 @@ def _compare(
     piece: tuple[Population, Drift, Setting, Sequence[Sequence[int]]],
 ) -> list[rules.Outcome]:
     return rules.compare(*piece)
-
-
-def _each(work: Callable[[A], B], pieces: Sequence[A], workers: int, dask: str | None) -> list[B]:
-    """Return what `work` makes of each of `pieces`, by so many workers or Dask's."""
-    with hired(workers, dask) as executor:
-        return list(each(executor, work, pieces, "runs"))
 
 
 def _finish(

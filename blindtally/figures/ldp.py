@@ -12,7 +12,7 @@ from blindtally.figures import drawing, local, pictures
 from blindtally.figures.local import METHODS, Errors, Experiment, measure
 from blindtally.output import Json, failed, write_json
 from blindtally.tables import show, table
-from blindtally.workers import Dask, Workers, each, hired
+from blindtally.workers import Dask, Workers, shared
 
 
 def ldp(
@@ -47,8 +47,7 @@ def ldp(
         for level in sorted(set(epsilon))
         for method in METHODS
     ]
-    with hired(workers, dask) as executor:
-        found = list(each(executor, partial(_measure, runs, seed), cases, "oracles"))
+    found = shared(partial(_measure, runs, seed), cases, "oracles", workers, dask)
     rows = [one.as_json() for one in found]
     if json_path != "-":
         _show(found, runs)

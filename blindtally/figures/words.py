@@ -16,7 +16,7 @@ from blindtally.figures.pictures import Out
 from blindtally.figures.populations import DRIFTS, Drift, Population, load
 from blindtally.output import Json, failed, write_json
 from blindtally.tables import show, table
-from blindtally.workers import Dask, Workers, each, hired
+from blindtally.workers import Dask, Workers, shared
 
 _GRID_ROUNDS = (10, 30, 50, 100)
 _GRID_TAU = (20, 50, 100, 200)
@@ -71,9 +71,8 @@ def words(
     setting, seeds = Setting(rounds, threshold, tokens, 0), [(seed, run) for run in range(runs)]
     ways = PAPER, TRACKED
     pieces = [(case, way) for _, case in cases for way in ways]
-    with hired(workers, dask) as executor:
-        found = each(executor, partial(_needed, setting, seeds), pieces, "curves")
-        reached = [{way: next(found) for way in ways} for _ in cases]
+    found = iter(shared(partial(_needed, setting, seeds), pieces, "curves", workers, dask))
+    reached = [{way: next(found) for way in ways} for _ in cases]
     title = f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}\n{drawing.error_bars(runs, seed)}"
     if json_path != "-":
         _show(cases, reached, title)
@@ -137,9 +136,7 @@ def grid(
     ]
     pictures.check(out)
     population = _load(data)
-    with hired(workers, dask) as executor:
-        work = partial(beside, population, (seed,))
-        pairs = list(each(executor, work, settings, "settings"))
+    pairs = shared(partial(beside, population, (seed,)), settings, "settings", workers, dask)
     worse = sorted((p for p in pairs if p.tracked < p.paper), key=lambda p: p.tracked - p.paper)
     gain = sum(pair.tracked - pair.paper for pair in pairs) / len(pairs)
     told = (

@@ -128,7 +128,8 @@ async def _asked(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | N
 
 
 def _advice(plan: AnyPlan) -> list[Line]:
-    lines = [Line("A device sends", nbytes(Load.of(plan).nbytes), "its vector or report, a round")]
+    load = Load.of(plan)
+    lines = [Line("A device sends", nbytes(load.nbytes), "its vector or report, a round")]
     if plan.mechanism in REPORTING:
         lines.append(Line("Reports taken", number(plan.terms.devices), "a round, at most"))
         if isinstance(plan, LocalPlan):
@@ -136,11 +137,11 @@ def _advice(plan: AnyPlan) -> list[Line]:
             what = "of an item's count, one deviation"
             lines.append(Line("Expected error", f"± {short(error)}", what))
         return lines
-    return [*lines, *_sum_advice(plan), *(_release_advice(plan))]
+    return [*lines, *_sum_advice(plan, load.room), *_release_advice(plan)]
 
 
-def _sum_advice(plan: AnyPlan) -> list[Line]:
-    terms, room = plan.terms, Load.of(plan).room
+def _sum_advice(plan: AnyPlan, room: int | None) -> list[Line]:
+    terms = plan.terms
     settled = parameters(terms.cohort_size, terms.assumptions)
     lines = [
         Line("Shares held by", number(settled.holders), "other devices, for each"),
@@ -167,13 +168,24 @@ def _release_advice(plan: AnyPlan) -> list[Line]:
     return lines
 
 
-def _command(plan: AnyPlan) -> str | None:
-    """Return how to have the command line predict what a study will find; None if it cannot."""
+def planned(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return the options by which `blindtally plan` predicts a study; None if it cannot."""
     question: Any = plan.question
     if plan.mechanism not in ("tracked", "adaptive-iblt"):
         return None
-    return (
-        f"blindtally plan --devices {plan.terms.devices} --rounds {plan.rounds} "
-        f"--threshold {question.threshold:g} --words {question.words} "
-        f"--contribution {question.contribution}"
-    )
+    return {
+        "devices": plan.terms.devices,
+        "rounds": plan.rounds,
+        "threshold": question.threshold,
+        "words": question.words,
+        "contribution": question.contribution,
+    }
+
+
+def _command(plan: AnyPlan) -> str | None:
+    """Return how to have the command line predict what a study will find; None if it cannot."""
+    options = planned(plan)
+    if options is None:
+        return None
+    said = options | {"threshold": f"{options['threshold']:g}"}
+    return " ".join(["blindtally plan", *(f"--{name} {value}" for name, value in said.items())])
