@@ -9,7 +9,7 @@ row before with what else no implementation of the protocol is spared: the hashe
 of deals and of shares, and envelopes. Times are process CPU seconds of one thread, because the
 machines are shared; a client's are means over all clients of the cohort, and count reading what
 it is told. A server checks what it hears, adds the vectors, settles which shares matter, and
-unmasks the sum: all of it stands in a row of its own. What 25 clients send in a phase is checked
+unmasks the sum: all of it stands in a row of its own. What 100 clients send in a phase is checked
 in a row. The collector of garbage rests meanwhile: no device holds what a thousand others do. Of
 a cohort of 10,000 some are heard and unmasked, and scaled up (`benchmarks.sampled`).
 """
@@ -62,7 +62,8 @@ from secagg.ring import Lane, Ring, Vector
 MODES: tuple[Mode, ...] = ("semi-honest", "active")
 LOST = (0.0, 0.1, 0.2)
 SAMPLED = 10_000  # from so many clients on, the server's work is sampled
-OFTEN = 25  # participants between two bursts of floors; what they send is checked together
+OFTEN = 100  # participants between bursts of floors; what they send is checked together
+MORE = 4  # of these bursts
 BURSTS = 10  # before and after what is done at one stroke
 WARM = 30  # participants of a cohort that is not reported: imports, tables, caches
 LONG = 1.0  # seconds to repeat that for
@@ -133,8 +134,8 @@ class Bench:
                     bodies[slot] = deal.pack()
                 self.shared[slot].cohort = cohort  # the same facts, held once
                 self.progress()
-            for slot, body in bodies.items():
-                with self.watch.time("deal"):
+            with self.watch.time("deal"):
+                for slot, body in bodies.items():
                     self.deals[slot] = KeyDeal.unpack(body)
                     check_shares(cohort, slot, self.deals[slot])
         return View(cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
@@ -153,13 +154,14 @@ class Bench:
                     bodies[slot] = upload.pack()
                 self.masked[slot].view = view  # the same facts, held once
                 self.progress()
-            for slot, body in bodies.items():
-                with self.watch.time("upload"):
+            with self.watch.time("upload"):
+                for slot, body in bodies.items():
                     upload = Upload.unpack(body, self.ring.nbytes)
                     check_upload(view, slot, upload)
                     self.ring.add_packed(self.sums[slot % 10], upload.vector)
-                self.upload_bytes, self.deal_bytes = len(body), len(self.deals[slot].pack())
-                self.seeds[slot] = upload.deal
+                    self.seeds[slot] = upload.deal
+            self.upload_bytes = max(map(len, bodies.values()))
+            self.deal_bytes = max(len(self.deals[slot].pack()) for slot in bodies)
 
     def _server_rows(self, view: View, share: float) -> Iterator[Row]:
         lost = {slot for slot in range(self.n) if slot % 10 < share * 10}
@@ -202,9 +204,10 @@ class Bench:
                 again = Masked(state.slot, state.view, state.joined, state.sealing, state.own_share)
                 with self.watch.time(f"confirm {share}"):
                     confirmed[slot], signatures[slot] = again.confirm(settled.survivors)
-            for slot in slots if self.is_active else ():
+            if self.is_active:
                 with self.watch.time(f"last {share}"):
-                    check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
+                    for slot in slots:
+                        check_confirmation(settled.view, slot, settled.survivors, signatures[slot])
         for slots in self._blocks(settled.survivors):
             bodies = {}
             for slot in slots:
@@ -212,11 +215,11 @@ class Bench:
                 with self.watch.time(f"reveal {share}"):
                     told = unpack_parcels(parcels)
                     bodies[slot] = confirmed[slot].reveal(signatures, told, self.rng).pack()
-            for slot, body in bodies.items():
-                with self.watch.time(f"last {share}"):
+            with self.watch.time(f"last {share}"):
+                for slot, body in bodies.items():
                     reveals[slot] = Reveal.unpack(body)
                     check_reveal(settled, slot, reveals[slot])
-                self.reveal_bytes = max(self.reveal_bytes, len(body))
+            self.reveal_bytes = max(self.reveal_bytes, *map(len, bodies.values()))
         return reveals
 
     @property
@@ -225,10 +228,10 @@ class Bench:
         return self.mode == "active"
 
     def _blocks(self, slots: Iterable[int]) -> Iterator[Sequence[int]]:
-        """Yield some slots at a time, with a burst of floors before each block."""
+        """Yield some slots at a time, with bursts of floors before each block."""
         remaining = iter(slots)
         while block := list(islice(remaining, OFTEN)):
-            self.floors.measure()
+            self.floors.measure(MORE)
             yield block
 
     def _client_rows(self, view: View) -> list[Row]:
