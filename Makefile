@@ -17,7 +17,7 @@ demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devic
 	@$(BIN)/blindtally demo $(ARGS)
 
 test: lint types imports ## check style, types and import contracts, and run the tests (ARGS="-k graph")
-	$(BIN)/pytest --numprocesses auto $(ARGS)
+	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
 
 soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
 	$(BIN)/python -m tests.server.simulation.soak $(ARGS)

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from protocol.domain import Domain
 from protocol.histograms import Histograms, Items
 from protocol.item_space import Keys, Values
 from protocol.mechanism import Histogram, SumQuestion
+
+R = TypeVar("R", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +52,33 @@ def values_of(domain: Domain, histograms: Iterable[Histogram]) -> Values:
     Raises:
         ValueError: if a device holds more than one item, or one outside the domain.
     """
-    held = Histograms.of(histograms)
-    held.check(1)
-    of_items = _of_items(domain, held, domain.values_of)
-    values = np.full(len(held), domain.values, np.uint64)
-    values[held.devices] = of_items[held.which]
-    return values
+    return rows_of(domain, histograms, domain.values_of, np.uint64(domain.values))
 
 
-def item_of(histogram: Histogram) -> str | None:
-    """Return the one item of a device, None if it has nothing to say.
+def rows_of(
+    domain: Domain,
+    histograms: Iterable[Histogram],
+    make: Callable[[Sequence[str]], NDArray[R]],
+    nothing: ArrayLike,
+) -> NDArray[R]:
+    """Return a row for each device: what `make` makes of its item, or `nothing` if it has none.
 
     Raises:
-        ValueError: if its counts add up to more than 1, or are not positive.
+        ValueError: if a device holds more than one item, or one outside the domain, of which
+            `make` says what is wrong.
     """
-    Histograms.of([histogram]).check(1)
-    return next(iter(histogram), None)
+    held = Histograms.of(histograms)
+    held.check(1)
+    of_items = _of_items(domain, held, make)
+    rows = np.empty((len(held), *of_items.shape[1:]), of_items.dtype)
+    rows[:] = nothing
+    rows[held.devices] = of_items[held.which]
+    return rows
 
 
 def _of_items(
-    domain: Domain, held: Histograms, make: Callable[[Sequence[str]], NDArray[np.uint64]]
-) -> NDArray[np.uint64]:
+    domain: Domain, held: Histograms, make: Callable[[Sequence[str]], NDArray[R]]
+) -> NDArray[R]:
     """Return what `make` makes of each item that is in the domain, and zeros of others.
 
     Raises:
@@ -86,10 +95,10 @@ def _of_items(
 
 
 def _inside_only(
-    domain: Domain, items: Items, make: Callable[[Sequence[str]], NDArray[np.uint64]]
-) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    domain: Domain, items: Items, make: Callable[[Sequence[str]], NDArray[R]]
+) -> tuple[NDArray[np.bool_], NDArray[R]]:
     inside = np.array([item in domain for item in items], np.bool_)
     some = make([items[place] for place in np.flatnonzero(inside).tolist()])
-    made = np.zeros((len(items), *some.shape[1:]), np.uint64)
+    made = np.zeros((len(items), *some.shape[1:]), some.dtype)
     made[inside] = some
     return inside, made

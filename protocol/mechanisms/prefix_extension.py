@@ -14,13 +14,14 @@ study, so that after round r it has found what one round of all its devices woul
 Source: [Wang21]; see `docs/hsu2012.md`. The string for nothing is ours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.chance import Chance
@@ -36,7 +37,7 @@ from protocol.mechanism import (
     ranked,
     standing_out,
 )
-from protocol.mechanisms.holdings import item_of
+from protocol.mechanisms.holdings import rows_of
 from protocol.oracles.counting import Counting
 from protocol.oracles.counts import Parameters
 from protocol.oracles.goals import oracle_for
@@ -152,10 +153,14 @@ class PrefixExtending(Reporting[PrefixQuestion, PrefixPlan, Kept]):
 
     def encode(self, plan: PrefixPlan, histograms: Iterable[Histogram], chance: Chance) -> Reports:
         """Return a report for each device."""
-        size = plan.question.domain.max_bytes
-        strings = [_padded(plan.question.domain, histogram) for histogram in histograms]
-        rows = np.frombuffer(b"".join(strings), np.uint8).reshape(-1, size)
-        return plan.extension.perturb(rows, chance)
+        domain = plan.question.domain
+
+        def padded(items: Sequence[str]) -> NDArray[np.uint8]:
+            strings = b"".join(_padded(domain, item) for item in items)
+            return np.frombuffer(strings, np.uint8).reshape(-1, domain.max_bytes)
+
+        nothing = np.frombuffer(_NOTHING, np.uint8)
+        return plan.extension.perturb(rows_of(domain, histograms, padded, nothing), chance)
 
     def check(self, plan: PrefixPlan, reports: Reports) -> None:
         """Raise ValueError if a report has a wrong length, or a field out of its range."""
@@ -182,10 +187,7 @@ class PrefixExtending(Reporting[PrefixQuestion, PrefixPlan, Kept]):
         return Answer(True, standing_out(found), tuple(found), kept)
 
 
-def _padded(domain: Utf8, histogram: Histogram) -> bytes:
-    item = item_of(histogram)
-    if item is None:
-        return _NOTHING * domain.max_bytes
+def _padded(domain: Utf8, item: str) -> bytes:
     if item not in domain:
         raise ValueError(f"{item!r} is outside the domain of kind {domain.kind}")
     return item.encode().ljust(domain.max_bytes, b"\0")

@@ -28,7 +28,7 @@ from tests.server.harness import NOON, Clock, Served
 from tests.server.party import Party
 
 IS_LONG = "BLINDTALLY_EXAMPLES" in os.environ
-EXAMPLES = int(os.environ.get("BLINDTALLY_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("BLINDTALLY_EXAMPLES", "2"))
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     checks.status_code_conformance,
