@@ -13,11 +13,16 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+import structlog
 
 from server.app import create_app
 from server.settings import Settings
 from tests.server.harness import Clock, Served
 from tests.server.party import Party
+
+# As the service itself says them: with local variables, hundreds of faults take minutes to say.
+_PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
 
 
 @pytest.fixture
@@ -66,13 +71,17 @@ Serve = Callable[[str], AbstractAsyncContextManager[Served]]
 
 @pytest.fixture
 def serve(clock: Clock) -> Serve:
-    """Return how to run a service on a database: one application object each time."""
+    """Return how to run a service on a database: one application object each time.
+
+    Each draws other numbers, or one that is started again would name devices as the one before.
+    """
+    seeds = itertools.count(2**16 * os.getpid())
 
     @asynccontextmanager
     async def run(url: str, **settings: Any) -> AsyncIterator[Served]:
         quick = {"poll_seconds": 0.05, "pace_seconds": 0.005, "busy_timeout": 5.0, "open": True}
         app = create_app(
-            Settings(database_url=url, **(quick | settings)), clock, Random(os.getpid())
+            Settings(database_url=url, **(quick | settings)), clock, Random(next(seeds))
         )
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)

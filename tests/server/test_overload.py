@@ -6,9 +6,13 @@ from contextlib import ExitStack, suppress
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
+from protocol.messages import Seat, unpack_roster
+from server.pacing import MOST
 from tests.server.conftest import Serve
-from tests.server.harness import STEPS
+from tests.server.harness import STEPS, Served
 from tests.server.party import Party, refused
+
+CROWD = 300
 
 
 async def one_of(pool: Pool) -> PoolProxiedConnection:
@@ -47,3 +51,40 @@ async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_on
         await device.say("shares", body)
         await party.go(*STEPS[1:])
         await party.end()
+
+
+async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept(
+    serve: Serve, sqlite_url: str
+) -> None:
+    terms = {"cohort_size": CROWD + 1, "minimum": 100, "corrupt": 0.01, "dropout": 0.1}
+    async with serve(sqlite_url) as served:
+        study = await served.create(terms=terms)
+        devices = await served.join(study, CROWD)
+    async with serve(sqlite_url) as again:
+        for device in devices:
+            device.client = again.client
+        said = await asyncio.gather(*(device.get("roster", wait=0) for device in devices))
+        assert {answer.status_code for answer in said} == {202}
+        told = [int(answer.headers["retry-after"]) for answer in said]
+        assert len(set(told)) > 2  # not all come again at one moment
+        assert max(told) <= MOST
+        seats = await asyncio.gather(*(device.apply(study, 1) for device in devices))
+        assert {answer.status_code for answer in seats} == {200}
+        assert [Seat.model_validate_json(one.content) for one in seats] == [
+            device.seat for device in devices
+        ]
+        waiting = [asyncio.create_task(device.get("roster", wait=30)) for device in devices]
+        await until_waiting(again, CROWD)
+        await again.join(study, 1, first=CROWD)
+        heard = await asyncio.gather(*waiting)
+        assert {answer.status_code for answer in heard} == {200}
+        (roster,) = {answer.content for answer in heard}
+        identities = [entry.identity for entry in unpack_roster(roster, has_registrar=False)]
+        assert identities[:CROWD] == [device.identity.public for device in devices]
+
+
+async def until_waiting(served: Served, count: int) -> None:
+    """Wait until so many wait for a bell."""
+    async with asyncio.timeout(60):
+        while served.app.state.service.watch.waiting < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

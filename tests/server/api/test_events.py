@@ -155,10 +155,10 @@ async def test_more_streams_than_there_is_room_for_are_told_to_come_again(
 
 @pytest.fixture
 async def crowd(served: Served) -> AsyncIterator[list[Listener]]:
-    """Yield 60 listeners to one study, who have heard all there is."""
+    """Yield 300 listeners to one study, who have heard all there is."""
     study = await served.create()
     async with AsyncExitStack() as stack:
-        many = [await stack.enter_async_context(listening(served, study)) for _ in range(60)]
+        many = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
         await asyncio.gather(*(listener.until(3) for listener in many))
         yield many
 
