@@ -119,9 +119,17 @@ class Keeper:
             if found is None:
                 return None
             self._known[key] = found
-        if not self._rates.asks(found.name):
-            raise Refusal(ProblemType.TOO_MANY, "too many requests with this credential: wait")
+        self.count(found.name)
         return found
+
+    def count(self, name: str) -> None:
+        """Count a request of whoever showed the good credential that has this name.
+
+        Raises:
+            Refusal: if it asks too often.
+        """
+        if not self.is_open and not self._rates.asks(name):
+            raise Refusal(ProblemType.TOO_MANY, "too many requests with this credential: wait")
 
     async def still_lets_in(self, principal: Principal) -> bool:
         """Return whether the key that was good when a long answer began is so now."""

@@ -49,6 +49,7 @@ async def enrol(
     with blame():
         check_identity(identity)
     if not is_signed(identity, possession(credential), bytes.fromhex(asked.signature)):
+        await service.keeper.fail(address(request.scope), "enrol", "with a bad signature")
         raise malformed("the signature is not that of the identity under the credential")
     try:
         await service.store.access.enrol(token, asked.identity, credential)

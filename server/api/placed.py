@@ -46,6 +46,7 @@ async def _place(
     if place is None or not compare_digest(place.ticket, ticket):
         await service.keeper.fail(address(request.scope), "bad ticket", participant)
         raise Refusal(ProblemType.NOT_AUTHORISED, "this is another participant's ticket")
+    service.keeper.count(f"participant {participant}")
     concerning(cohort_id=place.cohort)
     return place
 

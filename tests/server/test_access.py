@@ -65,6 +65,16 @@ async def enrolled(served: Served, token: str, identity: Identity) -> str:
     return credential
 
 
+async def seated(served: Served, study: str, token: str, name: str) -> Device:
+    """Return a device that was let in by `token`, and has a seat."""
+    device = Device(served.client, name, {"ab": 1}, Random(name), None)
+    device.headers = showing(await enrolled(served, token, device.identity))
+    path = f"/v1/studies/{study}/rounds/open"
+    answer = await served.client.get(path, headers=device.headers, params={"wait": 10})
+    await device.join(study, RoundView.model_validate_json(answer.content))
+    return device
+
+
 def problem(response: httpx.Response, status: int, kind: str) -> str:
     assert response.status_code == status, response.text
     assert response.json()["type"].endswith(f":{kind}")
@@ -254,6 +264,20 @@ async def test_whoever_fails_too_often_waits(serve: Serve, sqlite_url: str) -> N
         assert len(await book(served).trail(100, None)) == 4  # one made a key, three failed
 
 
+async def test_whoever_guesses_tokens_under_bad_signatures_waits_as_well(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False, most_failures=3) as served:
+        false = application(Identity.generate(Random(1)), make(SystemRandom()), signature="00" * 64)
+        said = [
+            await served.client.post(
+                "/v1/devices", json=false, headers=showing(make(SystemRandom(), ENROLMENT_TOKEN))
+            )
+            for _ in range(4)
+        ]
+        assert [answer.status_code for answer in said] == [422, 422, 422, 429]
+
+
 async def test_whoever_fails_often_at_the_same_time_waits_as_well(
     serve: Serve, sqlite_url: str
 ) -> None:
@@ -310,6 +334,16 @@ async def test_whoever_asks_too_much_waits(serve: Serve, sqlite_url: str) -> Non
         answer = await served.client.get("/v1/studies", headers=one)
         problem(answer, 429, "too-many-requests")
         assert (await served.client.get("/v1/studies", headers=other)).is_success
+
+
+async def test_a_seat_from_which_too_much_is_asked_waits(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, most_requests=5) as served:
+        study = await study_of(served, await keyed(served))
+        _, token = await book(served).create_token("phones", 2, None)
+        one, other = [await seated(served, study, token, name) for name in ("one", "other")]
+        said = [(await one.get("roster", wait=0)).status_code for _ in range(6)]
+        assert said == [202] * 5 + [429]
+        assert (await other.get("roster", wait=0)).status_code == 202
 
 
 async def test_no_secret_is_kept_or_shown(
