@@ -1,7 +1,8 @@
 """What a study will find and take, for the page that creates studies: by the commands that tell.
 
 `blindtally plan` simulates for seconds and `blindtally params` measures, so each is a process of
-its own, at a low priority, and killed when it takes too long: the service goes on meanwhile. This
+its own, at a low priority, of bounded memory, and killed when it takes too long: the service goes
+on meanwhile. This
 module is what it runs: it reads nothing, and ends when its input does, which is when the service
 dies, in whatever way.
 """
@@ -25,6 +26,7 @@ _ROUNDS: Final = range(1, 1000 + 1)
 _RUNS: Final = 2
 _PATIENCE: Final = 50.0  # seconds for both: the page waits 60
 _NICE: Final = 10
+_MOST_MEMORY: Final = 2**31  # bytes: it takes some 300 MB
 _WORD: Final = 4  # bytes
 
 
@@ -147,8 +149,17 @@ def _end_with_service() -> None:
     os._exit(1)
 
 
+def bound_memory(most: int) -> None:
+    """Let this process have so many bytes of its own; for more, a MemoryError. No-op on Windows."""
+    with suppress(ImportError):
+        import resource  # noqa: PLC0415 (not everywhere)
+
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
 if __name__ == "__main__":
     from blindtally.cli import app
 
+    bound_memory(_MOST_MEMORY)
     Thread(target=_end_with_service, daemon=True).start()
     app(prog_name="blindtally")

@@ -85,3 +85,11 @@ def test_what_predicts_ends_with_whoever_asked() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 1
+
+
+def test_what_takes_too_much_memory_ends_by_itself() -> None:
+    """The module bounds itself before it runs a command, as this program does."""
+    bounded = "import blindtally.predictions as p; p.bound_memory(2**28); bytearray(2**29)"
+    ended = subprocess.run([sys.executable, "-c", bounded], capture_output=True, check=False)
+    assert ended.returncode == 1
+    assert b"MemoryError" in ended.stderr
