@@ -59,12 +59,15 @@ class Found:
 
 
 def frequencies(path: Path | None = None) -> tuple[list[str], NDArray[np.float64]]:
-    """Return words of 3 to 9 letters and their shares: from lines of "word,count", or made up."""
+    """Return words of 3 to 9 letters and their shares: from lines of "word,count,...".
+
+    Without a path they are made up.
+    """
     if path is None:
         return _made_up()
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         lines = [line.replace(",", " ").split() for line in file]
-    kept = {word: int(count) for word, count in lines if count.isdigit() and _is_word(word)}
+    kept = {word: int(count) for word, count, *_ in lines if count.isdigit() and _is_word(word)}
     shares = np.array(list(kept.values()), np.float64)
     return list(kept), shares / shares.sum()
 
