@@ -14,55 +14,81 @@ from typer.core import TyperCommand, TyperGroup
 from protocol.faults import worded
 
 COMMANDS = {
-    "demo": "blindtally.demo.command:demo",
-    "serve": "blindtally.serve:serve",
-    "keys": "blindtally.access:keys",
-    "tokens": "blindtally.access:tokens",
-    "audit": "blindtally.access:audit",
-    "fleet": "blindtally.fleet:fleet",
-    "registrar": "blindtally.registrar:registrar",
-    "simulate": "blindtally.simulate:simulate",
-    "params": "blindtally.params:params",
-    "plan": "blindtally.plan:plan",
-    "query": "blindtally.query:query",
-    "privacy": "blindtally.privacy:privacy",
-    "mechanisms": "blindtally.mechanisms:mechanisms",
-    "figures": "blindtally.figures.command:app",
-    "doctor": "blindtally.doctor.command:doctor",
+    "demo": (
+        "blindtally.demo.command:demo",
+        "Find what is common among simulated devices, over a real server on this machine.",
+    ),
+    "serve": (
+        "blindtally.serve:serve",
+        "Serve studies to analysts and devices, until Ctrl-C.",
+    ),
+    "keys": ("blindtally.access:keys", "API keys of operators and analysts."),
+    "tokens": ("blindtally.access:tokens", "Enrolment tokens, which let devices in."),
+    "audit": (
+        "blindtally.access:audit",
+        "Show who did what, and who was refused; the newest first.",
+    ),
+    "fleet": (
+        "blindtally.fleet:fleet",
+        "Let simulated devices take part in a study, round after round, until it is over.",
+    ),
+    "registrar": (
+        "blindtally.registrar:registrar",
+        "Make the key of a registrar, and print its public half for a study's terms.",
+    ),
+    "simulate": (
+        "blindtally.simulate:simulate",
+        "Simulate a study over a data file and measure what it finds.",
+    ),
+    "params": (
+        "blindtally.params:params",
+        "Compute what a cohort needs to be safe, and what that costs each device and the server.",
+    ),
+    "plan": (
+        "blindtally.plan:plan",
+        "Recommend a mechanism and its parameters, and predict what a study will find.",
+    ),
+    "query": (
+        "blindtally.query:query",
+        "Ask a study for quantiles, ranks, ranges, frequencies of prefixes, or its whole CDF.",
+    ),
+    "privacy": (
+        "blindtally.privacy:privacy",
+        "Tell what was released about devices, what each party learned of it, and what is left.",
+    ),
+    "mechanisms": (
+        "blindtally.mechanisms:mechanisms",
+        "List the mechanisms, each with what it is for, what it promises and what it costs.",
+    ),
+    "figures": (
+        "blindtally.figures.command:app",
+        "Draw the figures of the paper from data, and what else docs/results.md shows.",
+    ),
+    "doctor": (
+        "blindtally.doctor.command:doctor",
+        "Check this machine and the service's settings; say what is wrong, and how to mend it.",
+    ),
 }
 
 
 class Commands(TyperGroup):
-    """The table above as a group, so that no command waits for another's imports."""
+    """The table above as a group: a command is imported to be called, and not to be listed."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
         super().__init__(**settings)
-        self.commands = dict.fromkeys(
-            COMMANDS, cast("Any", None)
-        )  # of which it proposes one for a wrong word
+        self.commands = {
+            name: TyperCommand(name, help=about) for name, (_, about) in COMMANDS.items()
+        }
 
     def list_commands(self, ctx: object) -> list[str]:
         """Return the commands' names, in the table's order."""
         del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
-        """Return the command named so, or None."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, function = COMMANDS[cmd_name].split(":")
-        found = getattr(import_module(module), function)
-        if isinstance(found, typer.Typer):  # a command of commands
-            group = cast("TyperGroup", typer.main.get_command(found))
-            for command in (group, *group.commands.values()):
-                command.help = _flowing(command.help or "")
-            return group
-        one = typer.Typer(add_completion=False)
-        one.command(cmd_name)(found)
-        command = cast("TyperCommand", typer.main.get_command(one))
-        command.help = _flowing(command.help or "")
-        return command
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (typer's)
+        """Return the command that is called, imported, with its name and arguments."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and load(args[0]), rest
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
         """Run a command; say that Ctrl-C stopped it, and of a number the ends of its range."""
@@ -80,6 +106,22 @@ class Commands(TyperGroup):
             Console(stderr=True).show_cursor()
             typer.echo("stopped", err=True)
             raise typer.Exit(130) from None
+
+
+def load(name: str) -> TyperCommand | TyperGroup:
+    """Import a command of the table."""
+    module, function = COMMANDS[name][0].split(":")
+    found = getattr(import_module(module), function)
+    if isinstance(found, typer.Typer):  # a command of commands
+        group = cast("TyperGroup", typer.main.get_command(found))
+        for command in (group, *group.commands.values()):
+            command.help = _flowing(command.help or "")
+        return group
+    one = typer.Typer(add_completion=False)
+    one.command(name)(found)
+    command = cast("TyperCommand", typer.main.get_command(one))
+    command.help = _flowing(command.help or "")
+    return command
 
 
 def _flowing(text: str) -> str:

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,14 +11,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from blindtally.cli import app
+from blindtally.cli import COMMANDS, app, load
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command and group with the words that lead to it."""
     yield path, command
     for name in getattr(command, "list_commands", lambda _: [])(None):
-        yield from walk(command.get_command(None, name), (*path, name))
+        found = command.get_command(None, name) if path else load(name)
+        yield from walk(found, (*path, name))
 
 
 ALL = dict(walk(typer.main.get_command(app)))
@@ -31,6 +34,18 @@ def examples(command: Any) -> list[str]:
 def test_the_walk_finds_commands_of_commands() -> None:
     assert {("simulate",), ("keys", "create"), ("figures", "fig1"), ("doctor",)} <= ALL.keys()
     assert len(ALL) > 25
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_command_says_first(name: str) -> None:
+    assert ALL[name,].help.split("\n\n")[0] == COMMANDS[name][1]
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    asked = "import sys; from blindtally.cli import app; app(['--help'], standalone_mode=False)"
+    told = f"{asked}; print({{'numpy', 'fastapi', 'scipy'}} & sys.modules.keys())"
+    said = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True, text=True)
+    assert said.stdout.endswith("set()\n")
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
