@@ -1,12 +1,12 @@
 """A service under load: real servers, a real database, devices that upload 400 kB each.
 
     python -m benchmarks.service [--devices N ...] [--words W] [--replicas R]
-                                 [--database postgresql|sqlite] [--json PATH]
+                                 [--database postgresql|sqlite] [--cohort N] [--json PATH]
 
 `blindtally serve` runs as often as there are replicas (SQLite has one), on addresses of this
-machine. Devices come in cohorts of 1,000 at most and take part in one round, phase by phase;
-what they send in a phase is made beforehand and is in no figure. To keep the making cheap they
-assume nobody corrupt and nobody lost, and a semi-honest server: four holders each, so an
+machine. Devices come in cohorts of 1,000 at most (`--cohort`) and take part in one round, phase by
+phase; what they send in a phase is made beforehand and is in no figure. To keep the making cheap
+they assume nobody corrupt and nobody lost, and a semi-honest server: four holders each, so an
 upload is the 400 kB of its vector and a kilobyte of shares. All are sent over 16 connections.
 
 Times of a phase are those of its requests, one by one, as devices see them, with the load
@@ -202,9 +202,9 @@ def _mean(work: Callable[[], object]) -> float:
     return (time.process_time() - start) / _FLOORS
 
 
-def study_request(devices: int, words: int) -> dict[str, object]:
-    """Return a study whose vectors are so many words of 32 bits."""
-    cohorts = -(-devices // _COHORT)
+def study_request(devices: int, words: int, most: int = _COHORT) -> dict[str, object]:
+    """Return a study of vectors of so many words of 32 bits, with `most` devices in a cohort."""
+    cohorts = -(-devices // most)
     size = -(-devices // cohorts)
     bits = (size * cohorts).bit_length()
     question = {
@@ -228,12 +228,13 @@ def study_request(devices: int, words: int) -> dict[str, object]:
     }
 
 
-def run(devices: int, words: int, replicas: list[Replica], meter: Meter) -> tuple[float, int]:
+def run(asked: dict[str, object], replicas: list[Replica], meter: Meter) -> tuple[float, int]:
     """Play a round; return how long it took to close once all was said, and a vector's bytes."""
     port = replicas[0].port
-    study = str(ask(port, "POST", "/v1/studies", study_request(devices, words))["id"])
+    study = str(ask(port, "POST", "/v1/studies", asked)["id"])
     path = f"/v1/studies/{study}/rounds/1"
     view = RoundView.model_validate(ask(port, "GET", path))
+    devices = view.plan.terms.devices
     load = Load(devices, [one.port for one in replicas], meter.around, SystemRandom())
     with meter.watching():
         load.play(study, view)
@@ -289,6 +290,7 @@ def main() -> None:
     )
     parser.add_argument("--devices", type=int, action="append", help="200, 1,000 and 5,000")
     parser.add_argument("--words", type=int, default=100_000, help="of 32 bits, in a vector")
+    parser.add_argument("--cohort", type=int, default=_COHORT, help="devices in a cohort, at most")
     parser.add_argument("--replicas", type=int, help="2, with SQLite 1")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
@@ -306,7 +308,8 @@ def main() -> None:
             meter = Meter([one.process for one in servers], backend)
             name = f"{devices:,} devices, {count} on {arguments.database}"
             print(name, file=sys.stderr)
-            closing, nbytes = run(devices, arguments.words, servers, meter)
+            asked = study_request(devices, arguments.words, arguments.cohort)
+            closing, nbytes = run(asked, servers, meter)
             floor = measure_floor(url, nbytes, backend)
         rows += rows_of(name, devices, meter, closing, floor)
         first = first or meter.peak
