@@ -1,8 +1,9 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError, RoundResult
 from blindtally.demo.screen import Screen
 from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
+from blindtally.news import News, page, tell
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
@@ -29,6 +31,7 @@ from secagg.keys import Identity
 from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
+_TELL_SHARES = ("hierarchical-histogram", "triehh")  # what `blindtally query` may be asked of
 _FEWEST = 20  # devices in a sum, unless told otherwise
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 PATIENCE = 30.0  # seconds for the service to answer the first question
@@ -141,10 +144,14 @@ def fleet(
                 f"study {asked.id} of {asked.view.rounds} rounds at {url}", highlight=False
             )
             with Screen(console, asked.view.rounds) as screen:
-                watchers = Watchers(screen.step, screen.round, check=lambda: None)
+                news = News(screen.say, shows_moves=not screen.has_bars)
+                telling = partial(tell, url, key, asked.id, news)
+                watchers = Watchers(screen.step, screen.round, lambda: None, telling)
                 _, seen = follow(url, asked, setup, watchers)
             found = asked.heavy_hitters()
             console.print(_found(asked.view, found))
+            for line in _where(url, asked.refresh()):
+                console.print(line, highlight=False, soft_wrap=True)
             write_json(json_path, _as_json(asked.view, seen, found))
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
@@ -205,6 +212,19 @@ def _found(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
     ]
     title = f"Held {study.question.threshold:g} times or more"
     return table(["item"], ["estimate", "± s.e."], rows, title)
+
+
+def _where(url: str, study: StudyView) -> Iterator[str]:
+    """Yield where to look on: what is left of the study, its page, and how to ask it."""
+    if study.state == "running":
+        done = "all devices here have given"
+        yield f"the study goes on without this fleet: {done}, round {study.round} is open"
+    yield f"its page: {page(url, study.id)}"
+    if study.question.mechanism in _TELL_SHARES:
+        elsewhere = "" if url == HERE else f" --url {url}"
+        yield f"ask it more: blindtally query {study.id} --quantile 0.5{elsewhere}"
+    else:
+        yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
 
 
 def _as_json(

@@ -30,6 +30,7 @@ class Screen:
         self._number = 0
         watcher = Console(stderr=True)
         self._bars = bars(watcher, TextColumn("[dim]{task.fields[note]}"))
+        self._watcher = watcher
         # On one terminal, a line must go above the bars; in a file, it is where results are.
         self._lines = watcher if watcher.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
@@ -48,6 +49,15 @@ class Screen:
     ) -> None:
         """Take the bars away."""
         self._bars.stop()
+
+    @property
+    def has_bars(self) -> bool:
+        """Return whether somebody sees bars."""
+        return self._watcher.is_terminal
+
+    def say(self, line: str) -> None:
+        """Show a line of news, above the bars if there are any."""
+        self._watcher.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
 
     def step(self, standing: Standing) -> None:
         """Show how far the round is."""

@@ -13,6 +13,7 @@ from client.analyst import Analyst
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.messages import Timeouts
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,27 @@ def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
     code, said = fleet("--url", service.url, "--create", "--devices", "12", "--min-cohort", "13")
     assert code == 1
     assert "min_cohort" in said
+
+
+def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindtally.news.LOOK_SECONDS", 0.2)
+    with Analyst(service.url) as analyst:
+        study = analyst.create(
+            "waits",
+            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            Terms(cohort_size=20, minimum=15),
+            rounds=1,
+            timeouts=Timeouts(enrolling=3),
+        )
+    options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
+    run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
+    assert run.exit_code == 0, run.output
+    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, till" in run.stderr
+    assert "it fails with fewer than 15" in run.stderr
+    assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
+    assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout
 
 
 def test_an_unknown_study_is_told(service: Service) -> None:
