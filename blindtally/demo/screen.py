@@ -86,13 +86,23 @@ class Screen:
 
 
 def _line(one: RoundResult, rounds: int) -> str:
-    told = "nothing" if one.distinct is None else f"{one.distinct:,.0f} items"
     sums = "[green]sum exact[/]" if one.exact else "[yellow]no sum[/]"
     seconds = sum(one.seconds.values())
     return (
         f"round {one.number}/{rounds}  t {one.t:5.2f}  {one.participants} of {one.enrolled} "
-        f"devices, {sums}, {one.state}: {told} (room for {one.capacity}), {seconds:.1f} s"
+        f"devices, {sums}, {escape(_outcome(one))}, {seconds:.1f} s"
     )
+
+
+def _outcome(one: RoundResult) -> str:
+    """Return what was read off a round's sums, or why there are none."""
+    if one.state == "failed":
+        return "; ".join([f"failed: {why}" for why in dict.fromkeys(one.failures)] or ["failed"])
+    lost = f"; {len(one.failures)} cohorts without: {one.failures[0]}" if one.failures else ""
+    if one.distinct is None:
+        return one.state + lost
+    room = f" (room for {one.capacity})" if one.capacity else ""
+    return f"{one.state}: {one.distinct:,.0f} items{room}{lost}"
 
 
 def show(console: Console, results: Results) -> None:

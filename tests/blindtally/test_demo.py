@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.results import InexactError, measure, round_result, truth_of, verify
-from blindtally.demo.screen import show
+from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError
 from blindtally.demo.setup import choose
 from blindtally.measures import score
@@ -241,6 +241,20 @@ def test_whoever_is_blamed_is_named() -> None:
     screen = Console(record=True, width=80, file=io.StringIO())
     show(screen, measure(study, [], [one], rounds=[result], seconds=1, settings={}))
     assert "blamed in round 1: cohort 0, participant 2 dealt false shares" in screen.export_text()
+
+
+def test_a_round_without_a_sum_says_why() -> None:
+    one, cohort, _ = played()
+    failure = "3 of 10 sent their vectors in time, where 7 are needed"
+    failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
+    view = one.view.model_copy(
+        update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
+    )
+    shown = Console(record=True, width=200, file=io.StringIO())
+    Screen(shown, 1).round(round_result(replace(one, view=view), exact=False))
+    said = shown.export_text()
+    assert f"no sum, failed: {failure}, " in said
+    assert "nothing" not in said
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:
