@@ -1,7 +1,7 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,25 @@ from blindtally import completion
 from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError, RoundResult
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
+from blindtally.demo.setup import (
+    DATA_SET,
+    DEVICES,
+    DROPOUT,
+    FEWEST,
+    ROUNDS,
+    TIMEOUTS,
+    choose,
+    hold,
+    least_cohort,
+    load,
+)
 from blindtally.news import News, page, tell
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
-from client.policy import Policy
+from client.policy import Policy, PolicyError
 from client.problems import ServiceError
 from client.tables import HeavyHitter
 from protocol.messages import StudyView, Timeouts
@@ -32,7 +43,14 @@ from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
 _TELL_SHARES = ("hierarchical-histogram", "triehh")  # what `blindtally query` may be asked of
-_FEWEST = 20  # devices in a sum, unless told otherwise
+_MENDED_BY = {  # the option that lets devices take part, by the limit of a policy that refuses
+    "max_contribution": "--max-contribution {}",
+    "max_epsilon": "--max-epsilon {}",
+    "min_cohort": "--min-cohort {}",
+    "modes": "--mode {}",
+    "registrar": "--registrar FILE",
+    "repeat_exact": "--repeat-exact",
+}
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 PATIENCE = 30.0  # seconds for the service to answer the first question
 
@@ -120,7 +138,7 @@ def fleet(
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create")
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
-    fewest = min(_FEWEST, max(2, (devices or DEVICES) // 4)) if new else _FEWEST
+    fewest = least_cohort(devices or DEVICES) if new else FEWEST
     limits = Policy(
         max_contribution=max_contribution,
         min_cohort=min_cohort or fewest,
@@ -158,8 +176,23 @@ def fleet(
         raise typer.Exit(130) from None
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
-    except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
+    except NobodyEnteredError as error:
+        raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
+    except (InexactError, ServiceError, ValueError) as error:
         raise failed(error, code=1) from None
+
+
+def mended(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
+    """Return what lets devices take part that refused, by options with places for values."""
+    known = [
+        by[one.limit].format(one.offered)
+        for one in refusals
+        if one.limit in by and (one.offered is not None or "{}" not in by[one.limit])
+    ]
+    others = [one.limit for one in refusals if one.limit not in by]
+    lets = f". To take part all the same: {' '.join(known)}" if known else ""
+    asks = f". No option here changes {', '.join(others)}: ask by other terms" if others else ""
+    return lets + asks
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:

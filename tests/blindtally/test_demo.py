@@ -97,6 +97,7 @@ def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
         (["--data", "nowhere.csv"], "nowhere.csv"),
         (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
         (["--words", "20"], "words are too few"),
+        (["--words", "4000000"], "its devices would refuse"),
         (["--out", "."], "not empty"),
     ],
 )

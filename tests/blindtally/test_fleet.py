@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.service import Service, free_port
+from blindtally.fleet import mended
 from blindtally.registrar import load, make
 from client.analyst import Analyst
+from client.policy import PolicyError
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
@@ -66,6 +68,7 @@ def test_a_fleet_refuses_a_study_of_another_registrar(service: Service, tmp_path
     code, said = fleet("--url", service.url, *options)
     assert code == 1
     assert "did not enrol me" in said
+    assert "--registrar FILE" in said
 
 
 def test_a_fleet_without_its_registrars_key_is_told(service: Service, tmp_path: Path) -> None:
@@ -91,9 +94,20 @@ def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: Service) -> No
 
 
 def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
-    code, said = fleet("--url", service.url, "--create", "--devices", "12", "--min-cohort", "13")
+    options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
+    code, said = fleet("--url", service.url, *options)
     assert code == 1
-    assert "min_cohort" in said
+    assert "(min_cohort)" in said
+    assert "(max_contribution)" in said
+    assert said.rstrip().endswith("To take part all the same: --min-cohort 5 --max-contribution 2")
+
+
+def test_what_no_option_changes_is_named_as_such() -> None:
+    refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
+    told = mended(refusals, {"modes": "--mode {}"})
+    assert "all the same: --mode semi-honest" in told
+    assert "No option here changes max_dropout" in told
+    assert mended([], {}) == ""
 
 
 def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
