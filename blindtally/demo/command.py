@@ -18,7 +18,7 @@ from blindtally.demo.picture import draw
 from blindtally.demo.play import Setup, Watchers, run
 from blindtally.demo.results import InexactError, Results
 from blindtally.demo.screen import Screen, show
-from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.output import Json, failed, write_json
 from client.fleet import NobodyEnteredError
@@ -97,13 +97,13 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
     service = Service(folder)
     try:
         console.print(f"[dim]starting a server; everything is kept in[/] {folder}/")
-        with service, Screen(console, setup.rounds) as screen:
+        with service.heeding(), service, Screen(console, setup.rounds) as screen:
             watchers = Watchers(screen.step, screen.round, service.check)
             crew = replace(setup.crew, key=service.key, token=service.token)
             return run(service.url, replace(setup, crew=crew), watchers, settings)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError) as stop:
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(stop.code if isinstance(stop, StoppedError) else 130) from None
     except InexactError as error:
         raise failed(
             f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1

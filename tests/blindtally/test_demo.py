@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.demo.results import InexactError, measure, round_result, truth_of, verify
 from blindtally.demo.screen import Screen, show
-from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import choose
 from blindtally.measures import score
 from client.encoding import Contribution
@@ -127,6 +127,33 @@ def test_ctrl_c_stops_the_server_and_says_what_is_kept(tmp_path: Path) -> None:
     (served,) = [line for line in log.read_text().splitlines() if "serves" in line]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(served.rsplit(":", 1)[1])), timeout=1)
+
+
+def test_a_signal_that_would_leave_the_server_alone_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr("blindtally.demo.service.PROGRAM", endless)
+    service = Service(tmp_path, is_open=True)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def is_ready() -> bool:  # asked once the server runs
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    monkeypatch.setattr(service, "_is_ready", is_ready)
+    processes: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *args, **how: processes.append(start(*args, **how)) or processes[0],
+    )
+    with pytest.raises(StoppedError) as stopped, service.heeding(), service:
+        pass
+    assert stopped.value.code == 143
+    assert processes[0].poll() == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_server_that_ends_shows_the_end_of_its_log(
