@@ -92,6 +92,16 @@
   });
   document.addEventListener("input", (event) => { if (event.target.id === "q") refresh(250); });
 
+  // -- the form: what was wrong with a field is forgotten once it is changed ------------------
+  document.addEventListener("input", ({ target }) => {
+    const form = target.closest("#ask");
+    if (!form) return;
+    document.getElementById(`${target.id}-fault`)?.remove();
+    target.removeAttribute("aria-invalid");
+    document.getElementById("misfits")?.remove(); // how fields fit together is told beside them
+    if (!form.querySelector("[aria-invalid]")) document.getElementById("refused")?.remove();
+  });
+
   // -- countdowns ---------------------------------------------------------------------------
   const ends = new WeakMap();
 
