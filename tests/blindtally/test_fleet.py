@@ -135,6 +135,7 @@ def test_an_unknown_study_is_told(service: Service) -> None:
     code, said = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1
     assert "lists the studies" in said
+    assert "Analyst" not in said  # what programs do is told to programs
 
 
 def test_a_service_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
