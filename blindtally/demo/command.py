@@ -21,6 +21,7 @@ from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.output import Json, failed, write_json
+from client.extras import install
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
 from secagg.keys import Identity
@@ -120,7 +121,7 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
     try:
         draw(results, folder)
     except ImportError:
-        console.print("no picture: matplotlib is missing (pip install 'blindtally\\[demo]')")
+        console.print(f"no picture: matplotlib is missing ({install('demo')})", markup=False)
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print(f"\nin {folder}/: {names}", soft_wrap=True)
     console.print(f"serve it again: {_serve_again(folder)}", soft_wrap=True, highlight=False)
