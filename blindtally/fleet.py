@@ -11,6 +11,7 @@ import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console, Group
+from rich.text import Text
 
 from blindtally import completion
 from blindtally.demo.play import Setup, Watchers, create, follow
@@ -37,6 +38,7 @@ from client.fleet import Crew, NobodyEnteredError
 from client.policy import Policy, PolicyError
 from client.problems import ServiceError
 from client.tables import HeavyHitter
+from protocol.hashed import Hashed
 from protocol.messages import StudyView, Timeouts
 from secagg.keys import Identity
 from secagg.parameters import Mode
@@ -52,6 +54,7 @@ _MENDED_BY = {  # the option that lets devices take part, by the limit of a poli
     "repeat_exact": "--repeat-exact",
 }
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
+_KEYS = "# and digits: the key of an item whose string was not fetched, as too faint or too late"
 PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
@@ -167,7 +170,7 @@ def fleet(
                 watchers = Watchers(screen.step, screen.round, lambda: None, telling)
                 _, seen = follow(url, asked, setup, watchers)
             found = asked.heavy_hitters()
-            console.print(_found(asked.view, found))
+            console.print(tabled(asked.view, found))
             for line in _where(url, asked.refresh()):
                 console.print(line, highlight=False, soft_wrap=True)
             write_json(json_path, _as_json(asked.view, seen, found))
@@ -239,12 +242,16 @@ def _selected(asked: StudyView) -> int:
     return max(1, math.floor(root**2 / invited))
 
 
-def _found(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+def tabled(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+    """Return the table of what was found, and what is in it that is no item."""
     rows = [
         (one.item, f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}") for one in found[:SHOWN]
     ]
     title = f"Held {study.question.threshold:g} times or more"
-    return table(["item"], ["estimate", "± s.e."], rows, title)
+    shown = table(["item"], ["estimate", "± s.e."], rows, title)
+    if isinstance(study.question.domain, Hashed) and any(one.item.startswith("#") for one in found):
+        return Group(shown, Text(_KEYS, "dim"))
+    return shown
 
 
 def _where(url: str, study: StudyView) -> Iterator[str]:

@@ -72,7 +72,7 @@ class Screen:
     def round(self, result: RoundResult) -> None:
         """Show a line about a round that is over."""
         self._bars.advance(self._study)
-        self._lines.print(_line(result, self._rounds))
+        self._lines.print(_line(result, self._rounds), soft_wrap=True)  # a file has no edge
 
     def _begin(self, view: RoundView, devices: int) -> None:
         self._number = view.number

@@ -1,21 +1,24 @@
 """`blindtally fleet` in front of a real server process."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.service import Service, free_port
-from blindtally.fleet import mended
+from blindtally.fleet import mended, tabled
 from blindtally.registrar import load, make
 from client.analyst import Analyst
 from client.policy import PolicyError
+from client.tables import HeavyHitter
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
-from protocol.messages import Timeouts
+from protocol.messages import StudyView, Timeouts
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,37 @@ def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
     assert "(min_cohort)" in said
     assert "(max_contribution)" in said
     assert said.rstrip().endswith("To take part all the same: --min-cohort 5 --max-contribution 2")
+
+
+def test_an_item_that_is_a_key_is_explained() -> None:
+    question = {
+        "mechanism": "tracked",
+        "threshold": 5,
+        "contribution": 1,
+        "domain": {"kind": "hashed", "max_bytes": 9},
+        "words": 1000,
+    }
+    study = StudyView.model_validate(
+        {
+            "id": "3f2a",
+            "name": "animals",
+            "state": "finished",
+            "question": question,
+            "terms": {"cohort_size": 20, "minimum": 10},
+            "rounds": 1,
+            "timeouts": {},
+            "round": 1,
+            "created": "2026-05-01T12:00:00Z",
+        }
+    )
+
+    def told(*items: str) -> str:
+        screen = Console(record=True, width=120, file=io.StringIO())
+        screen.print(tabled(study, [HeavyHitter(item, 9.0, 0.0, 9.0, 9.0) for item in items]))
+        return screen.export_text()
+
+    assert "whose string was not fetched" in told("cat", "#e2d6ceb8ec")
+    assert "not fetched" not in told("cat")
 
 
 def test_what_no_option_changes_is_named_as_such() -> None:

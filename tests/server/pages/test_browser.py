@@ -223,6 +223,17 @@ def check_faults(page: Page) -> None:
     expect(marked).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_text("A device sends")).to_be_visible()
+    least, most = (page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most"))
+    small, right = least.input_value(), most.input_value()
+    least.fill("50")
+    expect(page.locator("#advice .fault")).to_be_visible()
+    button.click()
+    expect(page.locator("#f-terms-minimum-fault")).to_be_visible()
+    most.fill("60")  # mends the other one, too
+    expect(page.locator("#f-terms-minimum-fault")).to_have_count(0)
+    least.fill(small)
+    most.fill(right)
+    expect(page.get_by_text("A device sends")).to_be_visible()
     size = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
     tops = [one.bounding_box() for one in (rounds, page.locator("#advice"), button)]
