@@ -58,10 +58,12 @@ clean: ## remove .venv and everything made; databases and demo results stay
 # A stamp is younger than pyproject.toml once its dependencies are installed. Whoever has the
 # tools of development has those of the demo.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
+	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/demo $@
 
 $(VENV)/demo: pyproject.toml | $(BIN)/python
+	@echo "installing blindtally and what it needs into $(VENV): once, a minute or so" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
@@ -72,4 +74,5 @@ $(BIN)/python:
 	  { echo "$(PYTHON) is $$($(PYTHON) --version): 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments: install its venv (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "making a virtual environment, $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)

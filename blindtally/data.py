@@ -9,7 +9,7 @@ header; a column before the items names users, and the first numeric column afte
 count. Where nobody says which column the items are in, it is the first, or the second if the
 first is called `user` or the second is not a number. Gzip is seen by its magic number. Cells
 are taken as they are, blanks and all. The data sets that come with us are files too, which may be
-named without their folder and ending: `link_user_domains`.
+named without their folder and ending: `link_user_domains`, `words`, `short`, `ages`.
 """
 
 import csv
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,15 @@ class Devices:
 
 
 Population: TypeAlias = Counts | Devices
+LEAST: Final = 3  # devices in a round
+
+
+def too_few(path: Path, devices: int) -> str:
+    """Return what to do about a file of so many devices, which are too few for the rounds asked."""
+    if devices < LEAST:
+        return f"{path}: holds {devices} devices, and a round takes {LEAST} at least"
+    mend = f"--rounds {devices // LEAST} is the most"
+    return f"{path}: holds {devices} devices, and each is in one round of {LEAST} at least: {mend}"
 
 
 def data_sets() -> list[str]:

@@ -1,8 +1,9 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,27 +11,50 @@ import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console, Group
+from rich.text import Text
 
 from blindtally import completion
 from blindtally.demo.play import Setup, Watchers, create, follow
 from blindtally.demo.results import InexactError, RoundResult
 from blindtally.demo.screen import Screen
-from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, choose, hold, load
+from blindtally.demo.setup import (
+    DATA_SET,
+    DEVICES,
+    DROPOUT,
+    FEWEST,
+    ROUNDS,
+    TIMEOUTS,
+    choose,
+    hold,
+    least_cohort,
+    load,
+)
+from blindtally.news import News, page, tell
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
 from client.analyst import Analyst
 from client.fleet import Crew, NobodyEnteredError
-from client.policy import Policy
+from client.policy import Policy, PolicyError
 from client.problems import ServiceError
 from client.tables import HeavyHitter
+from protocol.hashed import Hashed
 from protocol.messages import StudyView, Timeouts
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
 SHOWN = 20  # heavy hitters
-_FEWEST = 20  # devices in a sum, unless told otherwise
+_TELL_SHARES = ("hierarchical-histogram", "triehh")  # what `blindtally query` may be asked of
+_MENDED_BY = {  # the option that lets devices take part, by the limit of a policy that refuses
+    "max_contribution": "--max-contribution {}",
+    "max_epsilon": "--max-epsilon {}",
+    "min_cohort": "--min-cohort {}",
+    "modes": "--mode {}",
+    "registrar": "--registrar FILE",
+    "repeat_exact": "--repeat-exact",
+}
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
+_KEYS = "# and digits: the key of an item whose string was not fetched, as too faint or too late"
 PATIENCE = 30.0  # seconds for the service to answer the first question
 
 
@@ -117,7 +141,7 @@ def fleet(
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create")
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
-    fewest = min(_FEWEST, max(2, (devices or DEVICES) // 4)) if new else _FEWEST
+    fewest = least_cohort(devices or DEVICES) if new else FEWEST
     limits = Policy(
         max_contribution=max_contribution,
         min_cohort=min_cohort or fewest,
@@ -141,18 +165,37 @@ def fleet(
                 f"study {asked.id} of {asked.view.rounds} rounds at {url}", highlight=False
             )
             with Screen(console, asked.view.rounds) as screen:
-                watchers = Watchers(screen.step, screen.round, check=lambda: None)
+                news = News(screen.say, shows_moves=not screen.has_bars)
+                telling = partial(tell, url, key, asked.id, news)
+                watchers = Watchers(screen.step, screen.round, lambda: None, telling)
                 _, seen = follow(url, asked, setup, watchers)
             found = asked.heavy_hitters()
-            console.print(_found(asked.view, found))
+            console.print(tabled(asked.view, found))
+            for line in _where(url, asked.refresh()):
+                console.print(line, highlight=False, soft_wrap=True)
             write_json(json_path, _as_json(asked.view, seen, found))
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
-    except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
+    except NobodyEnteredError as error:
+        raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
+    except (InexactError, ServiceError, ValueError) as error:
         raise failed(error, code=1) from None
+
+
+def mended(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
+    """Return what lets devices take part that refused, by options with places for values."""
+    known = [
+        by[one.limit].format(one.offered)
+        for one in refusals
+        if one.limit in by and (one.offered is not None or "{}" not in by[one.limit])
+    ]
+    others = [one.limit for one in refusals if one.limit not in by]
+    lets = f". To take part all the same: {' '.join(known)}" if known else ""
+    asks = f". No option here changes {', '.join(others)}: ask by other terms" if others else ""
+    return lets + asks
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:
@@ -199,12 +242,29 @@ def _selected(asked: StudyView) -> int:
     return max(1, math.floor(root**2 / invited))
 
 
-def _found(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+def tabled(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+    """Return the table of what was found, and what is in it that is no item."""
     rows = [
         (one.item, f"{one.estimate:,.0f}", f"{one.standard_error:,.1f}") for one in found[:SHOWN]
     ]
     title = f"Held {study.question.threshold:g} times or more"
-    return table(["item"], ["estimate", "± s.e."], rows, title)
+    shown = table(["item"], ["estimate", "± s.e."], rows, title)
+    if isinstance(study.question.domain, Hashed) and any(one.item.startswith("#") for one in found):
+        return Group(shown, Text(_KEYS, "dim"))
+    return shown
+
+
+def _where(url: str, study: StudyView) -> Iterator[str]:
+    """Yield where to look on: what is left of the study, its page, and how to ask it."""
+    if study.state == "running":
+        done = "all devices here have given"
+        yield f"the study goes on without this fleet: {done}, round {study.round} is open"
+    yield f"its page: {page(url, study.id)}"
+    if study.question.mechanism in _TELL_SHARES:
+        elsewhere = "" if url == HERE else f" --url {url}"
+        yield f"ask it more: blindtally query {study.id} --quantile 0.5{elsewhere}"
+    else:
+        yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
 
 
 def _as_json(

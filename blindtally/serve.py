@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from blindtally.predictions import predict
+from client.extras import install
 from protocol.faults import faults_of
 from server import logs, migrations, traces
 from server.app import create_app
@@ -180,8 +181,8 @@ def _traces() -> "Sdk | None":
     try:
         return traces.exporting()
     except ImportError:
-        why = "pip install 'blindtally[traces]'"
-        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=why)
+        how = install("traces")
+        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=how)
         return None
 
 

@@ -16,7 +16,7 @@ from blindtally import (
     simulate_releases,
     simulate_reports,
 )
-from blindtally.data import Population, read
+from blindtally.data import LEAST, Population, read, too_few
 from blindtally.measures import SHOWN, Result, heavy_hitters, measure
 from blindtally.output import Json, failed, refuse_others, write_json
 from blindtally.progress import watched
@@ -104,8 +104,8 @@ def simulate(
     data: Annotated[
         Path,
         typer.Option(
-            help="CSV item,count or user,item,count, or baskets; or link_user_domains, which "
-            "comes with us.",
+            help="CSV item,count or user,item,count, or baskets; or what comes with us: "
+            "link_user_domains, words, short, ages.",
             autocompletion=completion.data,
         ),
     ],
@@ -207,8 +207,8 @@ def simulate(
     """Simulate a study over a data file and measure what it finds.
 
     Example:
-      blindtally simulate subsampled-iblt --data words.csv --words 2000 --set t=5
-      blindtally simulate triehh --data words.csv --clients 1000000 --epsilon 1
+      blindtally simulate subsampled-iblt --data words --words 2000 --set t=5
+      blindtally simulate triehh --data words --clients 1000000 --epsilon 1
     """
     own: dict[str, Any] = {"data": data, "column": column, "clients": clients, "seed": seed}
     own["epsilon"] = epsilon
@@ -332,6 +332,8 @@ def prepare(asked: Asked) -> Setup:
     if not population.items:
         raise ValueError(f"{asked.data}: none of its items is in the domain {domain!r}")
     clients = population.clients(asked.rounds, asked.clients)
+    if clients < LEAST:
+        raise ValueError(too_few(asked.data, population.clients(1, LEAST * asked.rounds)))
     question = parse_question(
         asked.settings
         | {
@@ -379,8 +381,6 @@ def _terms(clients: int, corrupt: float, dropout: float, mode: Mode) -> Terms:
     """Return terms that bear a tenth more devices vanishing than will, and at least 0.2."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a fraction from 0 to below 1, got {dropout}")
-    if clients < 3:
-        raise ValueError(f"{clients} devices a round are too few: ask for fewer rounds")
     cohorts = min(_COHORTS, -(-clients // _COHORT))
     size = -(-clients // cohorts)
     return Terms(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally import tables
-from blindtally.data import Population, read
+from blindtally.data import LEAST, Population, read
 from blindtally.measures import Comparison, compare, heavy_hitters
 from blindtally.progress import steps
 from protocol.chance import Chance, happens, seeded
@@ -195,8 +195,8 @@ def hold(
     if not kept:
         raise ValueError(f"none of the items is in the domain {question.domain!r}")
     clients = population.clients(1, clients)
-    if clients < 3:
-        raise ValueError(f"{clients} devices are too few")
+    if clients < LEAST:
+        raise ValueError(f"the data holds {clients} devices: {LEAST} are the fewest")
     numbers: dict[str, int] = {}
     place = {item: numbers.setdefault(name, len(numbers)) for item, name in kept.items()}
     within = population.where(kept.__contains__)

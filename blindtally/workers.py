@@ -18,6 +18,7 @@ import typer
 
 from blindtally.output import failed
 from blindtally.progress import steps
+from client.extras import install
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -124,7 +125,7 @@ def _cluster(count: int, address: str) -> Iterator[Executor]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
-        raise failed("--dask takes the extra: pip install 'blindtally[dask]'") from None
+        raise failed(f"--dask takes the extra: {install('dask')}") from None
     connect = partial(distributed.Client, set_as_default=False, timeout=_CONNECT_SECONDS)
     try:
         if address == LOCAL:

@@ -27,7 +27,7 @@ from client.enrolment import enrol as enrol_device
 from client.journal import MemoryJournal
 from client.part import PROBLEMS, End, Ending, Heard, open_round, part_of, play
 from client.participation import Device, Step, steps
-from client.policy import Policy
+from client.policy import Policy, PolicyError
 from client.problems import WrongStateError
 from client.transport import Traffic, Transport
 from protocol.chance import system
@@ -46,10 +46,15 @@ _LOOK_SECONDS = 0.1  # between two looks at a round that is about to be over
 
 
 class NobodyEnteredError(RuntimeError):
-    """No device of the fleet took part in a round: there is nothing to wait for."""
+    """No device of the fleet took part in a round: there is nothing to wait for.
 
-    def __init__(self, number: int, why: str) -> None:
+    Attributes:
+        refusals: what its policy has against the round, a limit each; empty if that is not why.
+    """
+
+    def __init__(self, number: int, why: str, refusals: Sequence[PolicyError] = ()) -> None:
         super().__init__(f"no device of this fleet took part in round {number}: {why}")
+        self.refusals = tuple(refusals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class Entry:
     contribution: Contribution = field(repr=False)
     vector: Vector | None = field(repr=False)  # None if it was lost before it masked
     error: str = ""
+    refused: PolicyError | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +168,16 @@ class Fleet:
                 kept = [entry for entry in entries if entry.end is not End.STAYED_AWAY]
                 if not kept or any(entry.end is End.LATE for entry in kept):
                     continue  # others took the seats, or coins fell so; there are more rounds
-                raise NobodyEnteredError(view.number, kept[0].error)
+                raise NobodyEnteredError(view.number, *self._why(view, kept[0]))
             yield Played(await self._over(view.number), entries)
+
+    def _why(self, view: RoundView, entry: Entry) -> tuple[str, list[PolicyError]]:
+        """Return why nobody took part, as one of them has it, and all that the policy refuses."""
+        if entry.refused is None:
+            return entry.error, []
+        every = self._crew.policy.refusals(view.plan, self._study.id, view.number)
+        by_limit = {entry.refused.limit: entry.refused, **{one.limit: one for one in every}}
+        return "; ".join(map(str, by_limit.values())), list(by_limit.values())
 
     async def next_round(self, after: int) -> RoundView | None:
         """Return the next round that takes devices, or None if the study is over."""
@@ -238,6 +252,7 @@ class Fleet:
             device.contribution,
             part.vector,
             ending.error,
+            ending.refused,
         )
 
     def _free(self, number: int) -> list[int]:

@@ -6,7 +6,7 @@ this: what is shared is everything that the service and the others can see.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Final, TypeAlias
@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from client.participation import Device, Participation, Step, reading
-from client.policy import Policy
+from client.policy import Policy, PolicyError
 from client.problems import (
     CohortFailedError,
     LeftOutError,
@@ -53,16 +53,21 @@ Heard: TypeAlias = Callable[[Step | End], None]  # a device's step, or how its p
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a part ended, after which step (None if before the first), and why if not well."""
+    """How a part ended, after which step (None if before the first), and why if not well.
+
+    `refused` is what the device's policy had against it, if that is why.
+    """
 
     end: End
     last: Step | None = None
     error: str = ""
+    refused: PolicyError | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, problem: Exception, last: Step | None = None) -> "Ending":
         """Return how a part ends by `problem`, one of `PROBLEMS`."""
-        return cls(_end(problem), last, f"{type(problem).__name__}: {problem}")
+        refused = problem if isinstance(problem, PolicyError) else None
+        return cls(_end(problem), last, f"{type(problem).__name__}: {problem}", refused)
 
 
 PROBLEMS: Final = (ServiceError, ProtocolError, httpx.TransportError)

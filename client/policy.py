@@ -13,7 +13,7 @@ the plan's terms, which it compares here, and from the roster.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
@@ -30,11 +30,13 @@ class PolicyError(RefusedError):
 
     Attributes:
         limit: the name of the limit in `Policy`, or of the promise that was not kept.
+        offered: what the limit would have to be for this to be taken, where one value is enough.
     """
 
-    def __init__(self, limit: str, what: str) -> None:
+    def __init__(self, limit: str, what: str, offered: float | str | None = None) -> None:
         super().__init__(f"{what} ({limit})")
         self.limit = limit
+        self.offered = offered
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,27 @@ class Policy:
         Raises:
             PolicyError: names the first limit that the plan is beyond.
         """
+        for refusal in self.refusals(plan, study, number, given):
+            raise refusal
+
+    def refusals(
+        self,
+        plan: AnyPlan,
+        study: str,
+        number: int,
+        given: Mapping[str, Collection[int]] | None = None,
+    ) -> Iterator[PolicyError]:
+        """Yield why `check_plan` refuses, a limit each: whoever mends one wants to know of all."""
         if (plan.study, plan.round) != (study, number):
             shown = f"round {plan.round} of {plan.study}"
-            raise PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
-        self._check_again(plan, (given or {}).get(study, ()))
-        self._check_registrar(plan)
+            yield PolicyError("plan", f"showed the plan of {shown} for round {number} of {study}")
+        yield from self._again(plan, (given or {}).get(study, ()))
+        yield from self._registrar(plan)
         if plan.mechanism in SUMMING:
-            self._check_terms(plan)
+            yield from self._terms(plan)
         else:
-            self._check_delta(REPORTING[plan.mechanism].delta(plan))
-        self._check_size(plan)
+            yield from self._delta(REPORTING[plan.mechanism].delta(plan))
+        yield from self._size(plan)
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
         """Check that the registrar which the plan names is the one that let me in.
@@ -119,7 +132,8 @@ class Policy:
         if not (0 <= seat.slot < n and 0 <= seat.cohort < terms.cohorts):
             where = f"slot {seat.slot} of cohort {seat.cohort}"
             raise PolicyError("seat", f"seated me in {where}, which there is not")
-        self._check_quorum(terms.assumptions.quorum(n))
+        for refusal in self._quorum(terms.assumptions.quorum(n)):
+            raise refusal
 
     def check_told(self, plan: AnyPlan, told: float) -> None:
         """Check that noise hides me in this sum and those before, which told a rho of `told`.
@@ -132,7 +146,8 @@ class Policy:
         if not plan.question.repeats or self.repeat_exact:
             return
         rho = rho_of(plan)
-        self._check_rho(told + (math.inf if rho is None else rho))
+        for refusal in self._rho(told + (math.inf if rho is None else rho)):
+            raise refusal
 
     def check_epsilon(self, spent: float, epsilon: float) -> None:
         """Check that `epsilon` may be spent after what was `spent` before.
@@ -142,25 +157,26 @@ class Policy:
         """
         if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # nor if one is no number
             left = max(0.0, self.max_epsilon - spent)
-            raise PolicyError("max_epsilon", f"asks for epsilon {epsilon:g} where {left:g} is left")
+            asked = f"asks for epsilon {epsilon:g} where {left:g} is left"
+            raise PolicyError("max_epsilon", asked, _upwards(spent + epsilon))
 
-    def _check_again(self, plan: AnyPlan, rounds: Collection[int]) -> None:
-        """Check that a plan may ask me again that gave to `rounds` of its study before."""
+    def _again(self, plan: AnyPlan, rounds: Collection[int]) -> Iterator[PolicyError]:
+        """Yield why a plan may not ask me again that gave to `rounds` of its study before."""
         if not plan.question.repeats:
             if rounds:
                 asked = f"asked for a second contribution to study {plan.study}"
-                raise PolicyError("once per study", asked)
+                yield PolicyError("once per study", asked)
             return
-        self._check_noise(plan, max(plan.rounds, len(rounds) + 1))
+        yield from self._noise(plan, max(plan.rounds, len(rounds) + 1))
         if plan.round in rounds:
             where = f"round {plan.round} of study {plan.study}"
-            raise PolicyError("once per round", f"asked for a second contribution to {where}")
+            yield PolicyError("once per round", f"asked for a second contribution to {where}")
         if len(rounds) >= self.max_rounds:
             wanted = f"{self.max_rounds} of a study are the most"
-            raise PolicyError("max_rounds", f"asked for another round where {wanted}")
+            yield PolicyError("max_rounds", f"asked for another round where {wanted}")
 
-    def _check_noise(self, plan: AnyPlan, releases: int) -> None:
-        """Check that noise hides what so many sums with and without me differ in.
+    def _noise(self, plan: AnyPlan, releases: int) -> Iterator[PolicyError]:
+        """Yield why noise does not hide what so many sums with and without me differ in.
 
         Epsilon is that of a Gaussian of the same variance, by [BunSteinke16, proposition 1.3]: a
         device accounts for nothing, but sees what is far off. It counts its own coins for nothing.
@@ -169,58 +185,69 @@ class Policy:
         if rho is None:
             if not self.repeat_exact:
                 asked = "asks for me in every round, and adds no noise that hides me in their sums"
-                raise PolicyError("repeat_exact", asked)
+                yield PolicyError("repeat_exact", asked)
             return
-        self._check_rho(rho * releases)
+        yield from self._rho(rho * releases)
 
-    def _check_rho(self, rho: float) -> None:
+    def _rho(self, rho: float) -> Iterator[PolicyError]:
         epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
         if not epsilon <= self.max_epsilon:
             wanted = f"{self.max_epsilon:g} is the most"
-            raise PolicyError("max_epsilon", f"adds noise for epsilon {epsilon:.3g} where {wanted}")
+            asked = f"adds noise for epsilon {epsilon:.3g} where {wanted}"
+            yield PolicyError("max_epsilon", asked, _upwards(epsilon))
 
-    def _check_registrar(self, plan: AnyPlan) -> None:
+    def _registrar(self, plan: AnyPlan) -> Iterator[PolicyError]:
         if self.registrar is not None and plan.terms.registrar != self.registrar.hex():
             shown = plan.terms.registrar or "no registrar"
-            raise PolicyError("registrar", f"names {shown} where {self.registrar.hex()} is wanted")
+            yield PolicyError("registrar", f"names {shown} where {self.registrar.hex()} is wanted")
 
-    def _check_terms(self, plan: AnyPlan) -> None:
+    def _terms(self, plan: AnyPlan) -> Iterator[PolicyError]:
         terms = plan.terms
-        self._check_quorum(terms.assumptions.quorum(terms.minimum))
+        yield from self._quorum(terms.assumptions.quorum(terms.minimum))
         if terms.mode not in self.modes:
             wanted = " or ".join(sorted(self.modes))
-            raise PolicyError("modes", f"asked for the {terms.mode} mode where {wanted} is wanted")
+            asked = f"asked for the {terms.mode} mode where {wanted} is wanted"
+            yield PolicyError("modes", asked, terms.mode)
         if terms.corrupt < self.min_corrupt:
             wanted = f"at least {self.min_corrupt} is to be assumed"
-            raise PolicyError("min_corrupt", f"assumes {terms.corrupt} corrupt where {wanted}")
+            asked = f"assumes {terms.corrupt} corrupt where {wanted}"
+            yield PolicyError("min_corrupt", asked, terms.corrupt)
         if terms.dropout > self.max_dropout:
             wanted = f"at most {self.max_dropout} may be"
-            raise PolicyError("max_dropout", f"lets {terms.dropout} be lost where {wanted}")
+            asked = f"lets {terms.dropout} be lost where {wanted}"
+            yield PolicyError("max_dropout", asked, terms.dropout)
         if terms.sigma < self.min_sigma:
             wanted = f"2^-{self.min_sigma} is the most"
-            raise PolicyError("min_sigma", f"allows odds of 2^-{terms.sigma} where {wanted}")
+            asked = f"allows odds of 2^-{terms.sigma} where {wanted}"
+            yield PolicyError("min_sigma", asked, terms.sigma)
 
-    def _check_delta(self, delta: float) -> None:
+    def _delta(self, delta: float) -> Iterator[PolicyError]:
         if not delta <= self.max_delta * (1 + 1e-9):
             wanted = f"{self.max_delta:g} is the most"
-            raise PolicyError("max_delta", f"asks for delta {delta:g} where {wanted}")
+            yield PolicyError("max_delta", f"asks for delta {delta:g} where {wanted}", delta)
 
-    def _check_quorum(self, quorum: int) -> None:
+    def _quorum(self, quorum: int) -> Iterator[PolicyError]:
         if quorum < self.min_cohort:
             wanted = f"{self.min_cohort} is the least"
-            raise PolicyError("min_cohort", f"may sum as few as {quorum} devices where {wanted}")
+            asked = f"may sum as few as {quorum} devices where {wanted}"
+            yield PolicyError("min_cohort", asked, quorum)
 
-    def _check_size(self, plan: AnyPlan) -> None:
+    def _size(self, plan: AnyPlan) -> Iterator[PolicyError]:
         contribution = plan.question.contribution
         if contribution > self.max_contribution:
             wanted = f"{self.max_contribution} are the most"
-            raise PolicyError(
-                "max_contribution", f"asked for up to {contribution} items where {wanted}"
-            )
+            asked = f"asked for up to {contribution} items where {wanted}"
+            yield PolicyError("max_contribution", asked, contribution)
         nbytes = upload_bytes(plan)
         if nbytes > self.max_upload_bytes:
             wanted = f"{self.max_upload_bytes} are the most"
-            raise PolicyError("max_upload_bytes", f"asked for {nbytes} bytes where {wanted}")
+            asked = f"asked for {nbytes} bytes where {wanted}"
+            yield PolicyError("max_upload_bytes", asked, nbytes)
+
+
+def _upwards(epsilon: float) -> float | None:
+    """Return an epsilon with two decimals that allows this one; None if none does."""
+    return math.ceil(100 * epsilon) / 100 if math.isfinite(epsilon) else None
 
 
 def rho_of(plan: AnyPlan) -> float | None:

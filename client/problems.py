@@ -25,15 +25,15 @@ class ServiceError(Exception):
 
     Attributes:
         problem: what it said.
+        said: that in words, each fault once; the error itself tells programs what to do, too.
         retry_after: after how many seconds it asks us to come back, if it says so.
     """
 
     advice: ClassVar[str] = ""
 
     def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
-        faults = "; ".join(": ".join(fault.values()) for fault in problem.errors or ())
-        said = f"{problem.detail} [{faults}]" if faults else problem.detail
-        super().__init__(f"{said} ({self.advice})" if self.advice else said)
+        self.said = _said(problem)
+        super().__init__(f"{self.said} ({self.advice})" if self.advice else self.said)
         self.problem = problem
         self.retry_after = retry_after
 
@@ -192,6 +192,18 @@ def worth_repeating(error: Exception) -> bool | float:
             return False
         return error.retry_after or True  # after 0 seconds, many would come back at once
     return isinstance(error, httpx.TransportError)
+
+
+def _said(problem: Problem) -> str:
+    """Return the detail, or every fault where the detail tells of some of them."""
+    faults = [dict(each) for each in problem.errors or ()]
+    if not faults:
+        return problem.detail
+    if all(each.get("fault") == problem.detail for each in faults):
+        whole = {"body", "query", "path"}  # as places go: it says nothing of where
+        places = [each["at"] for each in faults if each.get("at", "body") not in whole]
+        return ": ".join([*places[:1], problem.detail])
+    return "; ".join(": ".join(each.values()) for each in faults)
 
 
 def _problem(response: httpx.Response) -> Problem:

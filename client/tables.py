@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, overload
 
+from client.extras import install
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -83,7 +85,6 @@ class Table(Sequence[T]):
         try:
             from pandas import DataFrame  # noqa: PLC0415 - whoever wants no frames needs none
         except ImportError as error:
-            what = "data frames take pandas: pip install 'blindtally[pandas]'"
-            raise ImportError(what) from error
+            raise ImportError(f"data frames take pandas: {install('pandas')}") from error
         records = [[getattr(row, column) for column in self.columns] for row in self._rows]
         return DataFrame(records, columns=list(self.columns))

@@ -86,6 +86,12 @@ class BusyError(Exception):
 UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeoutError, BusyError)
 
 
+def reason(error: Exception) -> str:
+    """Return what a log may say of one of `UNAVAILABLE`: a driver's own words may hold anything."""
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, BusyError) else name
+
+
 def parse_url(text: str) -> URL:
     """Return the database URL in `text` with the driver that this program uses.
 
@@ -187,7 +193,7 @@ class Database:
             for attempt in stamina.retry_context(on=_is_taken_back, attempts=_TRIES, wait_max=1.0):
                 with attempt, self._counted("write"), _passing_errors():
                     if monotonic() > last:
-                        raise BusyError("the database is busy with other writers")
+                        raise BusyError(f"writers before it took {self._patience:g} s")
                     with self._begin() as session:
                         answer = change(session)
             for told in session.info.get(_TOLD, ()):  # only by the attempt that was committed

@@ -27,7 +27,7 @@ from protocol.events import Cause
 from protocol.round import Phase, Waiting, settle
 from secagg.errors import InfeasibleError
 from secagg.parameters import parameters
-from server.database import UNAVAILABLE
+from server.database import UNAVAILABLE, reason
 from server.leases import Holder, process_name
 from server.metrics import Metrics
 from server.presence import Presence
@@ -114,7 +114,7 @@ class Orchestrator:
                 return await self.tick()
         except UNAVAILABLE as error:
             self.presence.is_deaf = True
-            _log.warning("database unavailable", error=type(error).__name__)
+            _log.warning("database unavailable", error=reason(error))
         except Exception:
             _log.exception("tick failed")
         return None
@@ -192,7 +192,7 @@ class Orchestrator:
             finally:
                 self._room.release()
         except UNAVAILABLE as error:
-            _log.warning("database unavailable", error=type(error).__name__)
+            _log.warning("database unavailable", error=reason(error))
         except Exception:
             _log.exception("work failed", work=name)
         finally:

@@ -18,7 +18,7 @@ from time import monotonic
 import structlog
 
 from protocol.messages import RETRY_SECONDS
-from server.database import UNAVAILABLE
+from server.database import UNAVAILABLE, reason
 from server.store import Store
 from server.store.processes import FRESH
 
@@ -74,7 +74,7 @@ class Presence:
         try:
             await self.store.processes.leave(self.name)
         except UNAVAILABLE as error:  # they know in a moment
-            _log.warning("database unavailable", error=type(error).__name__)
+            _log.warning("database unavailable", error=reason(error))
 
     async def _beat(self) -> None:
         if self.since is not None and not self.store.database.is_sqlite:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from protocol.faults import worded
 from protocol.messages import PROBLEM, Problem, ProblemType
-from server.database import UNAVAILABLE
+from server.database import UNAVAILABLE, reason
 from server.logs import concerning
 from server.refusals import Fault, Refusal, malformed_all
 
@@ -153,7 +153,7 @@ async def _unavailable(request: Request, error: Exception) -> Response:
 
 def unavailable(error: Exception) -> Refusal:
     """Return the refusal when the database is locked or away: nothing was changed, it will pass."""
-    _log.warning("database unavailable", error=type(error).__name__)
+    _log.warning("database unavailable", error=reason(error))
     detail = "the database is busy or away: nothing was changed, try again"
     return Refusal(ProblemType.UNAVAILABLE, detail)
 

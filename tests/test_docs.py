@@ -48,11 +48,6 @@ def test_commands_in_the_documents_work(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = "".join(f"word{number},{1000 // number}\n" for number in range(1, 400))
-    Path("words.csv").write_text("word,count\n" + rows)
-    short = "".join(f"w{number},{1000 // number}\n" for number in range(10, 100))
-    Path("short.csv").write_text("word,count\n" + short)
-    Path("ages.csv").write_text("age,count\n" + "".join(f"{n},{n + 1}\n" for n in range(100)))
     if words[0] == "registrar" and "--show" in words:
         make(Path(words[1]))
     # These run for long, or ask a service or for what is in its database: are their options real?

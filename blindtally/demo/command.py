@@ -18,9 +18,10 @@ from blindtally.demo.picture import draw
 from blindtally.demo.play import Setup, Watchers, run
 from blindtally.demo.results import InexactError, Results
 from blindtally.demo.screen import Screen, show
-from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.output import Json, failed, write_json
+from client.extras import install
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
 from secagg.keys import Identity
@@ -97,13 +98,13 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
     service = Service(folder)
     try:
         console.print(f"[dim]starting a server; everything is kept in[/] {folder}/")
-        with service, Screen(console, setup.rounds) as screen:
+        with service.heeding(), service, Screen(console, setup.rounds) as screen:
             watchers = Watchers(screen.step, screen.round, service.check)
             crew = replace(setup.crew, key=service.key, token=service.token)
             return run(service.url, replace(setup, crew=crew), watchers, settings)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError) as stop:
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(stop.code if isinstance(stop, StoppedError) else 130) from None
     except InexactError as error:
         raise failed(
             f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1
@@ -120,7 +121,7 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
     try:
         draw(results, folder)
     except ImportError:
-        console.print("no picture: matplotlib is missing (pip install 'blindtally\\[demo]')")
+        console.print(f"no picture: matplotlib is missing ({install('demo')})", markup=False)
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print(f"\nin {folder}/: {names}", soft_wrap=True)
     console.print(f"serve it again: {_serve_again(folder)}", soft_wrap=True, highlight=False)

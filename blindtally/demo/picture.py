@@ -58,8 +58,9 @@ def draw(results: Results, folder: Path) -> list[Path]:
 def _title(results: Results) -> str:
     summed = sum(one.participants for one in results.rounds)
     return (
-        f"{len(results.found)} heavy hitters of {summed:,} devices, none of which was read: "
-        f"F1 {results.score.f1:.2f}, {results.bytes.vector / 1000:,.1f} kB a vector"
+        f"blindtally demo: {len(results.found)} heavy hitters among {summed:,} devices "
+        f"(F1 {results.score.f1:.2f}); each sent a masked table of "
+        f"{results.bytes.vector / 1000:,.1f} kB, and only sums were read"
     )
 
 
@@ -114,7 +115,7 @@ def _draw_thresholds(axes: "Axes", results: Results) -> None:
 def _draw_room(axes: "Axes", results: Results) -> None:
     numbers = [one.number for one in results.rounds]
     axes.plot(
-        numbers, [one.capacity for one in results.rounds], "--", color=_ROOM, label="room for"
+        numbers, [one.capacity for one in results.rounds], "_--", color=_ROOM, label="room for"
     )
     for state, marker, filled in (("decoded", "o", True), ("undecoded", "X", False)):
         told = [one for one in results.rounds if one.state == state and one.distinct is not None]

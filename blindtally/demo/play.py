@@ -43,11 +43,15 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Watchers:
-    """Whom to tell what happens: of each step, of each round, and whether to go on."""
+    """Whom to tell what happens: of each step, of each round, and whether to go on.
+
+    What runs `beside` a study ends with it, and its errors are its own.
+    """
 
     step: Report
     round: Callable[[RoundResult], None]
     check: Callable[[], None]  # raises if the server is gone
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 def run(url: str, setup: Setup, watchers: Watchers, settings: dict[str, Any]) -> Results:
@@ -95,21 +99,23 @@ def follow(
             rounds.append(round_result(one, exact))
             watchers.round(rounds[-1])
 
-    asyncio.run(_guarded(play(), watchers.check))
+    asyncio.run(_guarded(play(), watchers))
     return played, rounds
 
 
-async def _guarded(work: Coroutine[None, None, None], check: Callable[[], None]) -> None:
-    """Finish `work`, or give it up once `check` raises."""
+async def _guarded(work: Coroutine[None, None, None], watchers: Watchers) -> None:
+    """Finish `work`, or give it up once the check of `watchers` raises."""
     task = asyncio.create_task(work)
+    every = [task, *([asyncio.create_task(watchers.beside())] if watchers.beside else [])]
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=_LOOK_SECONDS)
-            check()
+            watchers.check()
         await task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for one in every:
+            one.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
 
 
 def _verified(study: Study, played: Played) -> bool:

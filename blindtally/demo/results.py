@@ -34,7 +34,8 @@ class RoundResult:
 
     `capacity` is how many distinct items its table holds, `distinct` how many the sum had;
     `exact` whether each sum was compared with its survivors' vectors, and equal; `blamed` says
-    what devices did that departed from the protocol, one line each.
+    what devices did that departed from the protocol, one line each; `failures` why cohorts have no
+    sum, or one that is left out.
     """
 
     number: int
@@ -50,6 +51,7 @@ class RoundResult:
     lost: Mapping[Phase, int]
     seconds: Mapping[Phase, float]
     blamed: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ def round_result(played: Played, exact: bool) -> RoundResult:
             for cohort in view.cohorts
             for slot, what in cohort.blamed.items()
         ),
+        failures=tuple(cohort.failure for cohort in view.cohorts if cohort.failure),
     )
 
 

@@ -30,6 +30,7 @@ class Screen:
         self._number = 0
         watcher = Console(stderr=True)
         self._bars = bars(watcher, TextColumn("[dim]{task.fields[note]}"))
+        self._watcher = watcher
         # On one terminal, a line must go above the bars; in a file, it is where results are.
         self._lines = watcher if watcher.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
@@ -49,6 +50,15 @@ class Screen:
         """Take the bars away."""
         self._bars.stop()
 
+    @property
+    def has_bars(self) -> bool:
+        """Return whether somebody sees bars."""
+        return self._watcher.is_terminal
+
+    def say(self, line: str) -> None:
+        """Show a line of news, above the bars if there are any."""
+        self._watcher.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+
     def step(self, standing: Standing) -> None:
         """Show how far the round is."""
         view = standing.view
@@ -62,7 +72,7 @@ class Screen:
     def round(self, result: RoundResult) -> None:
         """Show a line about a round that is over."""
         self._bars.advance(self._study)
-        self._lines.print(_line(result, self._rounds))
+        self._lines.print(_line(result, self._rounds), soft_wrap=True)  # a file has no edge
 
     def _begin(self, view: RoundView, devices: int) -> None:
         self._number = view.number
@@ -76,13 +86,23 @@ class Screen:
 
 
 def _line(one: RoundResult, rounds: int) -> str:
-    told = "nothing" if one.distinct is None else f"{one.distinct:,.0f} items"
     sums = "[green]sum exact[/]" if one.exact else "[yellow]no sum[/]"
     seconds = sum(one.seconds.values())
     return (
         f"round {one.number}/{rounds}  t {one.t:5.2f}  {one.participants} of {one.enrolled} "
-        f"devices, {sums}, {one.state}: {told} (room for {one.capacity}), {seconds:.1f} s"
+        f"devices, {sums}, {escape(_outcome(one))}, {seconds:.1f} s"
     )
+
+
+def _outcome(one: RoundResult) -> str:
+    """Return what was read off a round's sums, or why there are none."""
+    if one.state == "failed":
+        return "; ".join([f"failed: {why}" for why in dict.fromkeys(one.failures)] or ["failed"])
+    lost = f"; {len(one.failures)} cohorts without: {one.failures[0]}" if one.failures else ""
+    if one.distinct is None:
+        return one.state + lost
+    room = f" (room for {one.capacity})" if one.capacity else ""
+    return f"{one.state}: {one.distinct:,.0f} items{room}{lost}"
 
 
 def show(console: Console, results: Results) -> None:

@@ -1,9 +1,12 @@
 """The server as a process of its own, as `blindtally serve` starts it, with its log in a file."""
 
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,7 +20,16 @@ START_SECONDS: Final = 30.0
 MOST_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS = 0.05
+_STOPPING = ("SIGTERM", "SIGHUP")
 _TAIL = 15  # lines
+
+
+class StoppedError(Exception):
+    """A signal told this program to stop; `code` is what it exits with then."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.code = 128 + number
 
 
 class ServiceDownError(RuntimeError):
@@ -28,6 +40,7 @@ class Service:
     """A server on a port of this machine, with its database and log in `folder`.
 
     Unless it `is_open`, it lets in who shows `key`, and devices by `token`, made when it starts.
+    Whoever is to stop it when a signal comes, as SIGTERM, asks `check` and has it `heeding` these.
     """
 
     def __init__(self, folder: Path, port: int = 0, *, is_open: bool = False) -> None:
@@ -38,6 +51,7 @@ class Service:
         self.log = folder / "server.log"
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._told: int | None = None  # the signal that came
 
     @property
     def url(self) -> str:
@@ -73,6 +87,7 @@ class Service:
 
         Raises:
             ServiceDownError: if it ends, or is not ready in `START_SECONDS`.
+            StoppedError: if a signal comes meanwhile.
         """
         if not self.is_open and self.key is None:
             self.key, self.token = admit(self.database_url, "demo", MOST_DEVICES)
@@ -94,8 +109,36 @@ class Service:
             self.stop()
             raise
 
+    @contextmanager
+    def heeding(self) -> Iterator[None]:
+        """Heed what ends programs, and as its terminal goes: by default, the server would live on.
+
+        Nothing is raised where a signal comes, which may be anywhere: `check` tells.
+        """
+
+        def hear(number: int, _frame: object) -> None:
+            self._told = number
+
+        known = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
+        before = {one: signal.getsignal(one) for one in known}
+        heeded = [one for one, how in before.items() if how is not signal.SIG_IGN]  # as by nohup
+        for one in heeded:
+            signal.signal(one, hear)
+        try:
+            yield
+        finally:
+            for one in heeded:
+                signal.signal(one, before[one])
+
     def check(self, ready_by: float | None = None) -> None:
-        """Raise ServiceDownError if the server has ended, or the time `ready_by` is past."""
+        """See whether the server is there, and is to be.
+
+        Raises:
+            ServiceDownError: if it has ended, or the time `ready_by` is past.
+            StoppedError: if a signal has come.
+        """
+        if self._told is not None:
+            raise StoppedError(self._told)
         code = self._process.poll() if self._process else None
         if code is not None:
             raise self._down(f"ended with code {code}")

@@ -42,6 +42,7 @@ ROOM: Final = 0.8  # items in the first round's table for each device, where no 
 LEAST_ROOM: Final = 12
 PLENTY: Final = 2**20  # words, to see what a cell takes
 TIMEOUTS: Final = Timeouts(enrolling=120, patience=0.5)
+FEWEST: Final = 20  # devices in a sum, unless told otherwise
 MARGIN: Final = 0.1  # by which losses may exceed those that we cause
 
 
@@ -83,16 +84,23 @@ def choose(
     if words is None:
         question = question.model_copy(update={"words": _words(question, terms)})
     # What cannot be asked is told before a server is started.
-    MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
+    plan = MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
     holdings = hold(population, rounds, devices, contribution, seed)
     policy = Policy(
         max_contribution=contribution,
-        min_cohort=min(50, devices // 4),
+        min_cohort=least_cohort(devices),
         modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
     )
+    for refusal in policy.refusals(plan, plan.study, plan.round):
+        raise ValueError(f"its devices would refuse: {refusal}: ask for fewer --words")
     crew = Crew(devices, dropout, seed, policy, registrar=registrar)
     return Setup(question, terms, rounds, TIMEOUTS, crew, holdings)
+
+
+def least_cohort(devices: int) -> int:
+    """Return with how few others simulated devices are summed, in a study made for so many."""
+    return max(2, min(FEWEST, devices // 4))
 
 
 def _words(question: AdaptiveIbltQuestion, terms: Terms) -> int:

@@ -17,6 +17,7 @@ from numba.core.dispatcher import Dispatcher
 from packaging.requirements import InvalidRequirement, Requirement
 
 from blindtally.doctor.checks import Check, fault, ok, warning
+from client.extras import install
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING
@@ -69,8 +70,7 @@ def packages(required: Iterable[str] | None = None) -> Iterator[Check]:
         more = [one for one in parsed if one not in own and _is_of(extra, one)]
         lacking = [told for one in more if (told := _lacks(one))]
         if lacking:
-            install = f"pip install 'blindtally[{extra}]'"
-            yield ok(f"[{extra}]", f"no {what}: {', '.join(lacking)} ({install})")
+            yield ok(f"[{extra}]", f"no {what}: {', '.join(lacking)} ({install(extra)})")
         elif more:
             yield ok(f"[{extra}]", ", ".join(f"{one.name} {_version(one.name)}" for one in more))
 

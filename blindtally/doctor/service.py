@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from blindtally.doctor.checks import Check, fault, ok, warning
 from blindtally.doctor.machine import disk
+from client.extras import install
 from protocol.faults import faults_of
 from server import migrations
 from server.database import parse_url
@@ -90,7 +91,7 @@ def _postgresql(url: URL) -> Iterator[Check]:
     try:
         yield _schema(url, url.render_as_string(), {"connect_timeout": _SECONDS})
     except ImportError:
-        yield fault("database", "there is no driver", "pip install 'blindtally[postgres]'")
+        yield fault("database", "there is no driver", install("postgres"))
 
 
 def _schema(url: URL, shown: str, connecting: dict[str, Any]) -> Check:

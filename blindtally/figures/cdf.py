@@ -45,7 +45,7 @@ def cdf(
     """Distribution of numbers beside the truth, and errors of ranks, by histogram and trie.
 
     Example:
-      blindtally figures cdf --data ages.csv --low 0 --high 120 --out cdf
+      blindtally figures cdf --data ages --low 0 --high 120 --out cdf
     """
     pictures.check(out)
     found: dict[str, Counted] = {}

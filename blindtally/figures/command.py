@@ -65,7 +65,7 @@ def figures() -> None:
     """Draw the figures of the paper from data, and what else docs/results.md shows.
 
     Example:
-      blindtally figures fig3 --data words.csv --runs 2 --out fig3
+      blindtally figures fig3 --data words --runs 2 --out fig3
     """
 
 
@@ -86,7 +86,7 @@ def fig1(
     """F1 over words: all methods.
 
     Example:
-      blindtally figures fig1 --data words.csv --out fig1
+      blindtally figures fig1 --data words --out fig1
     """
     population = _load(data, out)
     setting = Setting(rounds, tau, tokens, 0)
@@ -114,7 +114,7 @@ def fig2(
     """F1 over rounds: all methods. The paper's text has tau = 200, its caption tau = 100.
 
     Example:
-      blindtally figures fig2 --data words.csv --threshold 100 --out fig2
+      blindtally figures fig2 --data words --threshold 100 --out fig2
     """
     population = _load(data, out)
     setting = Setting(0, tau, tokens, words)
@@ -142,7 +142,7 @@ def fig3(
     """F1 over rounds: adaptive sampling beside the best of eight fixed thresholds.
 
     Example:
-      blindtally figures fig3 --data words.csv --out fig3
+      blindtally figures fig3 --data words --out fig3
     """
     population = _load(data, out)
     setting = Setting(0, tau, tokens, words)
@@ -170,7 +170,7 @@ def grow(
     """Errors and words over rounds: a frequency oracle beside sampled tables.
 
     Example:
-      blindtally figures growth --data words.csv --out growth
+      blindtally figures growth --data words --out growth
     """
     population = _load(data, out)
     if candidates(population.domain) > MOST_CANDIDATES:
@@ -214,7 +214,7 @@ def compare_rules(
     """Compare the rules for t of adaptive-iblt, on each file with each drift.
 
     Example:
-      blindtally figures rules --data words.csv --data cities.csv --out rules
+      blindtally figures rules --data words --data short --out rules
     """
     setting = Setting(rounds, tau, tokens, words)
     cases = [(path, _load(path, out), drift) for path in data for drift in DRIFTS]

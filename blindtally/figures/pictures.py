@@ -15,6 +15,7 @@ import typer
 
 from blindtally.figures.drawing import KINDS
 from blindtally.output import failed, written
+from client.extras import install
 
 Out = Annotated[
     Path | None,
@@ -61,4 +62,4 @@ def _draw(file: Path, picture: Callable[[Path], None]) -> None:
     try:
         picture(file)
     except ImportError:
-        raise failed("pictures need matplotlib: pip install 'blindtally[demo]'") from None
+        raise failed(f"pictures need matplotlib: {install('demo')}") from None

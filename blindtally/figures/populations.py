@@ -69,7 +69,8 @@ def load(path: Path) -> Population:
     """
     data = read(path)
     if isinstance(data, Devices):
-        raise DataError(path, "holds devices; figures draw from a file of items and counts")
+        form = "a CSV file of item,count, or words, which comes with us"
+        raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")
     fits = all(item in ROOT for item in data.items)
     domain: Domain = ROOT if fits else cheapest_domain(data.items)
     return Population(data.items, data.counts / data.counts.sum(), domain)

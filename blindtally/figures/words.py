@@ -60,7 +60,7 @@ def words(
     """Words that a device sends a round for an F1 of 0.8, 0.9 and 0.95: the paper's and ours.
 
     Example:
-      blindtally figures words --data words.csv --drift none --runs 3 --out words
+      blindtally figures words --data words --drift none --runs 3 --out words
     """
     pictures.check(out)
     drifts = [_drift(name) for name in drift or DRIFTS]
@@ -125,7 +125,7 @@ def grid(
     """F1 of both methods with as many words, over the paper's whole grid of R, tau, M and C.
 
     Example:
-      blindtally figures grid --data words.csv --out grid
+      blindtally figures grid --data words --out grid
     """
     settings = [
         Setting(rounds, tau, tokens, size)

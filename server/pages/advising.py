@@ -20,11 +20,12 @@ from protocol.mechanisms import REPORTING, AnyPlan
 from protocol.mechanisms.local import LocalPlan
 from protocol.mechanisms.releasing import ReleasePlan
 from secagg.parameters import parameters
-from server.api.creation import limits_of
+from server.api.creation import all_faults, limits_of
 from server.api.rights import needs
+from server.pages.faulting import in_words, sorted_out
 from server.pages.guarding import Page, form_of
 from server.pages.history import Load
-from server.pages.kinds import document_of, kind_of
+from server.pages.kinds import NAME, document_of, kind_of
 from server.pages.view import view
 from server.pages.words import nbytes, number, percent, short
 from server.principals import Right
@@ -39,7 +40,6 @@ router = APIRouter(
     include_in_schema=False,
     dependencies=[needs(Right.WRITE)],
 )
-_UNFILLED: Final = "some fields are not filled well yet"
 _BUSY: Final = "another prediction is being worked out: ask again in a moment"
 _STOPPING: Final = "the service is stopping: ask again in a moment"
 _FAILED: Final = "it could not be worked out: the log of the service says why"
@@ -117,14 +117,16 @@ async def predict(request: Request, service: Served) -> Response:
 async def _asked(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
     """Return the first plan of the study that `form` asks for, or why there is none yet."""
     kind = kind_of(form.get("kind", ""))
+    document, limits = document_of(kind, form), limits_of(service.settings)
     try:
-        asked = Asked.model_validate(document_of(kind, form))
-        limits = limits_of(service.settings)
+        asked = Asked.model_validate(document)
         return await asyncio.to_thread(first_plan, asked, "none", limits, Random(0)), ""
     except ValidationError:
-        return None, _UNFILLED
+        found = sorted_out(kind, await all_faults(document, limits))
+        found.at.pop(NAME.at, None)  # no device hears it
+        return None, found.said(kind)
     except Refusal as refusal:
-        return None, refusal.detail
+        return None, in_words(kind, refusal.detail)
 
 
 def _advice(plan: AnyPlan) -> list[Line]:
@@ -149,7 +151,8 @@ def _sum_advice(plan: AnyPlan, room: int | None) -> list[Line]:
         Line("Still exact after", number(terms.assumptions.lost(terms.cohort_size)), "are lost"),
     ]
     if room is not None:
-        lines.append(Line("Room for", number(room), "distinct items in a round's sum"))
+        what = "new" if plan.mechanism == "tracked" else "distinct"
+        lines.append(Line("Room for", number(room), f"{what} items in a round's sum"))
         lines.append(Line("First sampling t", short(plan.t), "then the data decides"))
     return lines
 

@@ -16,6 +16,7 @@ from protocol.messages import ProblemType, StudyRequest
 from server.api import studies as api
 from server.api.creation import all_faults, limits_of
 from server.api.rights import Caller, needs
+from server.pages.faulting import sorted_out
 from server.pages.guarding import Page, form_of
 from server.pages.kinds import (
     KINDS,
@@ -72,8 +73,7 @@ async def create(request: Request, service: Served, caller: Caller) -> Response:
 def _form(
     request: Request, kind: Kind, form: Mapping[str, str] | None, faults: Sequence[Fault]
 ) -> Response:
-    known = {field.at for field in fields_of(kind)}
-    at = [(_place(fault["at"], known), fault["fault"]) for fault in faults]
+    found = sorted_out(kind, faults)
     filled = {field.at: field.default for field in fields_of(kind)} if form is None else form
     return view(
         request,
@@ -88,21 +88,7 @@ def _form(
         ),
         start=START,
         filled=filled,
-        faults={place: [f for p, f in at if p == place] for place, _ in at if place},
-        others=[f"{fault['at'].removeprefix('body.')}: {fault['fault']}".removeprefix("body: ")
-                for fault, (place, _) in zip(faults, at, strict=True) if not place],
+        faults=found.at,
+        others=found.others,
         key=uuid4().hex,
-    )  # fmt: skip
-
-
-def _place(at: str, known: set[str]) -> str:
-    """Return the field that a fault is about, nothing if it is about none."""
-    parts = at.removeprefix("body.").split(".")
-    kept = [part for part in parts if part not in KINDS and part not in _DOMAINS]
-    for end in range(len(kept), 0, -1):
-        if (name := ".".join(kept[:end])) in known:
-            return name
-    return ""
-
-
-_DOMAINS = ("hashed", "utf8", "alphabet", "interval", "listed")  # tags of a union
+    )

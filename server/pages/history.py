@@ -22,7 +22,7 @@ from protocol.mechanisms.tracked import TrackedPlan
 from protocol.messages import StudyView
 from protocol.sketches.capacity import capacity
 from protocol.tally import NOTHING, Tally
-from server.database import UNAVAILABLE
+from server.database import UNAVAILABLE, reason
 from server.decoding import decode_round
 from server.store import Store
 from server.store.progress import Step
@@ -119,7 +119,7 @@ class Histories:
                 for number in numbers:
                     await self._fold(study, past, number)
         except UNAVAILABLE as error:
-            _log.warning("database unavailable", error=type(error).__name__)
+            _log.warning("database unavailable", error=reason(error))
         except Exception:  # the page goes without
             past.is_broken = True
             _log.exception("past not read again", study=study)

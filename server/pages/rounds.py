@@ -43,7 +43,8 @@ _IN_SUM: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # who is lost here is in t
 class Stage:
     """One phase of a cohort: `heard` of `expected`, of whom `needed` must be heard.
 
-    `state` is done, now, failed, or ahead; `seconds` is how long it took, or has left.
+    `state` is done, now, failed, ahead, or unreached, as the cohort failed before; `seconds` is
+    how long it took, or has left.
     """
 
     phase: Phase
@@ -119,6 +120,8 @@ def _card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) -> Card
 
 def _in_sum(cohort: CohortView, stages: tuple[Stage, ...]) -> int | None:
     """Return how many tables are in the sum, None before that is settled."""
+    if cohort.phase is Phase.FAILED:
+        return 0
     if cohort.phase is Phase.SUMMED and cohort.survivors:
         return len(cohort.survivors)
     settled = (Phase.MASKING, Phase.REPORTING)
@@ -137,7 +140,8 @@ def _stages(
         needed = terms.minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
         place = records.get(phase)
         if place is None:
-            yield Stage(phase, _WHAT[phase], "ahead", 0, expected, 0, None)
+            state = "unreached" if cohort.phase.is_over else "ahead"
+            yield Stage(phase, _WHAT[phase], state, 0, expected, 0, None)
             continue
         record = cohort.history[place]
         if place + 1 < len(cohort.history):

@@ -12,7 +12,7 @@ from protocol.round import Phase
 from server.database import Database, reading
 from server.schema import Cohort, HeavyHitter, Round, Study
 from server.store.studies import find_study
-from server.store.views import hides_sizes
+from server.store.views import UNTOLD, hides_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class Progress:
 class Step:
     """One round in figures; `left_out` counts the cohorts that are not in its answer.
 
-    `enrolled` and `participants` are None where they are not told.
+    `failure` is why a cohort failed, one of them if several did; `enrolled` and `participants` are
+    None where they are not told.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Step:
     distinct: float | None
     cohorts: int
     failed: int
+    failure: str | None
     left_out: int
     opened: datetime
     closed: datetime | None
@@ -123,6 +125,7 @@ class Overview:
                 func.count().label("cohorts"),
                 func.sum(Cohort.enrolled).label("enrolled"),
                 func.count().filter(Cohort.phase == Phase.FAILED).label("failed"),
+                func.min(Cohort.failure).filter(Cohort.phase == Phase.FAILED).label("failure"),
                 func.count(Cohort.failure).filter(Cohort.phase == Phase.SUMMED).label("left_out"),
             )
             .where(mine)
@@ -139,6 +142,7 @@ class Overview:
                 Round.distinct,
                 func.coalesce(cohorts.c.cohorts, 0),
                 func.coalesce(cohorts.c.failed, 0),
+                cohorts.c.failure,
                 func.coalesce(cohorts.c.left_out, 0),
                 Round.opened,
                 Round.closed,
@@ -150,8 +154,12 @@ class Overview:
         )
         steps = [Step(*row) for row in reversed(session.execute(query).all())]
         if hidden:
-            steps = [replace(step, enrolled=None, participants=None) for step in steps]
+            steps = [_without_sizes(step) for step in steps]
         return tuple(steps)
+
+
+def _without_sizes(step: Step) -> Step:
+    return replace(step, enrolled=None, participants=None, failure=step.failure and UNTOLD)
 
 
 def _closed_last(

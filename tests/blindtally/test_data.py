@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindtally.data import Counts, DataError, Devices, read
+from blindtally.data import Counts, DataError, Devices, data_sets, read
 
 HERE = Path(__file__).parents[2]
 SHIPPED = HERE / "blindtally" / "data_sets" / "link_user_domains.csv.gz"
@@ -32,6 +32,15 @@ def held(path: Path, column: str | None = None) -> list[dict[str, int]]:
     found = read(path, column)
     assert isinstance(found, Devices)
     return [dict(histogram) for histogram in found.histograms]
+
+
+def test_what_comes_with_us_is_named_without_its_folder() -> None:
+    words, short = counted(Path("words")), counted(Path("short"))
+    assert len(words) > 2000
+    assert short == {word: count for word, count in words.items() if len(word) <= 3}
+    assert set(map(int, counted(Path("ages")))) == set(range(96))
+    licences = (SHIPPED.parent / "LICENCE.md").read_text()
+    assert all(f"**{name}**" in licences or f"# {name}.csv.gz" in licences for name in data_sets())
 
 
 @pytest.mark.parametrize("packed", [False, True])

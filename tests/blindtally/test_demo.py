@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.results import InexactError, measure, round_result, truth_of, verify
-from blindtally.demo.screen import show
-from blindtally.demo.service import Service, ServiceDownError
+from blindtally.demo.screen import Screen, show
+from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import choose
 from blindtally.measures import score
 from client.encoding import Contribution
@@ -97,6 +97,7 @@ def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
         (["--data", "nowhere.csv"], "nowhere.csv"),
         (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
         (["--words", "20"], "words are too few"),
+        (["--words", "4000000"], "its devices would refuse"),
         (["--out", "."], "not empty"),
     ],
 )
@@ -126,6 +127,33 @@ def test_ctrl_c_stops_the_server_and_says_what_is_kept(tmp_path: Path) -> None:
     (served,) = [line for line in log.read_text().splitlines() if "serves" in line]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(served.rsplit(":", 1)[1])), timeout=1)
+
+
+def test_a_signal_that_would_leave_the_server_alone_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr("blindtally.demo.service.PROGRAM", endless)
+    service = Service(tmp_path, is_open=True)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def is_ready() -> bool:  # asked once the server runs
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    monkeypatch.setattr(service, "_is_ready", is_ready)
+    processes: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *args, **how: processes.append(start(*args, **how)) or processes[0],
+    )
+    with pytest.raises(StoppedError) as stopped, service.heeding(), service:
+        pass
+    assert stopped.value.code == 143
+    assert processes[0].poll() == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_server_that_ends_shows_the_end_of_its_log(
@@ -241,6 +269,20 @@ def test_whoever_is_blamed_is_named() -> None:
     screen = Console(record=True, width=80, file=io.StringIO())
     show(screen, measure(study, [], [one], rounds=[result], seconds=1, settings={}))
     assert "blamed in round 1: cohort 0, participant 2 dealt false shares" in screen.export_text()
+
+
+def test_a_round_without_a_sum_says_why() -> None:
+    one, cohort, _ = played()
+    failure = "3 of 10 sent their vectors in time, where 7 are needed"
+    failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
+    view = one.view.model_copy(
+        update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
+    )
+    shown = Console(record=True, width=200, file=io.StringIO())
+    Screen(shown, 1).round(round_result(replace(one, view=view), exact=False))
+    said = shown.export_text()
+    assert f"no sum, failed: {failure}, " in said
+    assert "nothing" not in said
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:

@@ -194,7 +194,7 @@ def test_files_of_the_papers_alphabet_have_its_domain(words: Path, tmp_path: Pat
     assert load(other).domain != ROOT
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("a b\n")
-    with pytest.raises(DataError, match="holds devices"):
+    with pytest.raises(DataError, match="holds devices, and figures draw"):
         load(baskets)
 
 

@@ -1,18 +1,24 @@
 """`blindtally fleet` in front of a real server process."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.service import Service, free_port
+from blindtally.fleet import mended, tabled
 from blindtally.registrar import load, make
 from client.analyst import Analyst
+from client.policy import PolicyError
+from client.tables import HeavyHitter
 from protocol.domain import Utf8
 from protocol.mechanism import Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.messages import StudyView, Timeouts
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +71,7 @@ def test_a_fleet_refuses_a_study_of_another_registrar(service: Service, tmp_path
     code, said = fleet("--url", service.url, *options)
     assert code == 1
     assert "did not enrol me" in said
+    assert "--registrar FILE" in said
 
 
 def test_a_fleet_without_its_registrars_key_is_told(service: Service, tmp_path: Path) -> None:
@@ -90,15 +97,79 @@ def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: Service) -> No
 
 
 def test_a_fleet_that_refuses_says_which_limit(service: Service) -> None:
-    code, said = fleet("--url", service.url, "--create", "--devices", "12", "--min-cohort", "13")
+    options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
+    code, said = fleet("--url", service.url, *options)
     assert code == 1
-    assert "min_cohort" in said
+    assert "(min_cohort)" in said
+    assert "(max_contribution)" in said
+    assert said.rstrip().endswith("To take part all the same: --min-cohort 5 --max-contribution 2")
+
+
+def test_an_item_that_is_a_key_is_explained() -> None:
+    question = {
+        "mechanism": "tracked",
+        "threshold": 5,
+        "contribution": 1,
+        "domain": {"kind": "hashed", "max_bytes": 9},
+        "words": 1000,
+    }
+    study = StudyView.model_validate(
+        {
+            "id": "3f2a",
+            "name": "animals",
+            "state": "finished",
+            "question": question,
+            "terms": {"cohort_size": 20, "minimum": 10},
+            "rounds": 1,
+            "timeouts": {},
+            "round": 1,
+            "created": "2026-05-01T12:00:00Z",
+        }
+    )
+
+    def told(*items: str) -> str:
+        screen = Console(record=True, width=120, file=io.StringIO())
+        screen.print(tabled(study, [HeavyHitter(item, 9.0, 0.0, 9.0, 9.0) for item in items]))
+        return screen.export_text()
+
+    assert "whose string was not fetched" in told("cat", "#e2d6ceb8ec")
+    assert "not fetched" not in told("cat")
+
+
+def test_what_no_option_changes_is_named_as_such() -> None:
+    refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
+    told = mended(refusals, {"modes": "--mode {}"})
+    assert "all the same: --mode semi-honest" in told
+    assert "No option here changes max_dropout" in told
+    assert mended([], {}) == ""
+
+
+def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindtally.news.LOOK_SECONDS", 0.2)
+    with Analyst(service.url) as analyst:
+        study = analyst.create(
+            "waits",
+            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            Terms(cohort_size=20, minimum=15),
+            rounds=1,
+            timeouts=Timeouts(enrolling=3),
+        )
+    options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
+    run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
+    assert run.exit_code == 0, run.output
+    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, till" in run.stderr
+    assert "it fails with fewer than 15" in run.stderr
+    assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
+    assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout
 
 
 def test_an_unknown_study_is_told(service: Service) -> None:
     code, said = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1
     assert "lists the studies" in said
+    assert "Analyst" not in said  # what programs do is told to programs
 
 
 def test_a_service_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_too_few_devices_for_the_rounds_are_told(tmp_path: Path) -> None:
     baskets.write_text("1\n" * 5)
     told = simulate("--data", baskets, "--rounds", 3)
     assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
-    assert "1 devices a round are too few: ask for fewer rounds" in told.stderr
+    assert "--rounds 1 is the most" in told.stderr
 
 
 def test_an_unknown_mechanism_is_told_with_the_known_ones() -> None:

@@ -64,6 +64,14 @@ def test_a_plan_beyond_a_limit_is_refused_by_the_name_of_the_limit(
     assert isinstance(refused.value, RefusedError)
 
 
+def test_every_limit_that_a_plan_is_beyond_is_told_with_what_would_be_enough() -> None:
+    wary = replace(POLICY, max_contribution=19, min_cohort=65, max_dropout=0.1)
+    refusals = list(wary.refusals(PLAN, STUDY, 1))
+    offered = {one.limit: one.offered for one in refusals}
+    assert offered == {"min_cohort": 64, "max_dropout": 0.2, "max_contribution": 20}
+    replace(wary, **offered).check_plan(PLAN, STUDY, 1)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("study", "number"), [("study-2", 1), (STUDY, 2)])
 def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) -> None:
     with pytest.raises(PolicyError) as refused:
@@ -169,7 +177,9 @@ def test_noise_must_hide_a_device_in_all_rounds_at_once(contribution: int, round
     with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.0\d where 4 is") as refused:
         SEVERAL.check_plan(short, STUDY, 1)
     assert refused.value.limit == "max_epsilon"
-    replace(SEVERAL, max_epsilon=4.1).check_plan(short, STUDY, 1)
+    assert isinstance(refused.value.offered, float)
+    assert 4 < refused.value.offered <= 4.1
+    replace(SEVERAL, max_epsilon=refused.value.offered).check_plan(short, STUDY, 1)
     with pytest.raises(PolicyError, match="max_epsilon"):
         replace(SEVERAL, max_delta=1e-6).check_plan(enough, STUDY, 1)
 

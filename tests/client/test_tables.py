@@ -1,9 +1,11 @@
 """Rows are plain data; a table of them is a sequence, and a data frame where pandas is."""
 
+import re
 import sys
 
 import pytest
 
+from client.extras import install
 from client.tables import Table, Told
 
 COLUMNS = ("at", "value", "low", "high")
@@ -28,5 +30,5 @@ def test_a_table_becomes_a_data_frame_with_a_row_each() -> None:
 
 def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'blindtally\[pandas\]'"):
+    with pytest.raises(ImportError, match=re.escape(install("pandas"))):
         TABLE.to_pandas()

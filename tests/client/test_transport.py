@@ -11,6 +11,7 @@ from client.problems import (
     CohortFailedError,
     ConflictError,
     LeftOutError,
+    RejectedError,
     ServiceError,
     UnavailableError,
     accept,
@@ -147,6 +148,27 @@ async def test_the_faults_of_a_rejected_document_are_told() -> None:
     faults = ({"field": "rounds", "fault": "must be 1 or more"},)
     with pytest.raises(ServiceError, match="rounds: must be 1 or more"):
         await transport(problem(ProblemType.MALFORMED, 422, errors=faults)).send("GET", "/x")
+
+
+@pytest.mark.parametrize(
+    ("detail", "faults", "said"),
+    [
+        ("no", (), "no"),
+        ("q must be less", ({"at": "query", "fault": "q must be less"},), "q must be less"),
+        ("too few", ({"at": "body.rounds", "fault": "too few"},), "body.rounds: too few"),
+        (
+            "a: 1; and 1 more",
+            ({"at": "a", "fault": "1"}, {"at": "b", "fault": "2"}),
+            "a: 1; b: 2",
+        ),
+        ("not JSON", ({"at": "body", "fault": "line 1"},), "body: line 1"),
+    ],
+)
+def test_every_fault_is_told_once(
+    detail: str, faults: tuple[dict[str, str], ...], said: str
+) -> None:
+    told = Problem(type="x", title="x", status=422, detail=detail, errors=faults or None)
+    assert RejectedError(told).said == said
 
 
 async def test_a_question_is_repeated_until_there_is_an_answer() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from server.database import UNAVAILABLE, BusyError, Database, parse_url
+from server.database import UNAVAILABLE, BusyError, Database, parse_url, reason
 from tests.server.harness import NOON
 
 
@@ -83,8 +83,10 @@ async def test_a_writer_that_queued_for_too_long_does_nothing(sqlite: Database) 
     slow = asyncio.create_task(sqlite.write(dawdle))
     late = asyncio.create_task(sqlite.write(run("INSERT INTO t VALUES (1)")))
     await slow
-    with pytest.raises(BusyError):
+    with pytest.raises(BusyError) as busy:
         await late
+    assert reason(busy.value).startswith("BusyError: writers before it took ")
+    assert reason(OperationalError("secret", {}, Exception("secret"))) == "OperationalError"
     await sqlite.write(run("INSERT INTO t VALUES (2)"))  # and the next one is served
     assert await sqlite.read(run("SELECT sum(x) FROM t")) == 2
 

@@ -92,6 +92,24 @@
   });
   document.addEventListener("input", (event) => { if (event.target.id === "q") refresh(250); });
 
+  // -- the form: what was wrong with a field is forgotten once it is changed ------------------
+  const form = document.getElementById("ask");
+
+  function forget(field) {
+    document.getElementById(`${field.id}-fault`)?.remove();
+    field.removeAttribute("aria-invalid");
+    document.getElementById("misfits")?.remove(); // how fields fit together is told beside them
+    if (!form.querySelector("[aria-invalid]")) document.getElementById("refused")?.remove();
+  }
+
+  form?.addEventListener("input", ({ target }) => forget(target));
+  document.addEventListener("htmx:after:swap", () => {
+    // Advice is of all that is asked of devices: where it has none against it, two fields that did
+    // not fit do, whichever of them was changed.
+    if (!form || document.querySelector("#advice .fault, #advice .waits")) return;
+    form.querySelectorAll(":is([name^='question.'], [name^='terms.'], [name=rounds])[aria-invalid]").forEach(forget);
+  });
+
   // -- countdowns ---------------------------------------------------------------------------
   const ends = new WeakMap();
 

@@ -1,6 +1,7 @@
 """What is told of a study while its form is filled: from its plan at once, and by a simulation."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -28,6 +29,15 @@ async def test_advice_on_what_cannot_be_asked_says_why(served: Served) -> None:
     assert (answer.status_code, 'class="fault"' in answer.text) == (200, True)
 
 
+async def test_advice_names_fields_by_their_labels(served: Served) -> None:
+    form = filled("tracked", name="", rounds="many", **{"terms.cohort_size": "50"})
+    told = (await send(served, form, "/studies/new/advice")).text
+    assert "Rounds: must be a whole number, within 1 and 10,000" in told
+    assert "“Devices in a cohort, at least” 100 is above “Devices in a cohort, at most” 50" in told
+    assert "Name" not in told  # there is time for that
+    assert not re.search("cohort_size|Input should|body", told)
+
+
 @pytest.mark.parametrize("kind", ["triehh", "hierarchical-histogram"])
 async def test_advice_says_from_how_many_devices_on_a_cell_shows(served: Served, kind: str) -> None:
     assert "A cell shows from" in (await send(served, filled(kind), "/studies/new/advice")).text
@@ -44,7 +54,7 @@ async def test_a_study_is_predicted_when_it_is_asked_for(served: Served) -> None
     assert (answer.status_code, "0.97 of 7" in answer.text) == (200, True)
     assert "&lt;b&gt;" in answer.text
     answer = await send(served, filled("tracked", rounds="0"), "/studies/new/prediction")
-    assert "not filled well" in answer.text
+    assert "Rounds: must be within 1 and 10,000, not 0" in answer.text
     assert "0.97" not in answer.text
 
 

@@ -210,6 +210,39 @@ def fill(page: Page) -> None:
         page.get_by_label(label, exact=True).fill(value)
 
 
+def check_faults(page: Page) -> None:
+    """Check that a fault is told until its field is changed, and advice on a phone before that."""
+    rounds, button = page.get_by_label("Rounds"), page.get_by_role("button", name="Create study")
+    right = rounds.input_value()
+    rounds.fill("0")
+    button.click()
+    marked = page.locator("#f-rounds-fault")
+    expect(marked).to_contain_text("must be within 1 and")
+    expect(page.locator("#advice")).to_contain_text("Rounds: must be within 1 and")
+    rounds.fill(right)
+    expect(marked).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("A device sends")).to_be_visible()
+    least, most = (page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most"))
+    small, right = least.input_value(), most.input_value()
+    least.fill("50")
+    expect(page.locator("#advice .fault")).to_be_visible()
+    button.click()
+    expect(page.locator("#f-terms-minimum-fault")).to_be_visible()
+    most.fill("60")  # mends the other one, too
+    expect(page.locator("#f-terms-minimum-fault")).to_have_count(0)
+    least.fill(small)
+    most.fill(right)
+    expect(page.get_by_text("A device sends")).to_be_visible()
+    size = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    tops = [one.bounding_box() for one in (rounds, page.locator("#advice"), button)]
+    assert all(tops)
+    assert [top["y"] for top in tops if top] == sorted(top["y"] for top in tops if top)
+    assert size
+    page.set_viewport_size(size)
+
+
 def check_answer(page: Page, url: str, study: str) -> None:
     """Check that the table, its search and its CSV file are what the API says."""
     with Analyst(url) as analyst:
@@ -242,6 +275,7 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
         page.get_by_role("link", name="Common items, plans tell nothing").click()
         fill(page)
         expect(page.get_by_text("A device sends")).to_be_visible()
+        check_faults(page)
         page.get_by_role("button", name="Create study").click()
         expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()
         expect(page.get_by_text("No answer yet.")).to_be_visible()

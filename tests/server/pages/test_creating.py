@@ -80,6 +80,9 @@ async def test_what_does_not_fit_together_is_said(served: Served) -> None:
     answer = await send(served, filled("adaptive-iblt", **{"question.words": "3"}))
     assert answer.status_code == 422
     assert "This cannot be asked yet." in answer.text
+    rates = await send(served, filled("tracked", **{"terms.dropout": "0.5"}))
+    why = "“Share that may be corrupt” + 2 “Share that may vanish” is 1.10, above 0.9: assume less"
+    assert f"<li>Rounds and cohorts: {why}</li>" in rates.text
     poor = await send(served, filled("tracked", population="nobody"))
     assert (poor.status_code, "there is no such population" in poor.text) == (422, True)
 

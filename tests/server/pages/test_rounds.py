@@ -66,9 +66,16 @@ async def test_a_failed_round_says_why(served: Served) -> None:
     await served.pass_phase(study)
     await served.until_closed(study)
     page = await page_of(served, study)
-    assert stages(page)[1] == ("failed", "sharing")
-    assert re.search(r"Failed: 0 of 6 .* in time, where 4 are needed", page)
+    assert [state for state, _ in stages(page)] == ["done", "failed", *["unreached"] * 3]
+    assert page.count("not reached") == 3
+    assert "ahead" not in page
+    why = "0 of 6 shared their secrets in time, where 4 are needed"
+    assert page.count(why) == 1
+    assert f"Failed: {why}" in page
     assert "nothing of it was read or shown" in page
+    assert "<dt>in the sum</dt><dd>0</dd>" in page
+    study_page = (await served.client.get(f"/studies/{study}")).text
+    assert f'<span class="sub why">{why}</span>' in study_page
 
 
 async def test_who_is_blamed_is_named(served: Served) -> None:

@@ -269,6 +269,22 @@ async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served
         assert (words in await page_of(served, f"/studies/{study}")) == has_keys
 
 
+async def test_what_a_table_of_tracked_holds_is_new(served: Served) -> None:
+    study = await served.create(
+        question={
+            "mechanism": "tracked",
+            "threshold": 4,
+            "contribution": 2,
+            "domain": {"kind": "utf8", "max_bytes": 3},
+            "words": 2000,
+        }
+    )
+    page = await page_of(served, f"/studies/{study}")
+    assert "New items / room" in page
+    assert "Distinct" not in page
+    assert "New items" in await page_of(served, f"/studies/{study}/rounds/1")
+
+
 async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served) -> None:
     study = await served.create(**histogram_request())
     page = await page_of(served, f"/studies/{study}")
