@@ -31,6 +31,7 @@ from blindtally.demo.setup import (
 )
 from blindtally.news import News, page, tell
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.refused import refused
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
 from client.analyst import Analyst
@@ -182,7 +183,7 @@ def fleet(
     except NobodyEnteredError as error:
         raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
     except (InexactError, ServiceError, ValueError) as error:
-        raise failed(error, code=1) from None
+        raise refused(error) from None
 
 
 def mended(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
