@@ -172,7 +172,7 @@ def fleet(
                 _, seen = follow(url, asked, setup, watchers)
             found = asked.heavy_hitters()
             console.print(tabled(asked.view, found))
-            for line in _where(url, asked.refresh()):
+            for line in _where(url, asked.refresh(), took_part=bool(seen)):
                 console.print(line, highlight=False, soft_wrap=True)
             write_json(json_path, _as_json(asked.view, seen, found))
     except KeyboardInterrupt:
@@ -255,9 +255,11 @@ def tabled(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
     return shown
 
 
-def _where(url: str, study: StudyView) -> Iterator[str]:
+def _where(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
     """Yield where to look on: what is left of the study, its page, and how to ask it."""
-    if study.state == "running":
+    if not took_part:
+        yield f"no device of this fleet took part: the study is {study.state}"
+    elif study.state == "running":
         done = "all devices here have given"
         yield f"the study goes on without this fleet: {done}, round {study.round} is open"
     yield f"its page: {page(url, study.id)}"
