@@ -31,6 +31,7 @@ from blindtally.demo.setup import (
 )
 from blindtally.news import News, page, tell
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.refused import refused
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
 from client.analyst import Analyst
@@ -171,7 +172,7 @@ def fleet(
                 _, seen = follow(url, asked, setup, watchers)
             found = asked.heavy_hitters()
             console.print(tabled(asked.view, found))
-            for line in _where(url, asked.refresh()):
+            for line in _where(url, asked.refresh(), took_part=bool(seen)):
                 console.print(line, highlight=False, soft_wrap=True)
             write_json(json_path, _as_json(asked.view, seen, found))
     except KeyboardInterrupt:
@@ -182,7 +183,7 @@ def fleet(
     except NobodyEnteredError as error:
         raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
     except (InexactError, ServiceError, ValueError) as error:
-        raise failed(error, code=1) from None
+        raise refused(error) from None
 
 
 def mended(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
@@ -254,9 +255,11 @@ def tabled(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
     return shown
 
 
-def _where(url: str, study: StudyView) -> Iterator[str]:
+def _where(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
     """Yield where to look on: what is left of the study, its page, and how to ask it."""
-    if study.state == "running":
+    if not took_part:
+        yield f"no device of this fleet took part: the study is {study.state}"
+    elif study.state == "running":
         done = "all devices here have given"
         yield f"the study goes on without this fleet: {done}, round {study.round} is open"
     yield f"its page: {page(url, study.id)}"

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client.problems import NotFoundError, RejectedError, ServiceError, WrongStateError
 from protocol.faults import faults_of
 from protocol.mechanisms import AnyPlan, AnyQuestion
 from protocol.messages import PopulationRequest, StudyRequest
@@ -40,11 +39,6 @@ Url = Annotated[
 ]
 HERE = "http://127.0.0.1:8000"
 
-_ADVICE = {  # to who types commands, where the error's own is to programs
-    NotFoundError: "check --url and the id; the dashboard, or /v1/studies, lists the studies",
-    RejectedError: "",
-    WrongStateError: "its page on the dashboard shows its state",
-}
 _FORMS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
 
@@ -52,9 +46,6 @@ def failed(why: str | Exception, code: int = 2) -> typer.Exit:
     """Return the end, with exit `code`, of a command that cannot do what was asked; say why."""
     if isinstance(why, ValidationError):
         why = faults(why)
-    elif isinstance(why, ServiceError):
-        advice = _ADVICE.get(type(why), why.advice)
-        why = f"{why.said} ({advice})" if advice else why.said
     typer.echo(f"error: {why}", err=True)
     return typer.Exit(code)
 

@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.refused import refused
 from blindtally.tables import facts, show, table
 from client.analyst import Analyst
 from client.problems import ServiceError
@@ -67,7 +68,7 @@ def privacy(
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:
-        raise failed(error, code=1) from None
+        raise refused(error) from None
     if json_path != "-":
         _show(statement)
     write_json(json_path, statement.model_dump(mode="json"))

@@ -8,6 +8,7 @@ import httpx
 import typer
 
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
+from blindtally.refused import refused
 from blindtally.tables import show, table
 from client.analyst import Analyst
 from client.problems import ServiceError
@@ -70,7 +71,7 @@ def query(
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:
-        raise failed(error, code=1) from None
+        raise refused(error) from None
     if json_path != "-":
         _show(told, beta)
     document = {name: [asdict(one) for one in rows] for name, rows in told.items()}

@@ -21,6 +21,7 @@ from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
 from blindtally.output import Json, failed, write_json
+from blindtally.refused import refused
 from client.extras import install
 from client.fleet import NobodyEnteredError
 from client.problems import ServiceError
@@ -110,7 +111,7 @@ def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any])
             f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1
         ) from None
     except (ServiceDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
-        raise failed(error, code=1) from None
+        raise refused(error) from None
 
 
 def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:

@@ -163,6 +163,9 @@ def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
     assert "it fails with fewer than 15" in run.stderr
     assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
     assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout
+    code, said = fleet("--url", service.url, "--study", study.id)
+    assert code == 0
+    assert "no device of this fleet took part: the study is finished" in said
 
 
 def test_an_unknown_study_is_told(service: Service) -> None:
