@@ -1,7 +1,8 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,10 +20,13 @@ from blindtally.demo.setup import DATA_SET, DEVICES, DROPOUT, ROUNDS, TIMEOUTS, 
 from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
+from blindtally.workers import Dask, Workers, crowd
 from client.analyst import Analyst
-from client.fleet import Crew, NobodyEnteredError
+from client.crew import Crew
+from client.fleet import NobodyEnteredError
 from client.policy import Policy
 from client.problems import ServiceError
+from client.slices import LostWorkersError, Slicing
 from client.tables import HeavyHitter
 from protocol.messages import StudyView, Timeouts
 from secagg.keys import Identity
@@ -32,6 +36,7 @@ SHOWN = 20  # heavy hitters
 _FEWEST = 20  # devices in a sum, unless told otherwise
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 PATIENCE = 30.0  # seconds for the service to answer the first question
+FAULTS = (InexactError, LostWorkersError, NobodyEnteredError, ServiceError, ValueError)
 
 
 def fleet(
@@ -104,6 +109,8 @@ def fleet(
         Path | None,
         typer.Option(help="The key file whose registrar enrols the devices, and no other."),
     ] = None,
+    workers: Workers = 1,
+    dask: Dask = None,
     json_path: Json = None,
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
@@ -129,7 +136,7 @@ def fleet(
         crew = Crew(
             devices or DEVICES, dropout, seed, policy, registrar=signs, token=token, key=key
         )
-        with Analyst(url, key, patience=PATIENCE) as analyst:
+        with slicing(workers, dask) as slices, Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds, mode, silence)
                 asked = create(analyst, setup)
@@ -142,7 +149,7 @@ def fleet(
             )
             with Screen(console, asked.view.rounds) as screen:
                 watchers = Watchers(screen.step, screen.round, check=lambda: None)
-                _, seen = follow(url, asked, setup, watchers)
+                _, seen = follow(url, asked, setup, watchers, slices)
             found = asked.heavy_hitters()
             console.print(_found(asked.view, found))
             write_json(json_path, _as_json(asked.view, seen, found))
@@ -151,8 +158,19 @@ def fleet(
         raise typer.Exit(130) from None
     except httpx.TransportError as error:
         raise failed(f"{url} is out of reach: {error}", code=1) from None
-    except (InexactError, NobodyEnteredError, ServiceError, ValueError) as error:
+    except FAULTS as error:
         raise failed(error, code=1) from None
+
+
+@contextmanager
+def slicing(count: int, dask: str | None) -> Iterator[Slicing | None]:
+    """Yield who plays slices of the devices, None for this process; stop them at the end.
+
+    Raises:
+        typer.Exit: as `blindtally.workers.hired`.
+    """
+    with crowd(count, dask) as (executor, threads):
+        yield None if executor is None else Slicing(executor, threads)
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:

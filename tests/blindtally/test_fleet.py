@@ -1,5 +1,7 @@
 """`blindtally fleet` in front of a real server process."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,11 @@ from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
         yield running
+
+
+def die(_slice: object) -> None:
+    """Go as a process goes whose memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fleet(*arguments: str) -> tuple[int, str]:
@@ -113,3 +120,25 @@ def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
     code, said = fleet(*arguments)
     assert code == 2
     assert "--create" in said
+
+
+def test_a_fleet_is_shared_by_processes(service: Service) -> None:
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 0, said
+    assert "sum exact" in said
+
+
+def test_a_scheduler_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.workers._CONNECT_SECONDS", 0.2)
+    code, said = fleet("--create", "--dask", "tcp://127.0.0.1:9")
+    assert code == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in said
+
+
+def test_workers_that_are_lost_are_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.fleet.play_slice", die)
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 1
+    assert "a worker died" in said
