@@ -24,11 +24,13 @@ from blindtally.workers import Dask, Workers, crowd
 from client.analyst import Analyst
 from client.crew import Crew
 from client.fleet import NobodyEnteredError
+from client.habits import Arrivals, Habits, last_steps
 from client.policy import Policy
 from client.problems import ServiceError
 from client.slices import LostWorkersError, Slicing
 from client.tables import HeavyHitter
 from protocol.messages import StudyView, Timeouts
+from protocol.round import Phase
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
@@ -80,6 +82,27 @@ def fleet(
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = DROPOUT,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lost",
+            metavar="PHASE=SHARE",
+            help="Lose so many in this phase, in the place of --dropout: sharing=0.1; repeat it.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Arrivals, typer.Option(help="How devices come to a round: see --over.")
+    ] = Arrivals.AT_ONCE,
+    over: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds over which they come; a day of diurnal arrivals."),
+    ] = 0.0,
+    slow: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Fraction of devices that is slow to answer.")
+    ] = 0.0,
+    pause: Annotated[
+        float, typer.Option(min=0, help="Seconds that these take for each answer, on average.")
+    ] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 1,
     max_contribution: Annotated[
         int, typer.Option(min=1, help="Devices refuse to give more items than this.")
@@ -123,6 +146,10 @@ def fleet(
     """
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create")
+    try:
+        habits = Habits(arrivals, over, slow, pause, _losses(lost or [], mode))
+    except ValueError as error:
+        raise failed(error) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     fewest = min(_FEWEST, max(2, (devices or DEVICES) // 4)) if new else _FEWEST
     limits = Policy(
@@ -136,6 +163,7 @@ def fleet(
         crew = Crew(
             devices or DEVICES, dropout, seed, policy, registrar=signs, token=token, key=key
         )
+        crew = replace(crew, habits=habits)
         with slicing(workers, dask) as slices, Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds, mode, silence)
@@ -183,12 +211,27 @@ def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Polic
     return replace(policy, modes=modes, registrar=key.public if key else None), key
 
 
+def _losses(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
+    """Return the shares of devices that are lost in phases, by pairs PHASE=SHARE."""
+    losses = {}
+    for pair in pairs:
+        name, _, share = pair.partition("=")
+        try:
+            losses[Phase(name)] = float(share)
+        except ValueError:
+            raise ValueError(
+                f"--lost takes PHASE=SHARE such as sharing=0.1, got {pair!r}"
+            ) from None
+    last_steps(losses, mode)  # now, and not in the midst of a round
+    return losses
+
+
 def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float) -> Setup:
     chosen = choose(
         data,
         devices=crew.devices,
         rounds=rounds,
-        dropout=crew.dropout,
+        dropout=sum(crew.habits.losses.values()) or crew.dropout,
         seed=crew.seed,
         threshold=None,
         contribution=2,
@@ -196,7 +239,9 @@ def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float)
         mode=mode,
         registrar=crew.registrar,
     )
-    timeouts = Timeouts(**(chosen.timeouts.model_dump() | {"patience": silence}))
+    long = max(chosen.timeouts.enrolling, 2 * crew.habits.over)
+    given = {"patience": silence, "enrolling": long}
+    timeouts = Timeouts(**(chosen.timeouts.model_dump() | given))
     return replace(chosen, crew=crew, timeouts=timeouts)
 
 

@@ -6,10 +6,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from client.encoding import Contribution
+from client.habits import Habits, last_steps
 from client.part import End
 from client.participation import Step, steps
 from client.policy import Policy
@@ -25,8 +27,9 @@ from secagg.ring import Vector
 class Crew:
     """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes.
 
-    `registrar` enrols the devices for their study; without it they have no enrolment. A closed
-    service lets them in by `token`, and shows the fleet its rounds by an API `key`.
+    `habits` say when they come, how fast they answer, and in which phases they are lost if not in
+    all alike. `registrar` enrols the devices for their study; without it they have no enrolment. A
+    closed service lets them in by `token`, and shows the fleet its rounds by an API `key`.
     """
 
     devices: int
@@ -37,6 +40,7 @@ class Crew:
     registrar: Identity | None = None
     token: str | None = field(default=None, repr=False)
     key: str | None = field(default=None, repr=False)
+    habits: Habits = field(default_factory=Habits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,16 @@ def select(
     crew: Crew, number: int, mode: Mode, free: Sequence[int]
 ) -> tuple[list[int], dict[int, Step]]:
     """Return the devices of round `number` among the `free`, and the last step of the lost."""
-    rng, last_steps = np.random.default_rng([crew.seed, number]), losable(mode)
+    rng, possible = np.random.default_rng([crew.seed, number]), losable(mode)
     size = min(crew.devices, len(free))
     chosen = [free[place] for place in rng.permutation(len(free))[:size]]
-    lost = rng.permutation(size)[: round(crew.dropout * size)]
-    last = rng.integers(len(last_steps), size=len(lost))
+    order = rng.permutation(size)
+    if crew.habits.losses:
+        shares = last_steps(crew.habits.losses, mode)
+        ends = np.rint(np.cumsum([0.0, *shares.values()]) * size).astype(int).tolist()
+        cut = zip(shares, pairwise(ends), strict=True)
+        return chosen, {chosen[p]: step for step, (a, b) in cut for p in order[a:b]}
+    lost = order[: round(crew.dropout * size)]
+    last = rng.integers(len(possible), size=len(lost))
     pairs = zip(lost, last, strict=True)
-    return chosen, {chosen[place]: last_steps[step] for place, step in pairs}
+    return chosen, {chosen[place]: possible[step] for place, step in pairs}

@@ -26,6 +26,7 @@ import stamina.instrumentation
 from client.crew import Crew, Entry, Played, Standing, select
 from client.encoding import Contribution, contribute
 from client.enrolment import enrol as enrol_device
+from client.habits import Behaviour, behave
 from client.journal import Given, MemoryJournal
 from client.part import PROBLEMS, End, Ending, Heard, open_round, part_of, play
 from client.participation import STEP_IN, Device, Step
@@ -114,12 +115,14 @@ class Fleet:
         chosen, leaving = select(
             self._crew, view.number, view.plan.terms.mode, self._free(view.number)
         )
+        seed = [self._crew.seed, view.number, 1]
+        behaviours = behave(self._crew.habits, chosen, leaving, seed)
         if self._workers is None:
-            return await self._enter(view, chosen, leaving)
-        return await self._spread(self._workers, view, chosen, leaving)
+            return await self._enter(view, behaviours)
+        return await self._spread(self._workers, view, behaviours)
 
     async def _enter(
-        self, view: RoundView, chosen: Sequence[int], leaving: Mapping[int, Step]
+        self, view: RoundView, behaviours: Mapping[int, Behaviour]
     ) -> tuple[Entry, ...]:
         steps: Counter[Step] = Counter()
         ends: Counter[End] = Counter()
@@ -132,27 +135,27 @@ class Fleet:
             if self._report:
                 away = ends[End.STAYED_AWAY]
                 gone = ends.total() - away
-                self._report(Standing(view, len(chosen) - away, dict(steps), gone))
+                self._report(Standing(view, len(behaviours) - away, dict(steps), gone))
 
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._take_part(view, device, leaving.get(device), heard))
-                for device in chosen
+                group.create_task(self._take_part(view, device, behaviour, heard))
+                for device, behaviour in behaviours.items()
             ]
         return tuple(task.result() for task in tasks)
 
     async def _spread(
-        self, workers: Slicing, view: RoundView, chosen: list[int], leaving: Mapping[int, Step]
+        self, workers: Slicing, view: RoundView, behaviours: Mapping[int, Behaviour]
     ) -> tuple[Entry, ...]:
         """Let workers play slices of the devices; say meanwhile what the service tells of them."""
         loop = asyncio.get_running_loop()
         crew = replace(self._crew, registrar=None, key=None)
         slices = []
-        for part in workers.cut(chosen):
-            members = [self._member(index, leaving.get(index)) for index in part]
+        for part in workers.cut(list(behaviours)):
+            members = [self._member(index, behaviours[index]) for index in part]
             held = {index: self._holdings[index] for index in part}
             slices.append(Slice(self._connect, self._study, view, crew, held, members))
-        watching = loop.create_task(self._watch(view, len(chosen)))
+        watching = loop.create_task(self._watch(view, len(behaviours)))
         try:
             results = await gathered(
                 [loop.run_in_executor(workers.executor, play_slice, one) for one in slices]
@@ -165,7 +168,7 @@ class Fleet:
             self._devices[index] = replace(self._devices[index], journal=MemoryJournal(given))
             if entry.last is not None:
                 self._known.add(self._devices[index].identity.public)
-        return tuple(played[index][0] for index in chosen)
+        return tuple(played[index][0] for index in behaviours)
 
     async def _watch(self, view: RoundView, devices: int) -> None:
         """Report how many were heard in each phase, by what the service shows."""
@@ -180,13 +183,19 @@ class Fleet:
             self._report(Standing(view, devices, dict(done), 0))
             await asyncio.sleep(_WATCH_SECONDS)
 
-    def _member(self, index: int, leaving: Step | None) -> Member:
+    def _member(self, index: int, behaviour: Behaviour) -> Member:
         device = self._device(index)
         assert isinstance(device.journal, MemoryJournal)  # `_device` made it
         is_known = device.identity.public in self._known
         given = device.journal.known
         return Member(
-            index, self._keys[index], given, device.enrolment, device.credential, is_known, leaving
+            index,
+            self._keys[index],
+            given,
+            device.enrolment,
+            device.credential,
+            is_known,
+            behaviour,
         )
 
     async def play_members(
@@ -200,8 +209,7 @@ class Fleet:
             )
             if one.is_known:
                 self._known.add(identity.public)
-        leaving = {one.index: one.leaving for one in members if one.leaving is not None}
-        entries = await self._enter(view, [one.index for one in members], leaving)
+        entries = await self._enter(view, {one.index: one.behaviour for one in members})
         journals = [self._devices[one.index].journal for one in members]
         return [
             (entry, journal.known)
@@ -210,10 +218,11 @@ class Fleet:
         ]
 
     async def _take_part(
-        self, view: RoundView, index: int, leaving: Step | None, heard: Heard
+        self, view: RoundView, index: int, behaviour: Behaviour, heard: Heard
     ) -> Entry:
+        await asyncio.sleep(behaviour.comes)
         async with self._transport() as transport:
-            return await self._steps(transport, view, index, leaving, heard)
+            return await self._steps(transport, view, index, behaviour, heard)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Transport]:
@@ -225,7 +234,7 @@ class Fleet:
         transport: Transport,
         view: RoundView,
         index: int,
-        leaving: Step | None,
+        behaviour: Behaviour,
         heard: Heard,
     ) -> Entry:
         device, crew = self._device(index), self._crew
@@ -238,7 +247,7 @@ class Fleet:
             ending = Ending.of(problem)
             heard(ending.end)
         else:
-            ending = await play(part, self._study.id, heard, leaving)
+            ending = await play(part, self._study.id, heard, behaviour.leaving, behaviour.pauses)
         return Entry(
             index,
             ending.end,

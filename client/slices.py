@@ -15,8 +15,8 @@ from concurrent.futures import CancelledError, Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from client.habits import Behaviour
 from client.journal import Given
-from client.participation import Step
 
 T = TypeVar("T")
 _DIED: Final = ("KilledWorker", "BrokenProcessPool")  # by name: they have no common class
@@ -36,7 +36,7 @@ class Member:
     enrolment: bytes
     credential: str = field(repr=False)
     is_known: bool  # to a closed service
-    leaving: Step | None
+    behaviour: Behaviour
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """`blindtally fleet` in front of a real server process."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -142,3 +143,32 @@ def test_workers_that_are_lost_are_told(service: Service, monkeypatch: pytest.Mo
     code, said = fleet("--url", service.url, *options, "--workers", "2")
     assert code == 1
     assert "a worker died" in said
+
+
+def test_devices_come_over_time_are_slow_and_are_lost_where_they_are_told_to(
+    service: Service, tmp_path: Path
+) -> None:
+    out = tmp_path / "rounds.json"
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    habits = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
+    lost = ["--lost", "masking=0.1", "--lost", "unmasking=0.1", "--silence", "1"]
+    code, said = fleet("--url", service.url, *options, *habits, *lost, "--json", str(out))
+    assert code == 0, said
+    assert "sum exact" in said
+    assert json.loads(out.read_text())["rounds"][0]["lost"] == {"masking": 1, "unmasking": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--lost", "masking"], "--lost takes PHASE=SHARE"),
+        (["--lost", "lunch=0.1"], "--lost takes PHASE=SHARE"),
+        (["--lost", "enrolling=0.1"], "devices are lost in sharing, masking"),
+        (["--lost", "masking=0.95"], "within 0 and 0.9"),
+        (["--arrivals", "bursts"], "bursts arrivals take a time"),
+    ],
+)
+def test_habits_that_cannot_be_are_told(options: list[str], fault: str) -> None:
+    code, said = fleet("--create", *options)
+    assert code == 2
+    assert fault in said

@@ -15,6 +15,7 @@ from blindtally.demo.service import Service
 from client.analyst import Analyst, Study
 from client.crew import Crew, Played, Standing
 from client.fleet import Fleet
+from client.habits import Behaviour
 from client.journal import What
 from client.part import End
 from client.participation import Step
@@ -121,6 +122,6 @@ async def test_whoever_stops_a_fleet_stops_its_slices() -> None:
 
 
 def test_what_goes_to_a_worker_shows_no_secret() -> None:
-    member = Member(1, b"very secret", (), b"", "btd_hidden", is_known=False, leaving=None)
+    member = Member(1, b"very secret", (), b"", "btd_hidden", is_known=False, behaviour=Behaviour())
     assert "very" not in repr(member)
     assert "hidden" not in repr(member)
