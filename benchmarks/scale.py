@@ -1,6 +1,7 @@
 """How many devices a simulation plays a second, in how much memory, and how fast tables fill.
 
     python -m benchmarks.scale [--devices N ...] [--rounds R] [--words PATH] [--json PATH]
+                               [--secure N [--rates G ...]]
 
 Each N is a run of `blindtally simulate adaptive-iblt` in a process of its own, from its start to
 its result on disk: devices with one word each, 5,000 words of 16 bits to send, nobody lost. Words
@@ -12,6 +13,10 @@ and counts are those in PATH, lines of "word,count", or made up, with frequencie
     encode             one core: items into the lanes of one table, at threshold 1, so that none is
                        sampled away. Of devices, as the simulation does it; and of different keys,
                        each of which is hashed. The references are 10^6 items a second
+
+    whole protocol     with --secure, cohorts of N devices with all that they and the server do: see
+                       `benchmarks.whole`. The references are what its primitives take, and of two
+                       processes what one does; it needs minutes
 
 How far the clock is above the CPU tells how much else the machine had to do.
 """
@@ -32,6 +37,7 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
+from benchmarks import whole
 from benchmarks.rows import Row, report
 from benchmarks.sketches import best, contents
 from benchmarks.words import frequencies
@@ -48,6 +54,7 @@ _HEAVY = 5e-5  # of all devices
 _TOKENS = 10**9
 _GOAL = 10**8 / 60  # devices and rounds a second
 _ENCODED = 10**6
+_SECURE_WORDS = 10_000
 
 
 def simulated(devices: int, rounds: int, data: Path) -> tuple[float, struct_rusage, float]:
@@ -122,8 +129,10 @@ def encoding(population: Counts) -> Iterator[Row]:
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--devices", type=int, nargs="+", default=[10**5, 10**6])
+    parser.add_argument("--devices", type=int, nargs="*", default=[10**5, 10**6])
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--secure", type=int, help="devices in a cohort, such as 1000")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.2])
     parser.add_argument("--words", type=Path, help="a file of words and counts")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
@@ -132,6 +141,8 @@ def main() -> None:
     population = Counts(tuple(words), counts)
     # Simulations first: the memory of a process counts what it was forked from.
     rows = [*simulations(options.devices, options.rounds, population), *encoding(population)]
+    if options.secure:
+        rows += whole.rows(options.secure, _SECURE_WORDS, options.rates)
     report(rows, "reference", options.json)
 
 

@@ -279,6 +279,9 @@ def rows_of(name: str, devices: int, meter: Meter, closing: float, floor: Floor)
     rows.append(Row(f"{name}: devices through all phases", devices / everything, "1/s"))
     spent = sum(meter.spent.values()) / devices
     rows.append(Row(f"{name}: server CPU a device, all phases", spent * 1e3, "ms"))
+    if floor.database:
+        spent = sum(meter.spent_by_database.values()) / devices
+        rows.append(Row(f"{name}: PostgreSQL CPU a device, all phases", spent * 1e3, "ms"))
     rows.append(Row(f"{name}: from the last word to the answer", closing, "s"))
     return rows
 

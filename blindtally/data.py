@@ -17,17 +17,19 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.histograms import BLOCK, Histograms, Items
 from protocol.mechanism import Histogram
+from protocol.stretches import People, generator
 
 _OURS = files("blindtally") / "data_sets"
 _ENDING = ".csv.gz"
@@ -66,22 +68,48 @@ class Counts:
         contribution: int,
         rng: np.random.Generator,
         block: int = BLOCK,
-    ) -> Iterator[Iterator[Histograms]]:
+        stretch: int | None = None,
+    ) -> Iterator[People[Histograms]]:
         """Yield `clients` fresh devices a round, each with `contribution` drawn items.
 
-        A round's come in blocks of at most `block` draws, which are made as they are asked for.
+        A round's come in blocks of at most `block` draws, which are made as they are asked for, and
+        in stretches of `stretch` devices: those after the first are drawn by chance of their own.
         """
         table = Items(self.items)
         places = np.array([table.places[item] for item in self.items], np.int64)
-        tokens, size = _Tokens(self.counts), max(1, block // contribution)
-
-        def drawn(count: int) -> Histograms:
-            held = places[tokens.draw(count * contribution, rng)]
-            return Histograms.single(table, held).grouped(contribution)
-
+        draws = _Draws(table, places, self.counts, contribution, max(1, block // contribution))
+        first = min(clients, stretch or clients)
         for _ in range(rounds):
-            starts = range(0, clients, size)
-            yield (drawn(min(size, clients - start)) for start in starts)
+            starts = range(first, clients, first)
+            seeds = tuple(rng.integers(2**63, size=2).tolist()) if starts else ()
+            later = [
+                partial(draws.later, min(first, clients - start), seeds, number)
+                for number, start in enumerate(starts, 1)
+            ]
+            yield People(draws.blocks(first, rng), later)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Draws `contribution` tokens of `counts` a device, by the `places` of their items."""
+
+    table: Items
+    places: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    contribution: int
+    size: int  # devices of a block
+
+    def blocks(self, count: int, rng: np.random.Generator) -> Iterator[Histograms]:
+        """Yield so many devices, block by block."""
+        tokens = self.table.made("tokens", self.counts.tobytes(), lambda: _Tokens(self.counts))
+        for start in range(0, count, self.size):
+            wanted = min(self.size, count - start) * self.contribution
+            held = self.places[tokens.draw(wanted, rng)]
+            yield Histograms.single(self.table, held).grouped(self.contribution)
+
+    def later(self, count: int, seeds: Sequence[int], stretch: int) -> Iterator[Histograms]:
+        """Yield the devices of a stretch that is not the first."""
+        return self.blocks(count, generator(seeds, stretch))
 
 
 class _Tokens:
@@ -140,17 +168,37 @@ class Devices:
         contribution: int,
         rng: np.random.Generator,
         block: int = BLOCK,
-    ) -> Iterator[Iterator[Histograms]]:
+        stretch: int | None = None,
+    ) -> Iterator[People[Histograms]]:
         """Yield `clients` devices a round, in random order, none in two rounds, block by block.
 
         They hold more than `contribution` where they do: whoever asks them clips.
         """
         held, size = Histograms.of(self.histograms), max(1, block // contribution)
-        order = rng.permutation(len(held))
-        for first in range(0, rounds * clients, clients):
-            asked = order[first : first + clients]
-            starts = range(0, clients, size)
-            yield (held.take(asked[start : start + size]) for start in starts)
+        order, length = rng.permutation(len(held)), min(clients, stretch or clients)
+        for begin in range(0, rounds * clients, clients):
+            asked = order[begin : begin + clients]
+            parts = [
+                _Chosen(held, asked[start : start + length], size)
+                for start in range(0, clients, length)
+            ]
+            yield People(parts[0](), parts[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Some of those that are `held`, to be had in blocks of `size` devices."""
+
+    held: Histograms
+    asked: NDArray[np.int64]
+    size: int
+
+    def __call__(self) -> Iterator[Histograms]:
+        for start in range(0, len(self.asked), self.size):
+            yield self.held.take(self.asked[start : start + self.size])
+
+    def __reduce__(self) -> tuple[Any, ...]:  # they alone go to a worker
+        return _Chosen, (self.held.take(self.asked), np.arange(len(self.asked)), self.size)
 
 
 Population: TypeAlias = Counts | Devices

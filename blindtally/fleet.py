@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,13 +35,18 @@ from blindtally.output import HERE, ApiKey, Json, Url, failed, write_json
 from blindtally.refused import refused
 from blindtally.registrar import load as load_registrar
 from blindtally.tables import table
+from blindtally.workers import Dask, Workers, crowd
 from client.analyst import Analyst
-from client.fleet import Crew, NobodyEnteredError
+from client.crew import Crew
+from client.fleet import NobodyEnteredError
+from client.habits import Arrivals, Habits, last_steps
 from client.policy import Policy, PolicyError
 from client.problems import ServiceError
+from client.slices import LostWorkersError, Slicing
 from client.tables import HeavyHitter
 from protocol.hashed import Hashed
 from protocol.messages import StudyView, Timeouts
+from protocol.round import Phase
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
@@ -57,6 +63,7 @@ _MENDED_BY = {  # the option that lets devices take part, by the limit of a poli
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 _KEYS = "# and digits: the key of an item whose string was not fetched, as too faint or too late"
 PATIENCE = 30.0  # seconds for the service to answer the first question
+FAULTS = (InexactError, LostWorkersError, NobodyEnteredError, ServiceError, ValueError)
 
 
 def fleet(
@@ -100,6 +107,27 @@ def fleet(
     dropout: Annotated[
         float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
     ] = DROPOUT,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lost",
+            metavar="PHASE=SHARE",
+            help="Lose so many in this phase, in the place of --dropout: sharing=0.1; repeat it.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Arrivals, typer.Option(help="How devices come to a round: see --over.")
+    ] = Arrivals.AT_ONCE,
+    over: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds over which they come; a day of diurnal arrivals."),
+    ] = 0.0,
+    slow: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Fraction of devices that is slow to answer.")
+    ] = 0.0,
+    pause: Annotated[
+        float, typer.Option(min=0, help="Seconds that these take for each answer, on average.")
+    ] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 1,
     max_contribution: Annotated[
         int, typer.Option(min=1, help="Devices refuse to give more items than this.")
@@ -129,6 +157,8 @@ def fleet(
         Path | None,
         typer.Option(help="The key file whose registrar enrols the devices, and no other."),
     ] = None,
+    workers: Workers = 1,
+    dask: Dask = None,
     json_path: Json = None,
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
@@ -141,6 +171,10 @@ def fleet(
     """
     if (study is None) is not new:
         raise failed("name a study with --study, or make one with --create")
+    try:
+        habits = Habits(arrivals, over, slow, pause, _losses(lost or [], mode))
+    except ValueError as error:
+        raise failed(error) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
     fewest = least_cohort(devices or DEVICES) if new else FEWEST
     limits = Policy(
@@ -154,7 +188,8 @@ def fleet(
         crew = Crew(
             devices or DEVICES, dropout, seed, policy, registrar=signs, token=token, key=key
         )
-        with Analyst(url, key, patience=PATIENCE) as analyst:
+        crew = replace(crew, habits=habits)
+        with slicing(workers, dask) as slices, Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds, mode, silence)
                 asked = create(analyst, setup)
@@ -169,7 +204,7 @@ def fleet(
                 news = News(screen.say, shows_moves=not screen.has_bars)
                 telling = partial(tell, url, key, asked.id, news)
                 watchers = Watchers(screen.step, screen.round, lambda: None, telling)
-                _, seen = follow(url, asked, setup, watchers)
+                _, seen = follow(url, asked, setup, watchers, slices)
             found = asked.heavy_hitters()
             console.print(tabled(asked.view, found))
             for line in _where(url, asked.refresh(), took_part=bool(seen)):
@@ -182,7 +217,7 @@ def fleet(
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except NobodyEnteredError as error:
         raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
-    except (InexactError, ServiceError, ValueError) as error:
+    except FAULTS as error:
         raise refused(error) from None
 
 
@@ -199,6 +234,17 @@ def mended(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
     return lets + asks
 
 
+@contextmanager
+def slicing(count: int, dask: str | None) -> Iterator[Slicing | None]:
+    """Yield who plays slices of the devices, None for this process; stop them at the end.
+
+    Raises:
+        typer.Exit: as `blindtally.workers.hired`.
+    """
+    with crowd(count, dask) as (executor, threads):
+        yield None if executor is None else Slicing(executor, threads)
+
+
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:
     """Return the policy with whom the devices trust, and who enrols them.
 
@@ -209,12 +255,27 @@ def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Polic
     return replace(policy, modes=modes, registrar=key.public if key else None), key
 
 
+def _losses(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
+    """Return the shares of devices that are lost in phases, by pairs PHASE=SHARE."""
+    losses = {}
+    for pair in pairs:
+        name, _, share = pair.partition("=")
+        try:
+            losses[Phase(name)] = float(share)
+        except ValueError:
+            raise ValueError(
+                f"--lost takes PHASE=SHARE such as sharing=0.1, got {pair!r}"
+            ) from None
+    last_steps(losses, mode)  # now, and not in the midst of a round
+    return losses
+
+
 def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float) -> Setup:
     chosen = choose(
         data,
         devices=crew.devices,
         rounds=rounds,
-        dropout=crew.dropout,
+        dropout=sum(crew.habits.losses.values()) or crew.dropout,
         seed=crew.seed,
         threshold=None,
         contribution=2,
@@ -222,7 +283,9 @@ def _new(data: Path | None, crew: Crew, rounds: int, mode: Mode, silence: float)
         mode=mode,
         registrar=crew.registrar,
     )
-    timeouts = Timeouts(**(chosen.timeouts.model_dump() | {"patience": silence}))
+    long = max(chosen.timeouts.enrolling, 2 * crew.habits.over)
+    given = {"patience": silence, "enrolling": long}
+    timeouts = Timeouts(**(chosen.timeouts.model_dump() | given))
     return replace(chosen, crew=crew, timeouts=timeouts)
 
 

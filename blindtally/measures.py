@@ -10,9 +10,9 @@ Source: section 7 of [Gascon23].
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Group
 
@@ -20,6 +20,8 @@ from blindtally.tables import table
 from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
 from protocol.simulation import Outcome
 from protocol.tally import NOTHING
+
+T = TypeVar("T")
 
 SHOWN = 20  # heavy hitters of a table
 
@@ -62,7 +64,8 @@ class Result:
     """What a simulated study found, and what it cost.
 
     `words` are the 16-bit words that a device sends in a round, the most of any round;
-    `thresholds` the sampling threshold t of each round; `devices` those in any sum.
+    `thresholds` the sampling threshold t of each round; `devices` those in any sum. A result of a
+    study that was `stopped` is partial: it is of the rounds that were over.
     """
 
     comparison: Comparison
@@ -70,10 +73,12 @@ class Result:
     rounds_decoded: int
     thresholds: list[float]
     devices: int
+    stopped: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return what scripts read."""
         return {
+            "partial": self.stopped,
             **asdict(self.comparison.score),
             "words": self.words,
             "rounds_decoded": self.rounds_decoded,
@@ -110,12 +115,13 @@ def compare(
 def measure(outcomes: Iterable[Outcome[AnyPlan]], question: AnyQuestion) -> Result:
     """Return how what was found compares with what the counted devices held.
 
-    Of each outcome only sums are kept: there may be many.
+    Of each outcome only sums are kept: there may be many. Ctrl-C while one is awaited ends them.
     """
     truth: Counter[str] = Counter()
     words = decoded = devices = 0
     thresholds, tally = list[float](), NOTHING
-    for outcome in outcomes:
+    remaining = Stoppable(outcomes)
+    for outcome in remaining:
         truth.update(outcome.truth)
         words = max(words, _words(outcome.plan))
         decoded += outcome.answer is not None and outcome.answer.decoded
@@ -125,7 +131,26 @@ def measure(outcomes: Iterable[Outcome[AnyPlan]], question: AnyQuestion) -> Resu
     concluded = SUMMING[question.mechanism].conclude(question, tally)
     heavy = ((e.item, e.count, math.sqrt(e.variance)) for e in concluded)
     compared = compare(heavy, truth, question.threshold)
-    return Result(compared, words, decoded, thresholds, devices)
+    return Result(compared, words, decoded, thresholds, devices, remaining.stopped)
+
+
+class Stoppable(Iterator[T]):
+    """Yields `things` until Ctrl-C; says whether it came, unless there was none yet to keep."""
+
+    def __init__(self, things: Iterable[T]) -> None:
+        self.stopped = False
+        self._things, self._any = iter(things), False
+
+    def __next__(self) -> T:
+        try:
+            thing = next(self._things)
+        except KeyboardInterrupt:
+            if not self._any:
+                raise
+            self.stopped = True
+            raise StopIteration from None
+        self._any = True
+        return thing
 
 
 def _words(plan: AnyPlan) -> int:

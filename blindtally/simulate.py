@@ -21,13 +21,16 @@ from blindtally.measures import SHOWN, Result, heavy_hitters, measure
 from blindtally.output import Json, failed, refuse_others, write_json
 from blindtally.progress import watched
 from blindtally.tables import facts, show
+from blindtally.together import hands
+from blindtally.workers import Dask, Workers
 from protocol.domain import Alphabet, Utf8, cheapest_domain, strings_of
 from protocol.mechanism import SumQuestion, Terms
 from protocol.mechanisms import MECHANISMS, REPORTING, SUMMING, AnyQuestion, parse_question
 from protocol.oracles.goals import heeds_bound, heeds_goal
 from protocol.oracles.registry import ORACLES
 from protocol.privacy.release import Mode as Release
-from protocol.simulation import run_study
+from protocol.simulation import ALONE, Hands, run_study
+from protocol.stretches import STRETCH
 from secagg.parameters import Mode
 
 _COHORT = 1000  # devices of one secure sum; a larger one only costs its devices more
@@ -37,6 +40,7 @@ _THRESHOLD, _DELTA = 50.0, 1e-6
 _ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
 _ALWAYS = ("sets", "seed", "json_path")
 _OF_REPORTS = {"confidence", "goal", "most"}
+_OF_WORKERS = {"workers", "dask"}  # the others play all their devices in a few operations
 _OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
 # What --set does not take: what options say, or the command itself.
 _OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "invited", "goal", "most"}
@@ -202,6 +206,8 @@ def simulate(
         typer.Option("--set", metavar="NAME=VALUE", help="A field of this mechanism's question."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
+    workers: Workers = 1,
+    dask: Dask = None,
     json_path: Json = None,
 ) -> None:
     """Simulate a study over a data file and measure what it finds.
@@ -224,7 +230,7 @@ def simulate(
         kind: Kind = simulate_reports if mechanism in ORACLES else simulate_heavy
         _play(kind, own, words, sets, json_path)
         return
-    others = _OF_REPORTS if mechanism in simulate_numbers.LEVELS else _OF_REPORTS | _OF_RELEASES
+    others = _OF_REPORTS | (_OF_WORKERS if mechanism in simulate_numbers.LEVELS else _OF_RELEASES)
     known = {option.name for option in context.command.params if option.name is not None}
     refuse_others(context, known - others, f"a simulation of {mechanism}")
     threshold = _THRESHOLD if threshold is None else threshold
@@ -233,7 +239,7 @@ def simulate(
         own |= {"delta": delta, "corrupt": corrupt, "mode": release or _RELEASES[mechanism]}
         own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
         if mechanism != "triehh" or low is not None or high is not None:
-            refuse_others(context, known - {"invited"}, "a simulation of numbers")
+            refuse_others(context, known - {"invited"} - others, "a simulation of numbers")
             own |= {"mechanism": mechanism, "low": low, "high": high}
             _play(simulate_numbers, own, words, sets, json_path)
             return
@@ -248,11 +254,15 @@ def simulate(
         setup = prepare(asked)
     except ValueError as error:
         raise failed(error) from None
-    result = run(setup, seed, secure=secagg, dropout=dropout)
+    with hands(workers, dask) as some:
+        result = run(setup, seed, secure=secagg, dropout=dropout, by=some)
     if json_path != "-":
         _show(setup, result)
     # Last, so that a file that cannot be written costs no result.
     write_json(json_path, as_json(asked, setup, result))
+    if result.stopped:
+        typer.echo(f"stopped; what is there is partial: {_played(setup, result)}", err=True)
+        raise typer.Exit(130)
 
 
 def _play(
@@ -284,14 +294,20 @@ def taken_by(mechanism: str) -> set[str]:
     return taken | ({"goal"} if heeds_goal(mechanism) else set())
 
 
-def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
-    """Return what the study finds; progress goes to stderr if somebody watches it."""
+def run(
+    setup: Setup, seed: int, *, secure: bool = False, dropout: float = 0.0, by: Hands = ALONE
+) -> Result:
+    """Return what the study finds; progress goes to stderr if somebody watches it.
+
+    Ctrl-C ends it: then it is what the rounds found that were over.
+    """
     mechanism = SUMMING[setup.question.mechanism]
     people = setup.population.rounds(
         setup.rounds,
         setup.clients,
         setup.question.contribution,
         np.random.default_rng([seed, 0]),
+        stretch=STRETCH,
     )
     study = run_study(
         mechanism,
@@ -302,8 +318,13 @@ def run(setup: Setup, seed: int, *, secure: bool, dropout: float) -> Result:
         planned=setup.rounds,
         dropout=dropout,
         secure=secure,
+        hands=by,
     )
     return measure(watched(study, "rounds", setup.rounds), setup.question)
+
+
+def _played(setup: Setup, result: Result) -> str:
+    return f"{len(result.thresholds)} rounds of {setup.rounds}"
 
 
 def as_json(asked: Asked, setup: Setup, result: Result) -> dict[str, Any]:
@@ -408,4 +429,6 @@ def _show(setup: Setup, result: Result) -> None:
         "recall": f"{compared.score.recall:.4f}",
         "F1": f"{compared.score.f1:.4f}",
     }
+    if result.stopped:
+        told = {"partial": f"stopped after {_played(setup, result)}"} | told
     show(heavy_hitters(compared.found), facts(told))

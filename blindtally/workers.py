@@ -5,13 +5,15 @@ comes of them is the same whoever does them, in whatever order, and if one has t
 because a worker died. `each` yields the results in the order of the pieces.
 """
 
+import logging
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
-from multiprocessing import get_context
+from importlib import import_module, metadata
+from multiprocessing import active_children, get_context
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -46,19 +48,29 @@ def hired(count: int, dask: str | None) -> Iterator[Executor | None]:
     Raises:
         typer.Exit: if Dask is not installed, its scheduler out of reach or of another version.
     """
+    with crowd(count, dask) as (executor, _):
+        yield executor
+
+
+@contextmanager
+def crowd(count: int, dask: str | None) -> Iterator[tuple[Executor | None, int]]:
+    """Yield who does the work, and how many they are; stop them at the end, as `hired`."""
     if dask is not None:
-        with _cluster(count, dask) as executor:
-            yield executor
+        with _cluster(count, dask) as both:
+            yield both
     elif count == 1:
-        yield None
+        yield None, 1
     else:
         # Spawned: a forked process would have this one's threads' locks, and not the threads.
+        before = set(active_children())
         with ProcessPoolExecutor(count, get_context("spawn"), _ignore_interrupts) as executor:
             try:
-                yield executor
-            except BaseException:
+                yield executor, count
+            finally:  # whoever stops waits for no piece that is under way
                 executor.shutdown(wait=False, cancel_futures=True)
-                raise
+                for process in set(active_children()) - before:
+                    process.kill()
+                    process.join()
 
 
 def each(
@@ -104,9 +116,34 @@ def _results(
             future.cancel()
 
 
+def flowing(
+    executor: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int
+) -> Iterator[B]:
+    """Yield what `work` makes of each of `pieces`, in their order; `most` are under way at a time.
+
+    So pieces may be large: each is made when there is room for it.
+
+    Raises:
+        typer.Exit: if workers died of it again and again, or were lost.
+    """
+    futures: deque[Future[B]] = deque()
+    try:
+        for piece in pieces:
+            futures.append(executor.submit(work, piece))
+            if len(futures) >= most:
+                yield _result(futures.popleft())
+        while futures:
+            yield _result(futures.popleft())
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 def _result(future: "Future[B]") -> B:
     try:
         return future.result()
+    except CancelledError:  # by nobody here: Dask's client does so when it gives its scheduler up
+        raise failed("the Dask scheduler is lost, and what it was asked to do", code=1) from None
     except Exception as error:
         # Dask and the pool of processes have classes of their own for this, and no common one.
         if type(error).__name__ in ("KilledWorker", "BrokenProcessPool"):
@@ -121,11 +158,12 @@ def _ignore_interrupts() -> None:
 
 
 @contextmanager
-def _cluster(count: int, address: str) -> Iterator[Executor]:
+def _cluster(count: int, address: str) -> Iterator[tuple[Executor, int]]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
         raise failed(f"--dask takes the extra: {install('dask')}") from None
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say it in a line
     connect = partial(distributed.Client, set_as_default=False, timeout=_CONNECT_SECONDS)
     try:
         if address == LOCAL:
@@ -140,4 +178,27 @@ def _cluster(count: int, address: str) -> Iterator[Executor]:
             client.get_versions(check=True)
         except ValueError as error:
             raise failed(f"Dask at {address} is of another version: {error}", code=1) from None
-        yield client.get_executor(pure=False)
+        yield client.get_executor(pure=False), _workers_of(client, address)
+
+
+def _workers_of(client: Any, address: str) -> int:  # noqa: ANN401 - distributed has no types
+    """Return how many threads of workers a cluster has.
+
+    Raises:
+        typer.Exit: if it has none, or they have another version of blindtally, or none.
+    """
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        there = set(client.run(_version).values())
+    except TimeoutError:
+        raise failed(f"Dask at {address} has no workers", code=1) from None
+    except Exception as error:  # whatever comes of a name that a worker does not know
+        raise failed(f"Dask's workers at {address} cannot work for us: {error}", code=1) from None
+    if others := there - {_version()}:
+        told = f"have blindtally {', '.join(sorted(others))}, and here is {_version()}"
+        raise failed(f"Dask's workers at {address} {told}", code=1)
+    return sum(client.nthreads().values())
+
+
+def _version() -> str:
+    return metadata.version("blindtally")

@@ -6,9 +6,9 @@ ask and read, `take_part` is a device's whole part.
 Read in this order: `policy` (what a device will take part in), `participation` (one device
 in one round), `journal` (what it gave, so that it gives nothing else), `encoding` (from records
 to a vector), `transport` and `problems` (HTTP, and what its refusals mean), `part` (how a round
-ends for a device), `kept` and `taking_part` (a device that comes again), `fleet` (hundreds
-of devices in one process); `calls` (what an analyst may ask), `asking`, `analyst` and
-`async_analyst` (who asks), `tables` (what is answered).
+ends for a device), `kept` and `taking_part` (a device that comes again), `crew`, `habits` and
+`fleet` (hundreds of devices in one process), `slices` (or in several); `calls` (what an analyst
+may ask), `asking`, `analyst` and `async_analyst` (who asks), `tables` (what is answered).
 """
 
 from client.analyst import Analyst, Study

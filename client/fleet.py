@@ -15,34 +15,36 @@ sampling and noise always come from the system's randomness.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from random import SystemRandom
 
 import httpx
 import numpy as np
+import stamina.instrumentation
 
+from client.crew import Crew, Entry, Played, Standing, select
 from client.encoding import Contribution, contribute
 from client.enrolment import enrol as enrol_device
-from client.journal import MemoryJournal
+from client.habits import Behaviour, behave
+from client.journal import Given, MemoryJournal
 from client.part import PROBLEMS, End, Ending, Heard, open_round, part_of, play
-from client.participation import Device, Step, steps
-from client.policy import Policy, PolicyError
+from client.participation import STEP_IN, Device, Step
+from client.policy import PolicyError
 from client.problems import WrongStateError
-from client.transport import Traffic, Transport
+from client.slices import Member, Slicing, gathered
+from client.transport import Transport
 from protocol.chance import system
 from protocol.credentials import make
 from protocol.mechanism import Histogram, enrolment_scope
 from protocol.mechanisms import REPORTING
-from protocol.messages import CohortView, RoundView, StudyView
+from protocol.messages import RoundView, StudyView
 from protocol.reporting import EVERY_STUDY
-from protocol.round import Phase, phases
 from secagg.cohort import Registry
-from secagg.keys import Identity
-from secagg.parameters import Mode
-from secagg.ring import Vector
+from secagg.keys import KEY_BYTES, Identity
 
 _LOOK_SECONDS = 0.1  # between two looks at a round that is about to be over
+_WATCH_SECONDS = 1.0  # at one that others play
 
 
 class NobodyEnteredError(RuntimeError):
@@ -57,74 +59,6 @@ class NobodyEnteredError(RuntimeError):
         self.refusals = tuple(refusals)
 
 
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """How a fleet behaves: `devices` a round, of which a share `dropout` vanishes.
-
-    `registrar` enrols the devices for their study; without it they have no enrolment. A closed
-    service lets them in by `token`, and shows the fleet its rounds by an API `key`.
-    """
-
-    devices: int
-    dropout: float = 0.0
-    seed: int = 0
-    policy: Policy = field(default_factory=Policy)
-    patience: float = 120.0
-    registrar: Identity | None = None
-    token: str | None = field(default=None, repr=False)
-    key: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One device's part in one round; `last` is the last step that it took."""
-
-    device: int
-    end: End
-    last: Step | None
-    cohort: int
-    slot: int
-    traffic: Traffic
-    contribution: Contribution = field(repr=False)
-    vector: Vector | None = field(repr=False)  # None if it was lost before it masked
-    error: str = ""
-    refused: PolicyError | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One round as its devices saw it, and as the service shows it afterwards."""
-
-    view: RoundView
-    entries: tuple[Entry, ...]
-
-    def in_sum(self, cohort: CohortView) -> list[Entry]:
-        """Return the entries whose vectors the service says are in the sum of `cohort`."""
-        kept = set(cohort.survivors)
-        mine = (entry for entry in self.entries if entry.cohort == cohort.number)
-        return [entry for entry in mine if entry.slot in kept]
-
-    def losses(self) -> Mapping[Phase, int]:
-        """Return how many devices were lost in each phase."""
-        where = lost_in(self.view.plan.terms.mode)
-        unlost = (End.FINISHED, End.STAYED_AWAY)
-        lost = (entry for entry in self.entries if entry.end not in unlost)
-        return Counter(where[entry.last] for entry in lost if entry.last in where)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a round is: how many of its `devices` have taken each step, or are gone.
-
-    Those whose coins do not invite them are none of its devices, once they know.
-    """
-
-    view: RoundView
-    devices: int
-    done: Mapping[Step, int]
-    gone: int
-
-
 Connect = Callable[[], httpx.AsyncClient]  # one client a device, as in life
 Report = Callable[[Standing], None]
 
@@ -136,16 +70,19 @@ class Fleet:
         self,
         connect: Connect,
         study: StudyView,
-        holdings: Sequence[Histogram],
+        holdings: Sequence[Histogram] | Mapping[int, Histogram],
         crew: Crew,
         report: Report | None = None,
+        workers: Slicing | None = None,
     ) -> None:
         self._connect = connect
         self._study = study
         self._holdings = holdings
         self._crew = crew
         self._report = report
+        self._workers = workers
         self._devices: dict[int, Device] = {}  # those that were asked so far
+        self._keys: dict[int, bytes] = {}  # the secrets of their identities
         self._known: set[bytes] = set()  # identities that the service let in
         self._secrets = SystemRandom()
 
@@ -192,6 +129,15 @@ class Fleet:
         chosen, leaving = select(
             self._crew, view.number, view.plan.terms.mode, self._free(view.number)
         )
+        seed = [self._crew.seed, view.number, 1]
+        behaviours = behave(self._crew.habits, chosen, leaving, seed)
+        if self._workers is None:
+            return await self._enter(view, behaviours)
+        return await self._spread(self._workers, view, behaviours)
+
+    async def _enter(
+        self, view: RoundView, behaviours: Mapping[int, Behaviour]
+    ) -> tuple[Entry, ...]:
         steps: Counter[Step] = Counter()
         ends: Counter[End] = Counter()
 
@@ -203,20 +149,94 @@ class Fleet:
             if self._report:
                 away = ends[End.STAYED_AWAY]
                 gone = ends.total() - away
-                self._report(Standing(view, len(chosen) - away, dict(steps), gone))
+                self._report(Standing(view, len(behaviours) - away, dict(steps), gone))
 
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._take_part(view, device, leaving.get(device), heard))
-                for device in chosen
+                group.create_task(self._take_part(view, device, behaviour, heard))
+                for device, behaviour in behaviours.items()
             ]
         return tuple(task.result() for task in tasks)
 
+    async def _spread(
+        self, workers: Slicing, view: RoundView, behaviours: Mapping[int, Behaviour]
+    ) -> tuple[Entry, ...]:
+        """Let workers play slices of the devices; say meanwhile what the service tells of them."""
+        loop = asyncio.get_running_loop()
+        crew = replace(self._crew, registrar=None, key=None)
+        slices = []
+        for part in workers.cut(list(behaviours)):
+            members = [self._member(index, behaviours[index]) for index in part]
+            held = {index: self._holdings[index] for index in part}
+            slices.append(Slice(self._connect, self._study, view, crew, held, members))
+        watching = loop.create_task(self._watch(view, len(behaviours)))
+        try:
+            results = await gathered(
+                [loop.run_in_executor(workers.executor, play_slice, one) for one in slices]
+            )
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        played = {entry.device: (entry, given) for one in results for entry, given in one}
+        for index, (entry, given) in played.items():
+            self._devices[index] = replace(self._devices[index], journal=MemoryJournal(given))
+            if entry.last is not None:
+                self._known.add(self._devices[index].identity.public)
+        return tuple(played[index][0] for index in behaviours)
+
+    async def _watch(self, view: RoundView, devices: int) -> None:
+        """Report how many were heard in each phase, by what the service shows."""
+        while self._report:
+            with suppress(*PROBLEMS):
+                view = await self._view(view.number)
+            records = [record for cohort in view.cohorts for record in cohort.history]
+            done = Counter[Step]()
+            for record in records:
+                if record.phase in STEP_IN:
+                    done[STEP_IN[record.phase]] += record.heard
+            self._report(Standing(view, devices, dict(done), 0))
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _member(self, index: int, behaviour: Behaviour) -> Member:
+        device = self._device(index)
+        assert isinstance(device.journal, MemoryJournal)  # `_device` made it
+        is_known = device.identity.public in self._known
+        given = device.journal.known
+        return Member(
+            index,
+            self._keys[index],
+            given,
+            device.enrolment,
+            device.credential,
+            is_known,
+            behaviour,
+        )
+
+    async def play_members(
+        self, view: RoundView, members: Sequence[Member]
+    ) -> list[tuple[Entry, tuple[Given, ...]]]:
+        """Play these devices in one round; return how their parts ended, and what they gave."""
+        for one in members:
+            identity, journal = Identity.of(one.secret), MemoryJournal(one.given)
+            self._devices[one.index] = Device(
+                identity, self._given(one.index), journal, one.enrolment, one.credential
+            )
+            if one.is_known:
+                self._known.add(identity.public)
+        entries = await self._enter(view, {one.index: one.behaviour for one in members})
+        journals = [self._devices[one.index].journal for one in members]
+        return [
+            (entry, journal.known)
+            for entry, journal in zip(entries, journals, strict=True)
+            if isinstance(journal, MemoryJournal)
+        ]
+
     async def _take_part(
-        self, view: RoundView, index: int, leaving: Step | None, heard: Heard
+        self, view: RoundView, index: int, behaviour: Behaviour, heard: Heard
     ) -> Entry:
+        await asyncio.sleep(behaviour.comes)
         async with self._transport() as transport:
-            return await self._steps(transport, view, index, leaving, heard)
+            return await self._steps(transport, view, index, behaviour, heard)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Transport]:
@@ -228,7 +248,7 @@ class Fleet:
         transport: Transport,
         view: RoundView,
         index: int,
-        leaving: Step | None,
+        behaviour: Behaviour,
         heard: Heard,
     ) -> Entry:
         device, crew = self._device(index), self._crew
@@ -241,7 +261,7 @@ class Fleet:
             ending = Ending.of(problem)
             heard(ending.end)
         else:
-            ending = await play(part, self._study.id, heard, leaving)
+            ending = await play(part, self._study.id, heard, behaviour.leaving, behaviour.pauses)
         return Entry(
             index,
             ending.end,
@@ -271,24 +291,49 @@ class Fleet:
 
     def _device(self, index: int) -> Device:
         if index not in self._devices:
-            rng = np.random.default_rng([self._crew.seed, index])
-            given = contribute(self._study.question, self._holdings[index], rng)
-            identity = Identity.generate(self._secrets)
+            self._keys[index] = self._secrets.randbytes(KEY_BYTES)
+            identity, given = Identity.of(self._keys[index]), self._given(index)
             enrolment = enrol(self._crew.registrar, self._study, identity)
             credential = make(self._secrets) if self._crew.token else ""
             self._devices[index] = Device(identity, given, MemoryJournal(), enrolment, credential)
         return self._devices[index]
 
+    def _given(self, index: int) -> Contribution:
+        rng = np.random.default_rng([self._crew.seed, index])
+        return contribute(self._study.question, self._holdings[index], rng)
+
     async def _over(self, number: int) -> RoundView:
         """Return round `number` once it is over."""
         while True:
-            async with self._transport() as transport:
-                path = f"/studies/{self._study.id}/rounds/{number}"
-                answer = await transport.send("GET", path, ticket=self._crew.key)
-            view = RoundView.model_validate_json(answer.content)
+            view = await self._view(number)
             if view.state != "running":
                 return view
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _view(self, number: int) -> RoundView:
+        async with self._transport() as transport:
+            path = f"/studies/{self._study.id}/rounds/{number}"
+            answer = await transport.send("GET", path, ticket=self._crew.key)
+        return RoundView.model_validate_json(answer.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some devices of one round, with what they hold, before a service."""
+
+    connect: Connect
+    study: StudyView
+    view: RoundView
+    crew: Crew
+    held: Mapping[int, Histogram] = field(repr=False)
+    members: Sequence[Member]
+
+
+def play_slice(one: Slice) -> list[tuple[Entry, tuple[Given, ...]]]:
+    """Return how the parts of a slice's devices ended, and what they gave."""
+    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
+    fleet = Fleet(one.connect, one.study, one.held, one.crew)
+    return asyncio.run(fleet.play_members(one.view, one.members))
 
 
 def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
@@ -299,26 +344,3 @@ def enrol(registrar: Identity | None, study: StudyView, identity: Identity) -> b
     scope = enrolment_scope(EVERY_STUDY if is_report else study.id)
     registry = Registry(registrar.public, scope)
     return registrar.sign(registry.enrolment(identity.public))
-
-
-def losable(mode: Mode) -> tuple[Step, ...]:
-    """Return the steps after which a device may vanish: all but the last."""
-    return steps(mode)[:-1]
-
-
-def lost_in(mode: Mode) -> dict[Step | None, Phase]:
-    """Return in which phase a device is missed, by the last step that it took."""
-    return dict(zip((None, *losable(mode)), phases(mode), strict=True))
-
-
-def select(
-    crew: Crew, number: int, mode: Mode, free: Sequence[int]
-) -> tuple[list[int], dict[int, Step]]:
-    """Return the devices of round `number` among the `free`, and the last step of the lost."""
-    rng, last_steps = np.random.default_rng([crew.seed, number]), losable(mode)
-    size = min(crew.devices, len(free))
-    chosen = [free[place] for place in rng.permutation(len(free))[:size]]
-    lost = rng.permutation(size)[: round(crew.dropout * size)]
-    last = rng.integers(len(last_steps), size=len(lost))
-    pairs = zip(lost, last, strict=True)
-    return chosen, {chosen[place]: last_steps[step] for place, step in pairs}

@@ -37,7 +37,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -217,9 +217,14 @@ def _told(known: list[Given], study: str) -> float:
 class MemoryJournal(Journal):
     """A journal that ends with its process; for devices that do as well."""
 
-    def __init__(self) -> None:
-        self._known: list[Given] = []
+    def __init__(self, known: Iterable[Given] = ()) -> None:
+        self._known = list(known)
         self._lock = Lock()
+
+    @property
+    def known(self) -> tuple[Given, ...]:
+        """Return all records."""
+        return tuple(self._known)
 
     @contextmanager
     def _exclusive(self) -> Iterator[list[Given]]:

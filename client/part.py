@@ -5,7 +5,7 @@ this: what is shared is everything that the service and the others can see.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -128,8 +128,11 @@ async def play(
     study: str,
     heard: Heard = lambda _step: None,
     until: Step | None = None,
+    pauses: Sequence[float] = (),
 ) -> Ending:
     """Take a part in a round of `study` to its end; after step `until` the device vanishes.
+
+    It waits for so many seconds after each step, before it goes on.
 
     Raises:
         JournalError: if what is to be given cannot be recorded.
@@ -138,13 +141,14 @@ async def play(
         heard(End.VANISHED)
         return Ending(End.VANISHED)
     last: Step | None = None
-    steps = part.steps(study)
+    steps, waits = part.steps(study), iter(pauses)
     try:
         async for last in steps:
             heard(last)
             if last is until:
                 ending = Ending(End.VANISHED, last)
                 break
+            await asyncio.sleep(next(waits, 0.0))
         else:
             ending = Ending(End.FINISHED if last is not None else End.STAYED_AWAY, last)
     except PROBLEMS as problem:

@@ -15,6 +15,7 @@ the plan's terms, which it compares here, and from the roster.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
 from protocol.messages import Seat
@@ -37,6 +38,11 @@ class PolicyError(RefusedError):
         super().__init__(f"{what} ({limit})")
         self.limit = limit
         self.offered = offered
+        self._made_of = limit, what, offered
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, float | str | None]]:
+        """Return what it is made of: fleets of several processes tell each other what refused."""
+        return type(self), self._made_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class Items(Sequence[str]):
-    """Distinct items in order, with what was last made of all of them."""
+    """Distinct items in order, with what was last made of all of them.
+
+    Pickled, they go without that: whoever gets the same ones again has what was made there.
+    """
 
     __slots__ = ("_made", "_names")
 
@@ -41,6 +44,9 @@ class Items(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
         return self._names[place]
 
+    def __reduce__(self) -> tuple[Callable[..., "Items"], tuple[tuple[str, ...]]]:
+        return _again, (self._names,)
+
     @property
     def places(self) -> dict[str, int]:
         """Return the place of each item."""
@@ -53,6 +59,18 @@ class Items(Sequence[str]):
             known = self._made[what] = of, make()
         made: T = known[1]
         return made
+
+
+_last: Items | None = None  # that came here pickled
+
+
+def _again(names: tuple[str, ...]) -> Items:
+    """Return items in order as they last came here, if they are the same."""
+    global _last  # noqa: PLW0603 - one table a study, which comes with each piece of its work
+    known = _last
+    if known is None or known[:] != names:
+        known = _last = Items(names)
+    return known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,6 +221,10 @@ class Total:
             self._others, self._items = Counter(self.counts()), held.items
             self._sums = np.zeros(len(held.items), np.int64)
         self._sums += held.sums(held.counts)
+
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """Add so many of each item."""
+        self._others.update(counts)
 
     def counts(self) -> dict[str, int]:
         """Return how often each item is held."""

@@ -8,20 +8,33 @@ process: the same sum, as long as few enough devices vanish. Every other file of
 makes a line of this page fast, durable or reachable over HTTP.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
-from typing import Any, Generic
+from typing import Final, Generic, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from protocol.chance import Chance, seeded
+from protocol.chance import Chance
 from protocol.histograms import Histograms, Total
 from protocol.mechanism import Answer, Histogram, P, Plan, Q, Summing, Terms, hide
 from protocol.round import Phase, phases
-from protocol.sampling import clip_all
+from protocol.stretches import (
+    PHASES,
+    STAYS,
+    AtRandom,
+    Block,
+    Blocks,
+    Cohorts,
+    Losing,
+    People,
+    Stretch,
+    Sums,
+    Turn,
+    nobody,
+)
 from protocol.tally import NOTHING, Tally
 from secagg.aggregator import (
     check_confirmation,
@@ -38,11 +51,8 @@ from secagg.parameters import Mode
 from secagg.participant import join
 from secagg.ring import Ring, Vector
 
-PHASES = phases("active")
-STAYS = len(PHASES)  # of a device that vanishes in no phase
-BEFORE_A_VECTOR = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later losses are in the sum
 Vanishing = Mapping[int, Phase]  # devices by number, each with the phase it is not heard in
-Losses = Callable[[int], NDArray[np.int8]]  # of the next so many devices: phases' places in PHASES
+Summed = tuple[Vector, list[int]]  # a sum, and the devices in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +66,48 @@ class Outcome(Generic[P]):
     truth: Mapping[str, int]  # what is estimated, which no program ever knows
 
 
-def run_study(
+class Hands(Protocol):
+    """Who does the work of a round: this process alone, or others, of whom nothing else hangs."""
+
+    def add(self, sums: Sums[P], stretches: Sequence[Stretch]) -> None:
+        """Add stretches, in their order, to what is summed so far."""
+
+    def sum_cohorts(self, cohorts: Iterable["SecureCohort"]) -> Iterator["Summed | None"]:
+        """Yield what `sum_cohort` returns of each of `cohorts`, in their order."""
+
+
+class Alone:
+    """The process that asks."""
+
+    def add(self, sums: Sums[P], stretches: Sequence[Stretch]) -> None:
+        """Add one after the other."""
+        for stretch in stretches:
+            sums.play(stretch.number, stretch.blocks())
+
+    def sum_cohorts(self, cohorts: Iterable["SecureCohort"]) -> Iterator["Summed | None"]:
+        """Sum one after the other."""
+        return map(sum_cohort, cohorts)
+
+
+ALONE: Final = Alone()
+
+
+def run_study(  # noqa: PLR0913 - what differs from study to study
     mechanism: Summing[Q, P],
     question: Q,
     terms: Terms,
-    rounds: Iterable[Iterable[Sequence[Histogram]]],
+    rounds: Iterable[People[Block] | Blocks],
     rng: Random,
     *,
     planned: int,
     dropout: float = 0.0,
     secure: bool = False,
+    hands: Hands = ALONE,
 ) -> Iterator[Outcome[P]]:
     """Yield the outcome of each of `rounds`, the blocks of its devices; `planned` are so many.
 
     Each device vanishes with probability `dropout`, in any phase alike. Nothing hangs on the size
-    of blocks but memory.
+    of blocks but memory, and on whose `hands` do the work but time.
 
     Raises:
         ValueError: if the mechanism has no plan for this question under these terms.
@@ -78,11 +115,20 @@ def run_study(
     plan, tally = mechanism.first_plan(question, terms, "simulation", planned, rng), NOTHING
     # Devices that are asked again give the same again: they clip what they hold once.
     always = rng.getrandbits(128) if question.repeats else None
-    for blocks in rounds:
-        chance = np.random.default_rng(rng.getrandbits(128) if always is None else always)
-        clipped = (clip_all(Histograms.of(b), question.contribution, chance) for b in blocks)
-        losses = at_random(dropout, terms.mode, np.random.default_rng(rng.getrandbits(128)))
-        outcome = run_round(mechanism, plan, clipped, rng, tally, losses=losses, secure=secure)
+    for people in rounds:
+        clips = rng.getrandbits(128) if always is None else always
+        losing = AtRandom(dropout, terms.mode, rng.getrandbits(128))
+        outcome = run_round(
+            mechanism,
+            plan,
+            people,
+            rng,
+            tally,
+            losing=losing,
+            clips=clips,
+            secure=secure,
+            hands=hands,
+        )
         yield outcome
         tally = outcome.tally
         if mechanism.is_over(plan, outcome.answer, tally):
@@ -90,167 +136,130 @@ def run_study(
         plan = mechanism.next_plan(plan, outcome.answer, tally, rng)
 
 
-def nobody(count: int) -> NDArray[np.int8]:
-    """Return that so many devices stay."""
-    return np.full(count, STAYS, np.int8)
-
-
-def at_random(dropout: float, mode: Mode, rng: np.random.Generator) -> Losses:
-    """Return losses of this rate, in all phases of `mode` alike."""
-    speaking = np.array([PHASES.index(phase) for phase in phases(mode)] + [STAYS], np.int8)
-
-    def losses(count: int) -> NDArray[np.int8]:
-        share = rng.random(count) * ((len(speaking) - 1) / dropout)
-        return speaking[np.minimum(share, len(speaking) - 1).astype(np.intp)]
-
-    return losses if dropout else nobody
-
-
-def run_round(
+def run_round(  # noqa: PLR0913 - and from round to round
     mechanism: Summing[Q, P],
     plan: P,
-    blocks: Iterable[Sequence[Histogram]],
+    people: People[Block] | Blocks,
     rng: Random,
     tally: Tally = NOTHING,
     *,
-    losses: Losses = nobody,
+    losing: Losing = nobody,
+    clips: int | None = None,
     secure: bool = False,
+    hands: Hands = ALONE,
 ) -> Outcome[P]:
-    """Return the outcome of one round, after `tally`, over devices that come in `blocks`."""
-    chance = seeded(np.random.default_rng(rng.getrandbits(128)))
-    secrets, truth = Random(rng.getrandbits(128)), Total()
-    attendance = _attending(plan, losses, rng)
-    if secure:
-        histograms = [histogram for block in blocks for histogram in block]
-        lost, is_here = attendance(len(histograms))
-        vanishing = {d: PHASES[p] for d, p in enumerate(lost) if p != STAYS}
-        vectors = _Vectors(mechanism, plan, histograms, chance)
-        total, counted = _sum_cohorts(mechanism.ring(plan), plan, vectors, vanishing, secrets)
-        devices, known = len(counted), counted if plan.invited == 1 else np.flatnonzero(is_here)
-        truth.add(Histograms.of(histograms[device] for device in known))
-    else:
-        total, devices = _sum_blocks(mechanism, plan, blocks, attendance, chance, truth)
+    """Return the outcome of one round, after `tally`, over `people`; see `Turn` for `clips`."""
+    if not isinstance(people, People):
+        people = People(people)
+    samples, secrets = rng.getrandbits(128), Random(rng.getrandbits(128))
+    coins = rng.getrandbits(128) if plan.invited < 1 else 0
+    turn = Turn(mechanism, plan, losing, samples, coins, clips)
+    summed = _sum_cohorts(turn, people, secrets, hands) if secure else _sum(turn, people, hands)
+    total, devices, truth = summed
     answer = mechanism.decode(plan, total, devices, tally) if devices else None
-    return Outcome(plan, devices, answer, answer.tally if answer else tally, truth.counts())
+    return Outcome(plan, devices, answer, answer.tally if answer else tally, truth)
 
 
-Attendance = Callable[[int], tuple[NDArray[np.int8], NDArray[np.bool_]]]
-
-
-def _attending(plan: Plan, losses: Losses, rng: Random) -> Attendance:
-    """Return how the next so many devices attend: where each is lost, and who is estimated.
-
-    Where devices join by coins, those who stay away are not there from the start; estimates are of
-    them, too.
-    """
-    coins = seeded(np.random.default_rng(rng.getrandbits(128))) if plan.invited < 1 else None
-    away = np.int8(PHASES.index(Phase.ENROLLING))
-
-    def attend(count: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-        lost = losses(count)
-        is_here = _gives(lost)
-        if coins is not None:
-            lost = np.where(plan.joining(coins, count), lost, away)
-        return lost, is_here
-
-    return attend
-
-
-def _gives(lost: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return which devices give a vector, by where each is lost."""
-    return ~np.isin(lost, [PHASES.index(phase) for phase in BEFORE_A_VECTOR])
-
-
-def _sum_blocks(
-    mechanism: Summing[Q, P],
-    plan: P,
-    blocks: Iterable[Sequence[Histogram]],
-    attendance: Attendance,
-    chance: Chance,
-    truth: Total,
-) -> tuple[Vector, int]:
-    """Return the sum of all vectors, with noise, and of how many; `truth` has what they hold."""
-    ring, cohorts = mechanism.ring(plan), _Cohorts(plan.terms.cohort_size)
-    total = ring.zero()
-    for block in blocks:
-        lost, is_here = attendance(len(block))
-        is_in = _gives(lost)
-        held = Histograms.of(block)
-        given = held if is_in.all() else held.take(np.flatnonzero(is_in))
-        ring.add(total, mechanism.encode_sum(plan, given, chance))
-        cohorts.add(lost != PHASES.index(Phase.ENROLLING), is_in)
-        truth.add(given if plan.invited == 1 else held.take(np.flatnonzero(is_here)))
+def _sum(turn: Turn[P], people: People[Block], hands: Hands) -> tuple[Vector, int, dict[str, int]]:
+    """Return the sum of all vectors, with noise, of how many, and what is to be estimated."""
+    mechanism, plan = turn.mechanism, turn.plan
+    cohorts = Cohorts(plan.terms.cohort_size)
+    sums = Sums(turn, cohorts.add)
+    chance = sums.play(0, people.first)
+    hands.add(sums, [Stretch(number, blocks) for number, blocks in enumerate(people.later, 1)])
     for members, survivors in cohorts:
         shares = mechanism.shares(plan, members)
         if shares is not None and survivors:
-            hide(ring, total, shares.together(survivors), chance)
-    return total, int(cohorts.survivors.sum())
-
-
-class _Cohorts:
-    """How many enrol in each cohort, and are in its sum: whoever enrols joins the first with room.
-
-    What they are is said of devices in their order, block by block.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.survivors = np.zeros(0, np.int64)
-        self._size, self._enrolled = size, 0
-
-    def add(self, enrolled: NDArray[np.bool_], counted: NDArray[np.bool_]) -> None:
-        places = self._enrolled + np.cumsum(enrolled) - 1
-        found = np.bincount(places[counted] // self._size, minlength=len(self.survivors))
-        found[: len(self.survivors)] += self.survivors
-        self.survivors = found
-        self._enrolled += int(enrolled.sum())
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        for number, survivors in enumerate(self.survivors.tolist()):
-            yield min(self._size, self._enrolled - number * self._size), survivors
-
-
-@dataclass(frozen=True)
-class _Vectors(Generic[P]):
-    """The vectors of devices, each made when its cohort is."""
-
-    mechanism: Summing[Any, P]
-    plan: P
-    histograms: Sequence[Histogram]
-    chance: Chance
-
-    def __len__(self) -> int:
-        return len(self.histograms)
-
-    def of(self, members: Sequence[int]) -> list[Vector]:
-        """Return the vectors of a cohort, their noise included."""
-        mechanism, plan = self.mechanism, self.plan
-        ring, shares = mechanism.ring(plan), mechanism.shares(plan, len(members))
-        made = [mechanism.encode(plan, self.histograms[d], self.chance) for d in members]
-        for vector in made:
-            hide(ring, vector, shares, self.chance)
-        return made
+            hide(mechanism.ring(plan), sums.total, shares.together(survivors), chance)
+    return sums.total, int(cohorts.survivors.sum()), sums.truth.counts()
 
 
 def _sum_cohorts(
-    ring: Ring, plan: P, vectors: _Vectors[P], vanishing: Vanishing, rng: Random
-) -> tuple[Vector, list[int]]:
-    """Return the sum of the cohorts' sums, and the devices in it.
-
-    Whoever enrols joins the first cohort with room; one below the minimum is not run.
-    """
+    turn: Turn[P], people: People[Block], secrets: Random, hands: Hands
+) -> tuple[Vector, int, dict[str, int]]:
+    """Return the sum of the cohorts' sums, of how many, and what is to be estimated."""
+    plan, held = turn.plan, _Held(turn, people)
+    ring, truth = turn.mechanism.ring(plan), Total()
     total, counted = ring.zero(), list[int]()
-    enrolled = (d for d in range(len(vectors)) if vanishing.get(d) is not Phase.ENROLLING)
-    for cohort in range(plan.terms.cohorts):
+    for summed in hands.sum_cohorts(_cohorts(held, secrets)):
+        if summed is not None:
+            ring.add(total, summed[0])
+            counted += summed[1]
+    known = counted if plan.invited == 1 else held.estimated
+    truth.add(Histograms.of(held.histograms[device] for device in known))
+    return total, len(counted), truth.counts()
+
+
+class _Held(Generic[P]):
+    """All devices of a round at once, with what each holds, and where it is lost."""
+
+    def __init__(self, turn: Turn[P], people: People[Block]) -> None:
+        self.turn = turn
+        self.histograms: list[Histogram] = []
+        self.vanishing: dict[int, Phase] = {}
+        self.estimated: list[int] = []
+        self._starts: list[int] = []
+        self._chances: list[Chance] = []
+        for number, blocks in enumerate([lambda: people.first, *people.later]):
+            self._starts.append(len(self.histograms))
+            self._chances.append(turn.chance(number))
+            for held, lost, is_here in turn.attending(number, blocks()):
+                first = len(self.histograms)
+                some = np.flatnonzero(lost != STAYS).tolist()
+                self.vanishing |= {first + device: PHASES[lost[device]] for device in some}
+                self.estimated += (first + np.flatnonzero(is_here)).tolist()
+                self.histograms += held
+
+    def vectors(self, members: Sequence[int]) -> list[Vector]:
+        """Return the vectors of a cohort, their noise included."""
+        mechanism, plan = self.turn.mechanism, self.turn.plan
+        ring, shares = mechanism.ring(plan), mechanism.shares(plan, len(members))
+        chances = [self._chances[bisect(self._starts, device) - 1] for device in members]
+        made = [
+            mechanism.encode(plan, self.histograms[device], chance)
+            for device, chance in zip(members, chances, strict=True)
+        ]
+        for vector, chance in zip(made, chances, strict=True):
+            hide(ring, vector, shares, chance)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class SecureCohort:
+    """A cohort that is to be summed securely, anywhere, with secrets grown from `seed`."""
+
+    plan: Plan
+    number: int
+    ring: Ring
+    members: Sequence[int]  # devices
+    vectors: Sequence[Vector] = field(repr=False)
+    vanishing: Vanishing  # by slot
+    seed: int = field(repr=False)
+
+
+def _cohorts(held: _Held[P], secrets: Random) -> Iterator[SecureCohort]:
+    """Yield the cohorts: whoever enrols joins the first with room; one below the minimum is none.
+
+    Vectors are made when it is their cohort's turn.
+    """
+    plan, vanishing = held.turn.plan, held.vanishing
+    ring = held.turn.mechanism.ring(plan)
+    devices = range(len(held.histograms))
+    enrolled = (d for d in devices if vanishing.get(d) is not Phase.ENROLLING)
+    for number in range(plan.terms.cohorts):
         members = list(islice(enrolled, plan.terms.cohort_size))
         if len(members) < plan.terms.minimum:
-            break
-        chosen = vectors.of(members)
+            return
         lost = {slot: vanishing[d] for slot, d in enumerate(members) if d in vanishing}
-        found = secure_sum(plan, cohort, ring, chosen, lost, rng)
-        if found is not None:
-            ring.add(total, found[0])
-            counted += [members[slot] for slot in found[1]]
-    return total, counted
+        vectors, seed = held.vectors(members), secrets.getrandbits(128)
+        yield SecureCohort(plan, number, ring, members, vectors, lost, seed)
+
+
+def sum_cohort(one: SecureCohort) -> Summed | None:
+    """Return the sum of a cohort and the devices in it, or None if there is none."""
+    rng = Random(one.seed)
+    found = secure_sum(one.plan, one.number, one.ring, one.vectors, one.vanishing, rng)
+    return None if found is None else (found[0], [one.members[slot] for slot in found[1]])
 
 
 def secure_sum(

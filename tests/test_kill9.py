@@ -15,8 +15,9 @@ import pytest
 from blindtally.demo.results import verify
 from blindtally.demo.service import Service
 from client.analyst import Analyst, Study
+from client.crew import Crew, Entry, Played, lost_in
 from client.encoding import contribute
-from client.fleet import Crew, Entry, Fleet, Played, lost_in
+from client.fleet import Fleet
 from client.journal import MemoryJournal
 from client.part import End
 from client.participation import STEP_IN, Device, Participation, Step

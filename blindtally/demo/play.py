@@ -19,7 +19,9 @@ from blindtally.demo.results import (
     verify,
 )
 from client.analyst import Analyst, Study
-from client.fleet import Crew, Fleet, Played, Report
+from client.crew import Crew, Played
+from client.fleet import Fleet, Report
+from client.slices import Slicing
 from client.transport import connect
 from protocol.mechanism import Histogram, Terms
 from protocol.mechanisms import AnyQuestion
@@ -81,14 +83,19 @@ def create(analyst: Analyst, setup: Setup) -> Study:
 
 
 def follow(
-    url: str, study: Study, setup: Setup, watchers: Watchers
+    url: str, study: Study, setup: Setup, watchers: Watchers, workers: Slicing | None = None
 ) -> tuple[list[Played], list[RoundResult]]:
     """Take part in a study until it is over; return its rounds, with every sum verified.
 
+    The devices are those of this process, or of `workers`.
+
     Raises:
+        LostWorkersError: if these are gone.
         InexactError: if a sum is not the sum of its survivors' vectors.
     """
-    fleet = Fleet(partial(connect, url), study.view, setup.holdings, setup.crew, watchers.step)
+    fleet = Fleet(
+        partial(connect, url), study.view, setup.holdings, setup.crew, watchers.step, workers
+    )
     played: list[Played] = []
     rounds: list[RoundResult] = []
 

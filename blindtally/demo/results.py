@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from blindtally.measures import Found, Score, compare
-from client.fleet import Played
+from client.crew import Played
 from client.tables import HeavyHitter
 from protocol.mechanisms import SUMMING, AnyPlan
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan

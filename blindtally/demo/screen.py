@@ -14,7 +14,7 @@ from rich.table import Table
 from blindtally.demo.results import Results, RoundResult
 from blindtally.progress import bars
 from blindtally.tables import facts, table
-from client.fleet import Standing
+from client.crew import Standing
 from client.participation import STEP_IN
 from protocol.messages import RoundView
 from protocol.round import Phase, phases

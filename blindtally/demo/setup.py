@@ -16,7 +16,7 @@ import numpy as np
 
 from blindtally.data import Devices, Population, read
 from blindtally.demo.play import Setup
-from client.fleet import Crew
+from client.crew import Crew
 from client.policy import Policy
 from protocol.domain import Alphabet, cheapest_domain
 from protocol.mechanism import Histogram, Terms

@@ -24,8 +24,8 @@ from blindtally.demo.screen import Screen, show
 from blindtally.demo.service import Service, ServiceDownError, StoppedError
 from blindtally.demo.setup import choose
 from blindtally.measures import score
+from client.crew import Entry, Played
 from client.encoding import Contribution
-from client.fleet import Entry, Played
 from client.part import End
 from client.participation import Step
 from client.transport import Traffic

@@ -1,6 +1,9 @@
 """`blindtally fleet` in front of a real server process."""
 
 import io
+import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +28,11 @@ from protocol.messages import StudyView, Timeouts
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
         yield running
+
+
+def die(_slice: object) -> None:
+    """Go as a process goes whose memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fleet(*arguments: str) -> tuple[int, str]:
@@ -187,3 +195,54 @@ def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
     code, said = fleet(*arguments)
     assert code == 2
     assert "--create" in said
+
+
+def test_a_fleet_is_shared_by_processes(service: Service) -> None:
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 0, said
+    assert "sum exact" in said
+
+
+def test_a_scheduler_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.workers._CONNECT_SECONDS", 0.2)
+    code, said = fleet("--create", "--dask", "tcp://127.0.0.1:9")
+    assert code == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in said
+
+
+def test_workers_that_are_lost_are_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.fleet.play_slice", die)
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 1
+    assert "a worker died" in said
+
+
+def test_devices_come_over_time_are_slow_and_are_lost_where_they_are_told_to(
+    service: Service, tmp_path: Path
+) -> None:
+    out = tmp_path / "rounds.json"
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    habits = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
+    lost = ["--lost", "masking=0.1", "--lost", "unmasking=0.1", "--silence", "1"]
+    code, said = fleet("--url", service.url, *options, *habits, *lost, "--json", str(out))
+    assert code == 0, said
+    assert "sum exact" in said
+    assert json.loads(out.read_text())["rounds"][0]["lost"] == {"masking": 1, "unmasking": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--lost", "masking"], "--lost takes PHASE=SHARE"),
+        (["--lost", "lunch=0.1"], "--lost takes PHASE=SHARE"),
+        (["--lost", "enrolling=0.1"], "devices are lost in sharing, masking"),
+        (["--lost", "masking=0.95"], "within 0 and 0.9"),
+        (["--arrivals", "bursts"], "bursts arrivals take a time"),
+    ],
+)
+def test_habits_that_cannot_be_are_told(options: list[str], fault: str) -> None:
+    code, said = fleet("--create", *options)
+    assert code == 2
+    assert fault in said

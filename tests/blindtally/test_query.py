@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.demo.service import Service
 from client.analyst import Analyst
-from client.fleet import Crew, Fleet
+from client.crew import Crew
+from client.fleet import Fleet
 from client.policy import Policy
 from protocol.interval import Interval
 from protocol.mechanism import Terms

@@ -5,17 +5,8 @@ from unittest.mock import AsyncMock, call
 
 import pytest
 
-from client.fleet import (
-    Connect,
-    Crew,
-    Fleet,
-    NobodyEnteredError,
-    Played,
-    Standing,
-    losable,
-    lost_in,
-    select,
-)
+from client.crew import Crew, Played, Standing, losable, lost_in, select
+from client.fleet import Connect, Fleet, NobodyEnteredError
 from client.part import End
 from client.participation import Step
 from client.policy import Policy

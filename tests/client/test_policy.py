@@ -1,6 +1,7 @@
 """What a device refuses, and which limit it names."""
 
 import math
+import pickle
 from dataclasses import replace
 from random import Random
 
@@ -285,3 +286,9 @@ def test_a_cohort_that_may_keep_too_few_is_refused() -> None:
     wary.check_cohort(PLAN, SEAT, 88)
     with pytest.raises(PolicyError, match="as few as 69"):
         wary.check_cohort(PLAN, SEAT, 86)
+
+
+def test_a_refusal_passes_from_process_to_process() -> None:
+    told = PolicyError("min_cohort", "takes 20 others at least", 12)
+    again = pickle.loads(pickle.dumps(told))  # noqa: S301
+    assert (again.limit, again.offered, str(again)) == ("min_cohort", 12, str(told))

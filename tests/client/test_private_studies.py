@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from client.fleet import Connect, Crew, End, Fleet, NobodyEnteredError, Played
+from client.crew import Crew, Played
+from client.fleet import Connect, Fleet, NobodyEnteredError
 from client.journal import MemoryJournal
+from client.part import End
 from client.policy import Policy, rho_of
 from protocol.domain import Alphabet
 from protocol.mechanism import Terms

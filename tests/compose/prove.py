@@ -6,7 +6,8 @@ Builds the images, starts everything, waits until a cohort of a later round is m
 vectors heard and others not, kills one replica with SIGKILL and leaves it dead. Then the fleet
 must reach the end of its study, with every round's sum equal to the sum of the vectors in it
 (which the fleet knows and the server does not), all of it by the survivor. At last everything
-must stop when told to, before the engine kills it, and is removed.
+must stop when told to, before the engine kills it, and is removed. Then a simulation is shared by
+two workers of Dask, one of which is killed at its work: it must find what one process finds.
 
 Where no engine runs, root starts one (`tests/compose/engine.py`), and stand-ins are made for the
 images that cannot be pulled (`tests/compose/stand_ins.py`). Images are kept in the cache folder,
@@ -20,9 +21,11 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +38,12 @@ from tests.compose.engine import Engine, EngineError, engine
 ROOT = Path(__file__).parents[2]
 PROJECT = "blindtally-proof"
 SERVICES = ("database", "server", "proxy", "fleet")
+DASK = ("scheduler", "worker", "simulation")
+SIMULATED = 1002  # devices a round: two cohorts
+BUSY = (
+    "from distributed import Client;"
+    "print(any(Client('tcp://127.0.0.1:8786').processing().values()))"
+)
 KILLED = 137  # exit code after SIGKILL
 # In the database and not through the API, so that it needs nobody's leave.
 MID_ROUND = (
@@ -65,6 +74,7 @@ class Compose:
             "BLINDTALLY_PORT": str(self.port),
             "FLEET_DEVICES": str(self.devices),
             "FLEET_ROUNDS": str(self.rounds),
+            "SIMULATION_CLIENTS": str(SIMULATED),
         }
 
     def __call__(self, *words: str, quiet: bool = False) -> None:
@@ -120,6 +130,8 @@ def main(
     patience: Annotated[
         int, typer.Option(min=60, help="Seconds for the study to reach its end.")
     ] = 900,
+    service: Annotated[bool, typer.Option(help="Prove the service.")] = True,
+    dask: Annotated[bool, typer.Option(help="Prove the simulation on Dask.")] = True,
     purge: Annotated[bool, typer.Option(help="Remove the cache folder at the end.")] = False,
 ) -> None:
     """Run docker-compose.yml in a real engine, and kill a replica in mid-round."""
@@ -131,7 +143,10 @@ def main(
                 stand_ins.build(found, say)
             with tempfile.TemporaryDirectory() as folder:
                 compose = Compose(found, secrets_in(Path(folder)), free_port(), devices, rounds)
-                prove(compose, patience)
+                if service:
+                    prove(compose, patience)
+                if dask:
+                    prove_dask(compose, patience)
             if found.is_ours:  # what no image is built from, of earlier runs
                 compose.docker("image", "prune", "--force", "--filter=until=24h")
     except (EngineError, Unproved, subprocess.CalledProcessError, RuntimeError) as error:
@@ -185,13 +200,74 @@ def prove(compose: Compose, patience: int) -> None:
         check_survivor(compose, killed, survivor, number)
         check_stop(compose, killed)
     except BaseException:
-        for service in SERVICES:
-            for container in compose.containers(service):
-                typer.echo(f"--- {container}\n{compose.docker('logs', '--tail=40', container)}")
+        show_logs(compose, SERVICES)
         raise
     finally:
         compose("down", "--volumes", "--remove-orphans", quiet=True)
         say("removed containers, networks and volume")
+
+
+def prove_dask(compose: Compose, patience: int) -> None:
+    """Run the simulation with one worker killed in it: it finds what one process finds.
+
+    Raises:
+        Unproved: if anything is not as it was promised.
+    """
+    profile = "--profile=dask"
+    compose(profile, "down", "--volumes", "--remove-orphans", quiet=True)
+    try:
+        say("building, and starting the simulation on Dask")
+        compose(profile, "up", "--build", "--detach", "simulation")
+        (scheduler,), (simulation,) = map(compose.containers, ("scheduler", "simulation"))
+        killed, _ = compose.containers("worker")
+        await_work(compose, scheduler, simulation)
+        compose.docker("kill", killed)
+        say(f"killed {killed} at its work")
+        await_the_end(compose, patience, "simulation")
+        check_result(compose, simulation)
+    except BaseException:
+        show_logs(compose, DASK)
+        raise
+    finally:
+        compose(profile, "down", "--volumes", "--remove-orphans", quiet=True)
+        say("removed containers and network")
+
+
+def await_work(compose: Compose, scheduler: str, simulation: str) -> None:
+    """Wait until workers are busy."""
+    while "True" not in compose.docker("exec", scheduler, "python", "-c", BUSY):
+        if not compose.state(simulation)["Running"]:
+            raise Unproved("the simulation ended before a worker was busy")
+        time.sleep(0.5)
+
+
+def check_result(compose: Compose, simulation: str) -> None:
+    """Compare what the simulation printed with that of one process here, summed in the open."""
+    command = json.loads(compose.docker("inspect", "--format={{json .Args}}", simulation))
+    asked = command[command.index("simulate") : command.index("--dask")]
+    asked.remove("--secagg")
+    alone = subprocess.run(
+        [sys.executable, "-m", "blindtally", *asked],
+        env=os.environ | {"COLUMNS": "120"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    wanted = [line.rstrip() for line in alone.stdout.splitlines() if line]
+    told = [line.rstrip() for line in compose.docker("logs", simulation).splitlines()]
+    if [line for line in told if line] != wanted:
+        raise Unproved(f"one process finds something else:\n{alone.stdout}")
+    for line in told[-3:]:
+        say(line)
+    say("the simulation found what one process finds, to the letter")
+
+
+def show_logs(compose: Compose, services: Sequence[str]) -> None:
+    """Print the end of what each container said."""
+    for service in services:
+        for container in compose.containers(service):
+            typer.echo(f"--- {container}\n{compose.docker('logs', '--tail=40', container)}")
 
 
 def check_users(compose: Compose) -> None:
@@ -223,16 +299,16 @@ def kill_in_mid_round(compose: Compose, replica: str) -> int:
     return int(number)
 
 
-def await_the_end(compose: Compose, patience: int) -> None:
-    """Wait for the fleet, which ends by itself."""
-    (fleet,) = compose.containers("fleet")
+def await_the_end(compose: Compose, patience: int, service: str = "fleet") -> None:
+    """Wait for the fleet, or what else ends by itself."""
+    (container,) = compose.containers(service)
     last = time.monotonic() + patience
-    while (state := compose.state(fleet))["Running"]:
+    while (state := compose.state(container))["Running"]:
         if time.monotonic() > last:
-            raise Unproved(f"the study has not ended within {patience} s")
+            raise Unproved(f"the {service} has not ended within {patience} s")
         time.sleep(1)
     if state["ExitCode"] != 0:
-        raise Unproved(f"the fleet failed: {state['ExitCode']}")
+        raise Unproved(f"the {service} failed: {state['ExitCode']}")
 
 
 def check_sums(compose: Compose) -> None:

@@ -17,7 +17,8 @@ from tests.compose.stand_ins import IMAGES
 ROOT = Path(__file__).parents[2]
 FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
-LASTING = [name for name in SERVICES if name != "fleet"]
+LASTING = [name for name in SERVICES if name not in {"fleet", "simulation"}]
+DASK = {"scheduler", "worker", "simulation"}
 SECRET = "PASSWORD|KEY|TOKEN"
 # What docker-compose 1.29 does not know.
 TOO_NEW_ABOVE = {"name", "include", "version"}
@@ -80,12 +81,24 @@ def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> 
     assert FILE["networks"]["inside"] == {"internal": True}
     assert SERVICES["database"]["networks"] == SERVICES["server"]["networks"] == ["inside"]
     assert SERVICES["fleet"]["networks"] == ["outside"]
+    assert FILE["networks"]["dask"] == {"internal": True}
+    assert {name for name, one in SERVICES.items() if "dask" in one["networks"]} == DASK
+    assert all(SERVICES[name]["networks"] == ["dask"] for name in DASK)
 
 
 def test_two_replicas_run_the_image_of_the_fleet() -> None:
     assert SERVICES["server"]["scale"] == "${BLINDTALLY_REPLICAS:-2}"
     assert SERVICES["server"]["image"] == SERVICES["fleet"]["image"]
     assert SERVICES["server"]["build"] == SERVICES["fleet"]["build"]
+
+
+def test_dask_runs_if_it_is_asked_for_in_an_image_of_its_own() -> None:
+    assert {name for name, one in SERVICES.items() if "profiles" in one} == DASK
+    for name in DASK:
+        assert SERVICES[name]["profiles"] == ["dask"]
+        assert SERVICES[name]["build"]["args"]["EXTRAS"] == "dask"
+        assert SERVICES[name]["image"] != SERVICES["server"]["image"]
+    assert re.search(r"^ARG EXTRAS=postgres$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def test_images_that_are_pulled_can_be_others_and_have_stand_ins() -> None:

@@ -17,15 +17,8 @@ from protocol.mechanism import Terms
 from protocol.mechanisms import SUMMING, parse_question
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.round import Phase, phases
-from protocol.simulation import (
-    BEFORE_A_VECTOR,
-    PHASES,
-    STAYS,
-    Losses,
-    run_round,
-    run_study,
-    secure_sum,
-)
+from protocol.simulation import run_round, run_study, secure_sum
+from protocol.stretches import BEFORE_A_VECTOR, PHASES, STAYS, Losing
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring
 
@@ -50,7 +43,7 @@ def plan(**changes: Any) -> Any:
     return first.model_copy(update=changes)
 
 
-def told(vanishing: Mapping[int, Phase]) -> Losses:
+def told(vanishing: Mapping[int, Phase]) -> Losing:
     """Return these losses, of devices by number."""
     numbers = count()
 
@@ -58,7 +51,7 @@ def told(vanishing: Mapping[int, Phase]) -> Losses:
         phases = [vanishing.get(number) for number in islice(numbers, devices)]
         return np.array([STAYS if p is None else PHASES.index(p) for p in phases], np.int8)
 
-    return losses
+    return lambda _stretch: losses
 
 
 def together(held: list[dict[str, int]]) -> Counter[str]:
@@ -79,17 +72,17 @@ def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_whoever_vanishes_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
-    losses = told(dict(zip((0, 1, 2, 3, 20), phases("active"), strict=True)))
+    losing = told(dict(zip((0, 1, 2, 3, 20), phases("active"), strict=True)))
     held = devices(24)
-    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losses=losses, secure=secure)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losing=losing, secure=secure)
     assert (outcome.devices, outcome.truth) == (21, together(held[3:]))
     assert outcome.answer is not None
     assert {e.item: e.count for e in outcome.answer.estimates} == outcome.truth
 
 
 def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None:
-    losses, held = told(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
-    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losses=losses, secure=True)
+    losing, held = told(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
+    outcome = run_round(MECHANISM, plan(), [held], random.Random(1), losing=losing, secure=True)
     assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
 
 
@@ -101,9 +94,9 @@ def test_a_cohort_below_the_minimum_is_not_run() -> None:
 
 def test_a_round_in_which_everybody_vanishes_has_no_answer() -> None:
     for secure in (False, True):
-        losses = told(dict.fromkeys(range(24), Phase.ENROLLING))
+        losing = told(dict.fromkeys(range(24), Phase.ENROLLING))
         outcome = run_round(
-            MECHANISM, plan(), [devices(24)], random.Random(1), losses=losses, secure=secure
+            MECHANISM, plan(), [devices(24)], random.Random(1), losing=losing, secure=secure
         )
         assert (outcome.answer, outcome.devices, outcome.truth) == (None, 0, {})
 

@@ -22,7 +22,8 @@ from protocol.mechanisms.trie_votes import vector_of
 from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
 from protocol.privacy.entries import Noise, SampleThreshold
 from protocol.privacy.release import Release
-from protocol.simulation import at_random, run_round, run_study
+from protocol.simulation import run_round, run_study
+from protocol.stretches import AtRandom
 from protocol.tally import NOTHING, Tally
 from protocol.tree import Tree
 
@@ -404,8 +405,8 @@ def test_noise_does_not_hang_on_the_size_of_blocks(block: int) -> None:
 
     def votes(size: int) -> Tally:
         blocks = [held[start : start + size] for start in range(0, 60, size)]
-        losses = at_random(0.3, "active", np.random.default_rng(1))
-        outcome = run_round(TRIE, plan, blocks, random.Random(1), losses=losses)
+        losing = AtRandom(0.3, "active", 1)
+        outcome = run_round(TRIE, plan, blocks, random.Random(1), losing=losing)
         assert outcome.devices < 60
         return outcome.tally
 

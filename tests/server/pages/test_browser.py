@@ -27,7 +27,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from client.analyst import Analyst
-from client.fleet import Crew, Fleet
+from client.crew import Crew
+from client.fleet import Fleet
 from client.policy import Policy
 from client.transport import connect
 from protocol.credentials import make

@@ -1,0 +1,176 @@
+"""Whoever plays a simulation, and however its work is cut: the result is that of one process."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+from itertools import count
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from blindtally import simulate
+from blindtally.cli import app
+from blindtally.data import Counts, Devices
+from blindtally.together import Together
+from blindtally.workers import LOCAL, crowd, flowing
+from protocol.domain import Alphabet
+from protocol.mechanism import Terms
+from protocol.mechanisms import SUMMING, parse_question
+from protocol.simulation import ALONE, Hands, run_study
+from protocol.stretches import People
+
+TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
+COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}
+COINS |= {"invited": 0.9, "contribution": 1}
+NOISE = {"epsilon": 1, "delta": 1e-6, "mode": "noise"}
+HELD = tuple(
+    dict(Counter(random.Random(n).choices(["ab", "cd", "ef"], k=n % 7))) for n in range(99)
+)
+FLEETS = [Devices(HELD), Counts(("ab", "cd", "ab"), np.array([5, 6, 7]))]
+TINY = 1e-9  # seconds: all work is worth handing out
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with crowd(2, None) as (executor, workers):
+        assert executor is not None
+        assert workers == 2
+        yield executor
+
+
+def played(fleet: Any, hands: Hands, stretch: int | None = 7, **options: Any) -> list[Any]:
+    """Return the outcomes of a study in which devices clip, vanish and sample."""
+    how = options.pop("how", {})
+    asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 3000}
+    domain = Alphabet(characters="abcdef", length=2)
+    question = parse_question(asked | {"contribution": 3, "domain": domain} | how)
+    rounds = fleet.rounds(2, 36, question.contribution, np.random.default_rng(1), 9, stretch)
+    rounds = options.pop("changed", iter)(rounds)
+    options = {"planned": 2, "dropout": 0.2, "hands": hands} | options
+    return list(run_study(SUMMING[question.mechanism], question, TERMS, rounds, rng(), **options))
+
+
+def rng() -> random.Random:
+    return random.Random(1)
+
+
+@pytest.mark.parametrize("how", [{}, COINS, NOISE], ids=["exact", "coins", "noise"])
+@pytest.mark.parametrize("fleet", FLEETS, ids=["devices", "counts"])
+def test_a_study_is_the_same_on_any_number_of_workers(
+    fleet: Any, how: Any, processes: Executor
+) -> None:
+    alone = played(fleet, ALONE, how=how)
+    assert {0 < outcome.devices < 36 for outcome in alone} == {True}
+    for workers in (1, 2, 4):
+        assert played(fleet, Together(processes, workers, TINY), how=how) == alone
+
+
+def test_a_fleet_of_one_stretch_draws_as_one_of_none() -> None:
+    for fleet in FLEETS:
+        assert played(fleet, ALONE, 36) == played(fleet, ALONE, None)
+        assert played(fleet, ALONE, 7) != played(fleet, ALONE, None)
+
+
+def test_secure_cohorts_are_summed_by_workers(processes: Executor) -> None:
+    (fleet, _), hands = FLEETS, Together(processes, 2)
+    alone = played(fleet, ALONE, secure=True)
+    assert {outcome.answer is not None for outcome in alone} == {True}
+    assert played(fleet, hands, secure=True) == alone
+    plain, secure = (played(fleet, ALONE, secure=s, dropout=0.0) for s in (False, True))
+    assert [one.answer for one in plain] == [one.answer for one in secure]
+
+
+def die_once(folder: Path, blocks: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+    """Kill the worker that plays this stretch first."""
+    if not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return blocks()
+
+
+def test_a_worker_of_dask_that_is_killed_in_mid_round_costs_no_result(tmp_path: Path) -> None:
+    def changed(rounds: Iterable[People[Any]]) -> Iterator[People[Any]]:
+        for one in rounds:  # the third stretch: one is played here, to see how long it takes
+            later = [one.later[0], partial(die_once, tmp_path, one.later[1]), *one.later[2:]]
+            yield People(one.first, later)
+
+    with crowd(2, LOCAL) as (executor, workers):
+        assert executor is not None
+        hands = Together(executor, workers, TINY)
+        assert played(FLEETS[0], hands, changed=changed) == played(FLEETS[0], ALONE)
+    assert (tmp_path / "died").exists()
+
+
+def test_what_is_done_in_less_than_half_a_second_is_not_handed_out() -> None:
+    nobody: Any = None  # who would fail if it were asked
+    clock = partial(next, count())  # each stretch that is played here takes a second
+    hands = Together(nobody, 2, least=3.0, clock=clock)  # four stretches are left
+    assert played(FLEETS[0], hands) == played(FLEETS[0], ALONE)
+    with pytest.raises(AttributeError, match="submit"):
+        played(FLEETS[0], Together(nobody, 2, least=2.0, clock=clock))
+
+
+def test_pieces_are_made_when_there_is_room_for_them(processes: Executor) -> None:
+    made = []
+
+    def pieces() -> Iterator[int]:
+        for number in range(9):
+            made.append(number)
+            yield number
+
+    results = flowing(processes, abs, pieces(), 3)
+    assert next(results) == 0
+    assert made == [0, 1, 2]
+    assert list(results) == list(range(1, 9))
+
+
+def test_whoever_stops_waits_for_nothing() -> None:
+    before, began = set(active_children()), time.monotonic()
+
+    def stop() -> None:
+        with crowd(2, None) as (executor, _):
+            assert executor is not None
+            executor.submit(time.sleep, 600)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert set(active_children()) == before
+    assert time.monotonic() < began + 300  # ten minutes otherwise
+
+
+def test_ctrl_c_keeps_what_was_found_and_says_that_it_is_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "words.csv"
+    data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
+    asked = ["simulate", "adaptive-iblt", "--data", str(data), "--rounds", "5", "--clients", "900"]
+
+    def run(rounds: int) -> Any:
+        def stopped(*args: Any, **options: Any) -> Iterator[Any]:
+            study = run_study(*args, **options)
+            yield from (next(study) for _ in range(rounds))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(simulate, "run_study", stopped)
+        return CliRunner().invoke(app, [*asked, "--json", str(tmp_path / "out.json")])
+
+    told = run(2)
+    assert told.exit_code == 130
+    assert "stopped; what is there is partial: 2 rounds of 5" in told.stderr
+    assert "partial" in told.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (found["partial"], len(found["thresholds"]), found["devices"]) == (True, 2, 1800)
+    (tmp_path / "out.json").unlink()
+    assert run(0).exit_code == 130
+    assert not (tmp_path / "out.json").exists()
