@@ -133,7 +133,8 @@ class Overview:
             select(
                 Round.number,
                 Round.state,
-                Round.plan["t"].as_float(),
+                # Whole: PostgreSQL reads no part of it if a string in it has a zero character.
+                Round.plan,
                 func.coalesce(cohorts.c.enrolled, 0),
                 Round.participants,
                 Round.distinct,
@@ -148,7 +149,8 @@ class Overview:
             .order_by(Round.number.desc())
             .limit(most)
         )
-        steps = [Step(*row) for row in reversed(session.execute(query).all())]
+        found = reversed(session.execute(query).all())
+        steps = [Step(number, state, plan["t"], *rest) for number, state, plan, *rest in found]
         if hidden:
             steps = [replace(step, enrolled=None, participants=None) for step in steps]
         return tuple(steps)
