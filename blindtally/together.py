@@ -18,6 +18,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from blindtally.progress import watched
 from blindtally.workers import crowd, flowing
 from protocol.mechanism import P
 from protocol.simulation import ALONE, Hands, SecureCohort, Summed, sum_cohort
@@ -73,7 +74,7 @@ class Together:
 
     def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[Summed | None]:
         """Sum each cohort by a worker; vectors of one more than there are workers are held."""
-        return flowing(self._executor, sum_cohort, cohorts, self._workers + 1)
+        return watched(flowing(self._executor, sum_cohort, cohorts, self._workers + 1), "cohorts")
 
     def _pieces(self, stretches: int) -> int:
         whole = math.floor(stretches * (self._each or 0) / self._least)

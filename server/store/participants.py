@@ -53,7 +53,8 @@ _SEATS = (
 _ROUND = select(
     Study.state,
     Study.terms,
-    Study.question["invited"].as_float().label("invited"),
+    # Whole: PostgreSQL reads no part of a document in which a string has a zero character.
+    Study.question,
     exists()
     .where(Round.study == Study.id, Round.number == bindparam("in_round"))
     .label("is_there"),
@@ -206,7 +207,7 @@ class Participants:
         if not row.is_there:
             raise not_found("round")
         which = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
-        room = _ROOM if row.invited is None else _LEAST_FULL
+        room = _ROOM if row.question.get("invited") is None else _LEAST_FULL
         query = room.where(Cohort.deadline > self.database.instant())
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.

@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from blindtally import workers
 from blindtally.cli import app
-from blindtally.workers import LOCAL, each, hired
+from blindtally.workers import LOCAL, each, flowing, hired
 from client.extras import install
 
 SHORT = ("--rounds", "3", "--tokens", "300", "--words", "400", "--runs", "2", "--json", "-")
@@ -102,3 +103,65 @@ def test_a_figure_is_the_same_whoever_computes_it(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         told.append(result.stdout)
     assert told[0] == told[1]
+
+
+class Cluster:
+    """A client of Dask whose workers `run` so."""
+
+    def __init__(self, run: Callable[[], dict[str, str]] | None) -> None:
+        self._run = run
+
+    def wait_for_workers(self, wanted: int, timeout: float) -> None:
+        """Wait for some, in vain if there are none."""
+        if self._run is None:
+            raise TimeoutError(f"{wanted} in {timeout} s")
+
+    def run(self, _work: object) -> dict[str, str]:
+        """Return what they return."""
+        assert self._run is not None
+        return self._run()
+
+    def nthreads(self) -> dict[str, int]:
+        """Return the threads of each."""
+        return {"one": 2, "other": 3}
+
+
+def without() -> dict[str, str]:
+    raise ModuleNotFoundError("No module named 'blindtally'")
+
+
+@pytest.mark.parametrize(
+    ("run", "fault"),
+    [
+        (None, "Dask at tcp://there has no workers"),
+        (lambda: {"one": "0.0.9"}, "workers at tcp://there have blindtally 0.0.9, and here is"),
+        (without, "cannot work for us: No module named 'blindtally'"),
+    ],
+)
+def test_workers_that_cannot_work_are_told(
+    run: Any, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as told:
+        workers._workers_of(Cluster(run), "tcp://there")
+    assert told.value.exit_code == 1
+    said = capsys.readouterr().err
+    assert fault in said
+    assert said.count("\n") == 1
+
+
+def test_workers_are_counted_by_their_threads() -> None:
+    same = Cluster(lambda: {"one": workers._version(), "other": workers._version()})
+    assert workers._workers_of(same, "tcp://there") == 5
+
+
+def test_a_scheduler_that_is_lost_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    class Lost(Executor):
+        def submit(self, *_asked: Any, **_options: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.cancel()  # as Dask's client does with what it waits for
+            return future
+
+    for ask in (flowing(Lost(), square, [1], 2), each(Lost(), square, [1], "squares")):
+        with pytest.raises(typer.Exit):
+            list(ask)
+        assert "the Dask scheduler is lost" in capsys.readouterr().err

@@ -253,3 +253,15 @@ async def test_two_services_on_one_database_close_each_phase_once(
             assert await other.read_sum(study, after + 1) == sum_of(devices)
         page = (await other.client.get(f"/v1/studies/{study}/rounds")).json()
         assert len(page["rounds"]) == 2
+
+
+async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(
+    serve: Serve, database_url: str
+) -> None:
+    """PostgreSQL keeps such a document, but reads nothing out of it by itself."""
+    domain = {"kind": "alphabet", "characters": "\0abc", "length": 3, "pad": "\0"}
+    async with serve(database_url) as served:
+        study = await served.create(question=study_request()["question"] | {"domain": domain})
+        await served.join(study, 2)
+        page = await served.client.get(f"/studies/{study}", headers={"accept": "text/html"})
+        assert page.status_code == 200, page.text
