@@ -108,12 +108,8 @@ def _results(
     futures: list[Future[B]] = [executor.submit(work, piece) for piece in pieces]
     for future in futures:
         future.add_done_callback(lambda _done: step(1))
-    try:
-        for future in futures:
-            yield _result(future)
-    finally:
-        for future in futures:
-            future.cancel()
+    for future in futures:  # of which those that nobody waits for end with whoever was hired
+        yield _result(future)
 
 
 def flowing(
@@ -127,16 +123,12 @@ def flowing(
         typer.Exit: if workers died of it again and again, or were lost.
     """
     futures: deque[Future[B]] = deque()
-    try:
-        for piece in pieces:
-            futures.append(executor.submit(work, piece))
-            if len(futures) >= most:
-                yield _result(futures.popleft())
-        while futures:
+    for piece in pieces:
+        futures.append(executor.submit(work, piece))
+        if len(futures) >= most:
             yield _result(futures.popleft())
-    finally:
-        for future in futures:
-            future.cancel()
+    while futures:
+        yield _result(futures.popleft())
 
 
 def _result(future: "Future[B]") -> B:
