@@ -1,9 +1,11 @@
 """Domains of hashed items: keys of one size, whatever the length of an item.
 
-A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 48, or 72 in 3.
-An item shares its key with another of N with odds of N / 2^40: one of a thousand heavy items among
-a million with odds of 0.1%, and then it is the two's sum that is counted, and no string is found.
-With 48 bits it is 4e-6, with 72 2e-13. What is found is at first a key only, which nobody can turn
+A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 24 in one, 32,
+48, or 72 in 3. An item shares its key with another of N with odds of N / 2^40: one of a thousand
+heavy items among a million with odds of 0.1%, and then it is the two's sum that is counted, and no
+string is found. With 48 bits it is 4e-6, with 72 2e-13. With fewer bits cells are smaller, and each
+heavy item is lost with odds of N / 2^32 or N / 2^24: beside what samples lose that is nothing where
+N is known to be small (`fewest_bits`). What is found is at first a key only, which nobody can turn
 into an item; a mechanism that knows how fetches the items of the keys that are heavy
 (`mechanisms/strings.py`). Whoever guesses an item can hash it and look for its key: hashing
 hides what cannot be guessed, no more.
@@ -17,7 +19,7 @@ Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are 
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -25,9 +27,17 @@ from pydantic import Field
 from protocol.item_space import ItemSpace, Keys
 
 _MOST_BITS = 24  # of a chunk
-_BELOW = 3  # 2^20 - 3 and 2^24 - 3 are primes, so that a chunk takes no bit more in a prime lane
+_BELOW = {
+    16: 15,
+    20: 3,
+    24: 3,
+}  # what primes are below 2^b: a chunk takes no bit more in their lane
 MARK = "#"
 _HEX = re.compile(r"[0-9a-f]+")
+
+
+KeyBits = Literal[24, 32, 40, 48, 72]
+_LOST = 1 / 400  # of heavy items, by `fewest_bits`
 
 
 class Hashed(ItemSpace):
@@ -35,7 +45,7 @@ class Hashed(ItemSpace):
 
     kind: Literal["hashed"] = "hashed"
     max_bytes: int = Field(ge=1, le=4096)
-    key_bits: Literal[40, 48, 72] = 40
+    key_bits: KeyBits = 40
     salt: str = Field(default="", max_length=16, pattern=r"^[ -~]*$")
 
     @property
@@ -46,7 +56,7 @@ class Hashed(ItemSpace):
     @property
     def bound(self) -> int:
         """Return the number that every chunk stays below."""
-        return (1 << self._chunk_bits) - _BELOW
+        return (1 << self._chunk_bits) - _BELOW[self._chunk_bits]
 
     def __contains__(self, item: str) -> bool:
         """Return whether `item` has a key."""
@@ -67,8 +77,11 @@ class Hashed(ItemSpace):
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the keys of these names; ValueError if one is no name."""
-        rows = [self._chunks(int(name.removeprefix(MARK), 16)) for name in names]
-        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
+        shifts, low = range(0, self.key_bits, self._chunk_bits), (1 << self._chunk_bits) - 1
+        numbers = [int(name.removeprefix(MARK), 16) for name in names]
+        rows = [[number >> shift & low for shift in shifts] for number in numbers]
+        keys = np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
+        return keys % np.uint64(self.bound)
 
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the name of each key."""
@@ -91,3 +104,12 @@ class Hashed(ItemSpace):
     def _name(self, chunks: Sequence[int]) -> str:
         number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
         return f"{MARK}{number:0{self._hex}x}"
+
+
+def fewest_bits(items: int) -> KeyBits:
+    """Return the fewest bits of keys that lose a heavy item of so many with odds of 1/400 at most.
+
+    An item is lost if it shares its key with another.
+    """
+    sizes: tuple[KeyBits, ...] = get_args(KeyBits)
+    return next((bits for bits in sizes if items <= _LOST * 2**bits), sizes[-1])

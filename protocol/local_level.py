@@ -63,11 +63,17 @@ STATIONARY = Drift(0.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was seen of k items in B blocks: `seen` and `exposed` (k, B), `devices` (B,)."""
+    """What was seen of k items in B blocks: `seen` and `exposed` (k, B), `devices` (B,).
+
+    Of what was not seen, a sketch told so much with such `noise` (k, B), infinite where it told
+    nothing; None if there was no sketch.
+    """
 
     seen: Floats
     exposed: Floats
     devices: Floats
+    told: Floats | None = None
+    noise: Floats | None = None
 
     @property
     def rates(self) -> Floats:
@@ -105,31 +111,71 @@ def filter_levels(history: History, drift: Drift) -> Levels:
     """Return what `history` says of each item under `drift`; time is linear in blocks."""
     means = history.rates_between(drift.breaks)
     before = means[:, 0]
-    rate, missed = before.copy(), np.zeros_like(before)
-    rate_var, missed_var = (_VAGUE * before) ** 2, np.zeros_like(before)
-    covariance, scatter = np.zeros_like(before), np.zeros_like(before)
+    state = _State(before.copy(), (_VAGUE * before) ** 2, *np.zeros((4, len(before))))
     for block, devices in enumerate(history.devices):
         seen, exposed, mean = history.seen[:, block], history.exposed[:, block], means[:, block]
+        scatter = drift.dispersion * mean
         if block:
             phi = drift.breaks.get(block, drift.phi)
-            rate_var = rate_var + (phi * np.maximum(before, mean)) ** 2
-        surprise = seen - exposed * rate
-        rate_var = rate_var + _own_jump(surprise, exposed, rate_var, drift.dispersion * mean)
+            state.rate_var = state.rate_var + (phi * np.maximum(before, mean)) ** 2
         hidden = np.maximum(devices - exposed, 0)
-        missed = missed + hidden * rate
-        missed_var = missed_var + 2 * hidden * covariance + hidden**2 * rate_var
-        covariance = covariance + hidden * rate_var
-        scatter = scatter + hidden * mean
-        spread = exposed * rate_var + drift.dispersion * mean  # times `exposed`: of `seen`
-        gain, missed_gain = rate_var / spread, covariance / spread
-        rate, missed = rate + gain * surprise, missed + missed_gain * surprise
-        missed_var = missed_var - missed_gain * exposed * covariance
-        covariance = covariance - gain * exposed * covariance
-        rate_var = rate_var - gain * exposed * rate_var
+        state.see(seen, exposed, hidden, scatter)
+        if history.told is None or history.noise is None:
+            state.scatter = state.scatter + hidden * mean
+        else:
+            told, noise = history.told[:, block], history.noise[:, block]
+            state.scatter = state.scatter + np.where(np.isfinite(noise), 0, hidden * mean)
+            state.hear(told, noise, hidden, scatter)
         before = mean
-    missed = np.maximum(missed, 0)
-    variances = np.maximum(missed_var, 0) + drift.dispersion * np.minimum(missed, scatter)
-    return Levels(history.seen.sum(axis=1) + missed, variances, np.maximum(rate, 0), rate_var)
+    missed = np.maximum(state.missed, 0)
+    unseen = drift.dispersion * np.minimum(missed, state.scatter)
+    variances = np.maximum(state.missed_var, 0) + unseen
+    totals = history.seen.sum(axis=1) + missed
+    return Levels(totals, variances, np.maximum(state.rate, 0), state.rate_var)
+
+
+@dataclass(slots=True)
+class _State:
+    """What is believed of rates and of what was missed so far, block after block.
+
+    `scatter` is what chance adds to the latter where no sketch told of it, divided by D.
+    """
+
+    rate: Floats
+    rate_var: Floats
+    missed: Floats
+    missed_var: Floats
+    covariance: Floats
+    scatter: Floats
+
+    def see(self, seen: Floats, exposed: Floats, hidden: Floats, scatter: Floats) -> None:
+        """Learn what was `seen` of a block, and add what was `hidden` to what was missed."""
+        surprise = seen - exposed * self.rate
+        self.rate_var = self.rate_var + _own_jump(surprise, exposed, self.rate_var, scatter)
+        self.missed = self.missed + hidden * self.rate
+        self.missed_var = self.missed_var + 2 * hidden * self.covariance + hidden**2 * self.rate_var
+        self.covariance = self.covariance + hidden * self.rate_var
+        spread = exposed * self.rate_var + scatter  # times `exposed`: the variance of `seen`
+        gain, missed_gain = self.rate_var / spread, self.covariance / spread
+        self.rate = self.rate + gain * surprise
+        self.missed = self.missed + missed_gain * surprise
+        self.missed_var = self.missed_var - missed_gain * exposed * self.covariance
+        self.covariance = self.covariance - gain * exposed * self.covariance
+        self.rate_var = self.rate_var - gain * exposed * self.rate_var
+
+    def hear(self, told: Floats, noise: Floats, hidden: Floats, scatter: Floats) -> None:
+        """Learn what a sketch `told` of the block's hidden tokens, where its noise is finite."""
+        some = np.isfinite(noise) & (hidden > 0)
+        chance = np.where(some, hidden * scatter, 0.0)
+        of_rate = np.where(some, hidden * self.rate_var, 0.0)
+        of_missed = np.where(some, hidden * self.covariance, 0.0) + chance
+        spread = np.where(some, hidden * of_rate + chance + noise, 1.0)
+        surprise = np.where(some, told - hidden * self.rate, 0.0) / spread
+        self.rate = self.rate + of_rate * surprise
+        self.missed = self.missed + of_missed * surprise
+        self.missed_var = self.missed_var + chance - of_missed**2 / spread
+        self.covariance = self.covariance - of_rate * of_missed / spread
+        self.rate_var = self.rate_var - of_rate**2 / spread
 
 
 def _own_jump(surprise: Floats, exposed: Floats, rate_var: Floats, scatter: Floats) -> Floats:

@@ -18,7 +18,7 @@ from blindtally.figures import paper
 from blindtally.figures.ours import terms_for
 from blindtally.figures.populations import Population, Round
 from protocol.domain import Domain
-from protocol.hashed import Hashed
+from protocol.hashed import Hashed, fewest_bits
 from protocol.item_space import Keys
 from protocol.mechanisms.pace import halfway
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
@@ -68,7 +68,9 @@ class Known:
         """Return the population with its own domain, or hashed where keys would be long."""
         if population.domain.bits <= _LONG:
             return cls(population, population.domain)
-        return cls(population, Hashed(max_bytes=max(len(i.encode()) for i in population.items)))
+        longest = max(len(item.encode()) for item in population.items)
+        bits = fewest_bits(len(population.items))
+        return cls(population, Hashed(max_bytes=longest, key_bits=bits))
 
     @cached_property
     def keys(self) -> Keys:
@@ -164,4 +166,9 @@ def _send(plan: TrackedPlan, held: Held, known: Known, rng: np.random.Generator)
     of = [(fetch.name, known.rows.get(fetch.name, -1)) for fetch in plan.fetches]
     holders = [(name, items[row], int(counts[row])) for name, row in of if row >= 0]
     strings = (plan.strings.encode(holders),) if plan.fetches else ()
-    return (*counters.encode(np.where(rows >= 0, counts[rows], 0)), *strings, *table)
+    tracked_counts = np.where(rows >= 0, counts[rows], 0)
+    counts[rows[rows >= 0]] = 0
+    held_still = np.flatnonzero(counts)
+    sketch = plan.sketch
+    past = sketch.insert(known.keys[held_still], counts[held_still]) if sketch else ()
+    return (*counters.encode(tracked_counts), *strings, *past, *table)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from protocol.hashed import Hashed
 from protocol.mechanism import WORD_BITS, SumQuestion, Terms
 from protocol.mechanisms.counters import Counters
-from protocol.mechanisms.outlook import Outlook, likely_heavy
+from protocol.mechanisms.outlook import Outlook, is_ending, likely_heavy
 from protocol.mechanisms.strings import NUMBER_BYTES, Fetch, Fetches, Strings, numbers_for
 from protocol.mechanisms.tables import too_few
 
 COUNTED = 0.75  # of the bytes that counters may take
-_FETCHED = 0.3  # of the bytes beside the counters that strings may take
+_FETCHED = 0.1  # of the bytes beside the counters that strings may take
+_NEEDED = 0.3  # if all strings would not be there by the end without
+_LAST_FETCHED = 0.4  # in the last quarter, when what is new will hardly be heavy any more
+_PACE, _LAST_PACE = 1.25, 2.0  # times what brings all strings in by the end
 _ONE_FETCHED = 0.5  # of those bytes that a single piece may take
 _LEAST_FETCHED = _ONE_FETCHED * (1 - COUNTED)  # of all bytes, whatever the counters take
 
@@ -64,10 +67,13 @@ class Fetching:
         missing = [name for name in missing if name not in strings.whole]
         wanted = self.pieces(tuple(strings.next_piece(name, numbers) for name in missing))
         one = min(1, wanted.fitting(int(_ONE_FETCHED * nbytes)))
-        fitting = max(one, wanted.fitting(int(_FETCHED * nbytes)))
-        fitting = min(fitting, wanted.fitting(max(0, nbytes - table)))
+        ends, left = is_ending(outlook.plan), max(1, self.rounds - outlook.plan.round)
         to_come = len(missing) * strings.pieces(numbers)
-        pace = math.ceil(2 * to_come / max(1, self.rounds - outlook.plan.round))
+        # What brings them in by the end they need, more is for what may go wrong.
+        needed = min(math.ceil(to_come / left), wanted.fitting(int(_NEEDED * nbytes)))
+        usual = wanted.fitting(int((_LAST_FETCHED if ends else _FETCHED) * nbytes))
+        fitting = min(max(one, needed, usual), wanted.fitting(max(0, nbytes - table)))
+        pace = math.ceil((_LAST_PACE if ends else _PACE) * to_come / left)
         return self.pieces(wanted.wanted[: min(fitting, pace)])
 
     @property

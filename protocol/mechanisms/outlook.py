@@ -20,6 +20,7 @@ from protocol.item_space import Keys
 from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
 from protocol.mechanism import Estimate, Plan, add_estimates
 from protocol.mechanisms.counters import Group, beside, bits_for
+from protocol.mechanisms.hindsight import levels_of
 from protocol.sampling import Threshold
 from protocol.tally import Tally
 
@@ -145,7 +146,8 @@ class Outlook:
         """Return what is to be expected, of no items before there was a round."""
         if not tally.items:
             return cls(plan, tally, np.zeros(0), np.zeros(0))
-        levels = filter_levels(history_of(tally), drift_of(tally))
+        domain = plan.question.domain
+        levels = levels_of(domain, tally, history_of(tally), drift_of(tally))
         to_come = (plan.rounds - plan.round) * plan.terms.devices
         spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
         return cls(plan, tally, levels.totals + levels.rates * to_come, np.sqrt(spread))
@@ -207,8 +209,12 @@ def likely_heavy(outlook: Outlook) -> list[str]:
     That is sure to a deviation while there is time to become surer, in the last quarter of a
     study it is what is expected.
     """
-    is_last = outlook.plan.round + 1 > (1 - _LAST) * outlook.plan.rounds
-    return outlook.reaching(0.0 if is_last else -_DOUBT)
+    return outlook.reaching(0.0 if is_ending(outlook.plan) else -_DOUBT)
+
+
+def is_ending(plan: Plan) -> bool:
+    """Return whether the round after `plan` is in the last quarter of the study."""
+    return plan.round + 1 > (1 - _LAST) * plan.rounds
 
 
 def give_up(plan: Plan, tally: Tally) -> Tally:

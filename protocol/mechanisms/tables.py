@@ -170,12 +170,13 @@ def too_few(question: SumQuestion, purpose: str, needed: int) -> str:
     return f"{question.words} words are too few {purpose}: {needed} words are needed"
 
 
-def worst_threshold(question: SumQuestion, terms: Terms) -> float:
+def worst_threshold(question: SumQuestion, terms: Terms, nbytes: int | None = None) -> float:
     """Return the t at which a table has room for whatever devices hold, with odds of about 1/2.
 
-    It is n m / L0, with cells as wide as any threshold needs.
+    It is n m / L0, with cells as wide as any threshold needs, in `nbytes` or all of the words.
     """
-    cells = max(cells_for(1), most_cells(question, terms, 1.0))
+    size = question.nbytes if nbytes is None else nbytes
+    cells = max(cells_for(1), fitting_cells(question, _cell(question, terms, 1.0), size))
     return max(1.0, terms.devices * question.contribution / capacity(cells))
 
 

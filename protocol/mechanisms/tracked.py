@@ -29,6 +29,7 @@ Source: subsampling and tables are [Gascon23]'s, missing mass [Good53]; tracking
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Literal, Self
 
@@ -40,7 +41,7 @@ from protocol.chance import Chance, uniforms
 from protocol.confidence import reaches
 from protocol.hashed import Hashed
 from protocol.histograms import Items
-from protocol.local_level import STATIONARY, filter_levels
+from protocol.local_level import STATIONARY
 from protocol.mechanism import (
     Answer,
     Estimate,
@@ -53,8 +54,10 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.counters import Counters, Group
 from protocol.mechanisms.fetching import COUNTED, Fetching
+from protocol.mechanisms.hindsight import Past, Sharing, keep_past, levels_of
 from protocol.mechanisms.holdings import Holdings, gather
 from protocol.mechanisms.outlook import (
+    MOST_BLOCKS,
     Outlook,
     crowd,
     drift_of,
@@ -77,6 +80,7 @@ from protocol.mechanisms.tables import (
 )
 from protocol.mechanisms.untracked import Untracked
 from protocol.sampling import Threshold
+from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
@@ -103,6 +107,7 @@ class TrackedPlan(Plan):
     question: TrackedQuestion
     groups: tuple[Group, ...] = Field(default=(), max_length=64)
     fetches: tuple[Fetch, ...] = Field(default=(), max_length=2**16)
+    past: Past | None = Field(default=None, exclude_if=lambda past: past is None)
     cells: int = Field(ge=1, le=MOST_CELLS)
     most: int = Field(ge=1, le=2**31 - 1)
 
@@ -145,6 +150,12 @@ class TrackedPlan(Plan):
         return Fetching(self.question, self.terms, self.rounds)
 
     @property
+    def sketch(self) -> CountSketch | None:
+        """Return the sketch of what is not tracked, if there is one."""
+        seed = bytes.fromhex(self.seed)
+        return self.past.sketch(self.question.domain.chunks, seed) if self.past else None
+
+    @property
     def table(self) -> Table:
         """Return the table of what is not."""
         return self.untracked.table(self.cells, bytes.fromhex(self.seed))
@@ -167,11 +178,19 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         fetching = Fetching(question, terms, rounds)
         check_words(question, terms, least=fetching.least_words)
         fetching.check_words()
-        untracked = Untracked.first(question, terms)
+        tokens = float(terms.devices * question.contribution)
+        sampling = partial(Untracked.first, question, terms)
+        left, past = question.nbytes, None
+        if _asks_later(question, rounds):
+            sharing = Sharing(question, rounds)
+            past = sharing.past(tokens, left, lambda size: sampling(size).t, first=True)
+        left -= past.nbytes if past else 0
+        untracked = sampling(left)
         return TrackedPlan(
             **first_fields(question, terms, study, rounds, rng),
             t=untracked.t,
-            cells=untracked.cells(question.nbytes),
+            past=past,
+            cells=untracked.cells(left),
             most=untracked.most,
         )
 
@@ -198,7 +217,9 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         uniform = uniforms(chance, len(rest.counts))
         table = plan.table.insert(Holdings(rest, whole.keys), uniform)
         strings = (plan.strings.encode(fetched),) if plan.fetches else ()
-        return (*counters.encode(counts), *strings, *table)
+        unsampled = Holdings(rest, whole.keys).sums(rest.counts)
+        past = plan.sketch.insert(*unsampled) if plan.sketch else ()
+        return (*counters.encode(counts), *strings, *past, *table)
 
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
         """Return which law `total` breaks: the counters' totals, or one of the table's.
@@ -207,13 +228,13 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         odds are in `Iblt.fault`. Not seen is a device that adds to a counter and its total, up
         to what all devices may hold; or to a string, which then does not hash to its key.
         """
-        counters, _, table = _split(plan, total)
+        counters, _, _, table = _split(plan, total)
         found = plan.counters.fault(counters, participants * plan.question.contribution)
         return found or plan.table.iblt.fault(table, participants * plan.threshold.total)
 
     def decode(self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what was counted and what was sampled; the former also of an unread table."""
-        in_counters, in_strings, in_table = _split(plan, total)
+        in_counters, in_strings, in_past, in_table = _split(plan, total)
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
             # A plan may be older than the tally, which has given items up meanwhile.
@@ -229,6 +250,9 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             found = plan.table.estimates(plan.question.domain, listing)
             sampled = [one for one in found if one.item not in counters.rows]
         after = remember(plan, tally, participants, counted, sampled)
+        if plan.past:
+            seed = bytes.fromhex(plan.seed)
+            after = keep_past(after, plan.round - 1, plan.past, seed, in_past)
         if plan.question.assume != "nothing":  # which adds up whatever was seen
             after = give_up(plan, after)
         domain = plan.question.domain
@@ -244,7 +268,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
     ) -> bool:
         """Return whether the table can be read; counters always can."""
         del participants
-        return _read(plan, _split(plan, total)[2], tally).complete
+        return _read(plan, _split(plan, total)[3], tally).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, tally: Tally, rng: Random
@@ -259,15 +283,13 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         left = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
         strings = plan.fetching.following(outlook, counters, left, least)
         left -= strings.lane.nbytes if strings.wanted else 0
-        if answer is None:
-            untracked = plan.untracked.unheard()
-        else:
-            keys, values = (crowd(tally) * of for of in _outside(plan, counters, answer))
-            untracked = plan.untracked.following(keys, values, left)
+        past, untracked = _uncounted(plan, answer, tally, counters, (left, least))
+        left -= past.nbytes if past else 0
         return plan.following(
             rng,
             groups=groups,
             fetches=strings.wanted,
+            past=past,
             t=untracked.t,
             cells=untracked.cells(left),
             most=untracked.most,
@@ -289,7 +311,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             return super().conclude(question, tally)
         history = history_of(tally)
         drift = drift_of(tally) if question.assume == "drift" else STATIONARY
-        levels = filter_levels(history, drift)
+        levels = levels_of(question.domain, tally, history, drift)
         spread = levels.variances + slipped(tally)
         certain = question.threshold, question.confidence
         heavy = np.flatnonzero(reaches(levels.totals, spread, *certain))
@@ -300,7 +322,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
 
 def _ring(plan: TrackedPlan) -> Ring:
     strings = (plan.strings.lane,) if plan.fetches else ()
-    return Ring((*plan.counters.lanes, *strings, *plan.table.iblt.ring.lanes))
+    past = plan.sketch.ring.lanes if plan.sketch else ()
+    return Ring((*plan.counters.lanes, *strings, *past, *plan.table.iblt.ring.lanes))
 
 
 def _names(plan: TrackedPlan, items: Items) -> list[str]:
@@ -315,11 +338,12 @@ def _rows(plan: TrackedPlan, names: list[str]) -> NDArray[np.int64]:
     return np.array([rows.get(name, -1) for name in names], np.int64)
 
 
-def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector]:
-    """Return the lanes of the counters, that of the strings if any, and those of the table."""
+def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return the lanes of the counters, of strings and sketch if any, and those of the table."""
     counters = 3 * len(plan.groups)
     strings = counters + (1 if plan.fetches else 0)
-    return total[:counters], total[counters:strings], total[strings:]
+    past = strings + (1 if plan.past else 0)
+    return total[:counters], total[counters:strings], total[strings:past], total[past:]
 
 
 def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
@@ -327,6 +351,36 @@ def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
     untracked = [item for item in tally.items if item not in rows]
     known = plan.question.domain.keys_of(untracked), given_up(plan, tally)
     return plan.table.iblt.list_entries(table, np.unique(np.concatenate(known), axis=0))
+
+
+def _asks_later(question: TrackedQuestion, rounds: int) -> bool:
+    """Return whether a past would be asked for; a block of the tally has one sketch at most."""
+    return question.assume != "nothing" and rounds <= MOST_BLOCKS
+
+
+def _uncounted(
+    plan: TrackedPlan,
+    answer: Answer | None,
+    tally: Tally,
+    counters: Counters,
+    room: tuple[int, int],
+) -> tuple[Past | None, Untracked]:
+    """Return how the next round sees what it does not count, in `room`: all bytes, a table's least.
+
+    After a round without an answer that is as before, as far as there is room.
+    """
+    nbytes, least = room
+    if answer is None:
+        fits = plan.past is not None and nbytes - plan.past.nbytes >= least
+        return plan.past if fits else None, plan.untracked.unheard()
+    keys, values = (crowd(tally) * of for of in _outside(plan, counters, answer))
+    sampling, past = partial(plan.untracked.following, keys, values), None
+    if _asks_later(plan.question, plan.rounds):
+        # Of a table that was not read, no more is known than how many keys were in it.
+        tokens = (values if math.isfinite(values) else keys) * plan.threshold.unit
+        sharing = Sharing(plan.question, plan.rounds, least)
+        past = sharing.past(tokens, nbytes, lambda size: sampling(size).t)
+    return past, sampling(nbytes - (past.nbytes if past else 0))
 
 
 def _outside(plan: TrackedPlan, counters: Counters, answer: Answer) -> tuple[float, float]:

@@ -45,9 +45,9 @@ class Untracked:
     most: int
 
     @classmethod
-    def first(cls, question: TableQuestion, terms: Terms) -> "Untracked":
-        """Return how to sample when nothing is known."""
-        t = worst_threshold(question, terms)
+    def first(cls, question: TableQuestion, terms: Terms, nbytes: int) -> "Untracked":
+        """Return how to sample into `nbytes` when nothing is known."""
+        t = worst_threshold(question, terms, nbytes)
         return cls(question, terms, t, likely(question, terms, t))
 
     @property

@@ -48,7 +48,8 @@ class CountSketch:
     """The shape and hash functions of one sketch, for keys of `chunks` chunks.
 
     `places` seeds the locations, `signs` the signs; without it there are none. No sum has
-    counts of more than `most` in it.
+    counts of more than `most` in it. Cells have `bits`, fewer than `most` takes if who reads them
+    knows what to expect, and they may wrap; 0 for as many as it does.
     """
 
     rows: int
@@ -57,6 +58,7 @@ class CountSketch:
     most: int
     places: bytes
     signs: bytes | None = None
+    bits: int = 0
     _places: Family = field(init=False, repr=False)
     _signs: Family | None = field(init=False, repr=False)
 
@@ -71,7 +73,8 @@ class CountSketch:
     @property
     def ring(self) -> Ring:
         """Return the ring of the sketches: one lane, row after row."""
-        return Ring((Lane(2 ** cell_bits(self.most, self.signs is not None), self._cells),))
+        bits = self.bits or cell_bits(self.most, self.signs is not None)
+        return Ring((Lane(2**bits, self._cells),))
 
     def insert(self, keys: Keys, values: Counts) -> Vector:
         """Return the sketch of `keys`, shape `(n, chunks)`, with `values`."""
@@ -119,6 +122,10 @@ class CountSketch:
         cells -= counts.sum(axis=1, keepdims=True)
         cells /= self.width - 1
         return cells
+
+    def edges(self, keys: Keys) -> tuple[NDArray[np.int64], Counts]:
+        """Return the cell of each key in each row, and its sign there, shapes `(rows, n)`."""
+        return self._cell(keys), np.broadcast_to(self._sign(keys), (self.rows, len(keys)))
 
     def variance(self, counts: Counts, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the variances of medians over rows, as they are for many small errors.

@@ -156,6 +156,8 @@ def test_there_is_not_always_a_domain(items: list[str]) -> None:
         (Alphabet(characters="ab-", length=40, pad="-"), ["", "ab", "-a", "b" * 40], 3**40),
         (Alphabet(characters="ab", length=63), ["a" * 63, "b" * 63], 2**63),
         (Listed(items=("x", "y", "z")), ["z", "x", "y"], 3),
+        (Hashed(max_bytes=99, key_bits=24), ["one", "two"], 2**24 - 3),
+        (Hashed(max_bytes=99, key_bits=32), ["one", "two"], (2**16 - 15) ** 2),
         (Hashed(max_bytes=99, key_bits=48), ["one", "two"], (2**24 - 3) ** 2),
     ],
 )

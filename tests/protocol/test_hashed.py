@@ -5,20 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.hashed import Hashed
+from protocol.hashed import Hashed, KeyBits, fewest_bits
 
 DOMAIN = Hashed(max_bytes=40, salt="study 1")
 items = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=10))
 
 
+@pytest.mark.parametrize("bits", [24, 32, 40, 48, 72])
 @given(items)
-def test_a_key_has_the_name_of_its_item(held: list[str]) -> None:
-    keys = DOMAIN.encode(held)
-    assert keys.shape == (len(held), DOMAIN.chunks)
-    assert (keys < DOMAIN.bound).all()
-    names = [DOMAIN.name(item) for item in held]
-    assert DOMAIN.decode(keys) == names
-    assert (DOMAIN.keys_of(names) == keys).all()
+def test_a_key_has_the_name_of_its_item(bits: KeyBits, held: list[str]) -> None:
+    domain = Hashed(max_bytes=40, key_bits=bits)
+    keys = domain.encode(held)
+    assert keys.shape == (len(held), domain.chunks)
+    assert (keys < domain.bound).all()
+    names = [domain.name(item) for item in held]
+    assert domain.decode(keys) == names
+    assert (domain.keys_of(names) == keys).all()
 
 
 def test_a_name_is_that_of_every_device_and_no_other_study() -> None:
@@ -48,3 +50,12 @@ def test_what_looks_like_a_name_is_no_item() -> None:
     assert DOMAIN.name("a") not in DOMAIN
     for item in ("#fff", "#48bf667a8b1", "#5a8004b04x", "5a8004b0424"):
         assert item in DOMAIN
+
+
+@pytest.mark.parametrize(
+    ("count", "bits"), [(1, 24), (41_943, 24), (41_944, 32), (10**7, 32), (10**9, 40), (10**30, 72)]
+)
+def test_keys_have_as_many_bits_as_lose_one_heavy_item_in_four_hundred(
+    count: int, bits: int
+) -> None:
+    assert fewest_bits(count) == bits

@@ -1,5 +1,7 @@
 """Totals of counts that were seen in part are unbiased, and as uncertain as they say."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,49 @@ def test_the_filter_is_bayes_rule_with_the_whole_covariance(drift: Drift) -> Non
     assert levels.variances[0] == pytest.approx(hidden @ left @ hidden + scatter)
     assert levels.rates[0] == pytest.approx(level[-1])
     assert levels.rate_variances[0] == pytest.approx(left[-1, -1])
+
+
+@pytest.mark.parametrize("drift", [STATIONARY, Drift(0.2, 1.0), Drift(0.5, 2.5)])
+def test_what_a_sketch_told_of_hidden_tokens_is_weighed_as_bayes_rule_does(drift: Drift) -> None:
+    """The same posterior from one dense Gaussian, of all levels and of the chance in each block."""
+    devices = np.linspace(50, 150, 6)
+    exposed = np.array([[0, 0.1, 0.2, 0, 0.5, 1]]) * devices
+    seen = np.array([[0.0, 2.0, 3.0, 0.0, 9.0, 30.0]])
+    told = np.array([[4.0, 9.0, 0.0, 30.0, 0.0, 7.0]])
+    noise = np.array([[2.0, 3.0, np.inf, 4.0, np.inf, 1.0]])  # of the last block nothing is hidden
+    history = History(seen, exposed, devices, told, noise)
+    mean, blocks, hidden = history.rates[0], np.arange(6), devices - exposed[0]
+    heard = np.isfinite(noise[0]) & (hidden > 0)
+    scatter = drift.dispersion * mean
+    prior = np.zeros((12, 12))
+    walk = np.minimum.outer(blocks, blocks) * (drift.phi * mean) ** 2
+    prior[:6, :6] = (3 * mean) ** 2 + walk
+    prior[6:, 6:] = np.diag(np.where(heard, scatter * hidden, 0))
+    centre = np.concatenate([np.full(6, mean), np.zeros(6)])
+    sees = np.hstack([np.diag(exposed[0]), np.zeros((6, 6))])[exposed[0] > 0]
+    hears = np.hstack([np.diag(hidden), np.eye(6)])[heard]
+    design, said = np.vstack([sees, hears]), [*seen[0][exposed[0] > 0], *told[0][heard]]
+    errors = np.diag([*(scatter * exposed[0][exposed[0] > 0]), *noise[0][heard]])
+    gain = prior @ design.T @ np.linalg.inv(design @ prior @ design.T + errors)
+    state = centre + gain @ (said - design @ centre)
+    left = prior - gain @ design @ prior
+    asked = np.concatenate([hidden, heard])
+    levels = filter_levels(history, drift)
+    assert levels.totals[0] == pytest.approx(seen.sum() + asked @ state)
+    untold = drift.dispersion * min(asked @ state, hidden[~heard].sum() * mean)
+    assert levels.variances[0] == pytest.approx(asked @ left @ asked + untold)
+    assert levels.rates[0] == pytest.approx(state[5])
+    assert levels.rate_variances[0] == pytest.approx(left[5, 5])
+
+
+def test_what_is_told_with_endless_noise_is_nothing() -> None:
+    history, _ = draw(3, 0.1, items=50)
+    nothing = np.full_like(history.seen, np.inf)
+    deaf = History(history.seen, history.exposed, history.devices, np.ones_like(nothing), nothing)
+    for plain, told in zip(
+        *(asdict(filter_levels(h, Drift(0.1, 1.0))).values() for h in (history, deaf)), strict=True
+    ):
+        assert (plain == told).all()
 
 
 @pytest.mark.parametrize(("phi", "tokens"), [(0.0, 1), (0.05, 1), (0.1, 1), (0.0, 4), (0.1, 4)])

@@ -43,6 +43,7 @@ from protocol.mechanisms.frequency_sketches import (
     FrequencySketchQuestion,
 )
 from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramQuestion
+from protocol.mechanisms.hindsight import Past
 from protocol.mechanisms.outlook import remember
 from protocol.mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.mechanisms.tracked import TrackedQuestion
@@ -98,7 +99,9 @@ def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
 
 
-def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
+def tracked(
+    contribution: int, t: float, *items: str, past: Past | None = None, **mode: Any
+) -> Example:
     question = TrackedQuestion(
         threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
     )
@@ -106,7 +109,7 @@ def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
     seen = [Estimate(item, 60.0, 0.0) for item in items]
     tally = remember(first, NOTHING, 40, [], seen)
     groups = (Group(bits=9, items=items),) if items else ()
-    update = {"t": t, "cells": 204, "groups": groups, "most": 1000}
+    update = {"t": t, "cells": 204, "groups": groups, "most": 1000, "past": past}
     return Example(question, TERMS, update, lambda plan: max(plan.t + 1, contribution), tally=tally)
 
 
@@ -178,6 +181,7 @@ EXAMPLES = {
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
     "tracked, one item each": tracked(1, 1.7, "bb", "cc"),
+    "tracked, some items, and a past": tracked(6, 2.5, "ab", "cd", past=Past(cells=300, bits=4)),
     "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
 }
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())

@@ -118,3 +118,19 @@ def test_cells_hold_everybodys_counts() -> None:
 def test_impossible_shapes_are_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="rows"):
         CountSketch(*shape, chunks=1, most=9, places=SEED)
+
+
+def test_narrow_cells_count_modulo_and_tell_keys_without_bias() -> None:
+    """Whoever reads them knows where a count lies: here from -28 up. Four standard errors."""
+    counts, errors = np.arange(40) % 8, []
+    for seed in range(300):
+        fresh = seed.to_bytes(32, "big")
+        one = CountSketch(1, 30, 1, 15, fresh, fresh, bits=6)
+        total = one.insert(keys(40), counts)
+        assert total[0].max() < 64 == one.ring.lanes[0].q
+        cells, signs = one.edges(keys(40))
+        read = total[0][cells[0]].astype(np.int64) * signs[0]
+        errors.append((read + 28) % 64 - 28 - counts)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(40 * 300)
+    variance = ((counts**2).sum() - counts**2).mean() / 30
+    assert np.var(errors) == pytest.approx(variance, rel=0.1)
