@@ -117,7 +117,7 @@ def test_a_study_with_sketches_is_nearer_than_one_of_as_many_words_without(
     assert rmse(asked, outcomes) < 0.85 * rmse(asked, plain)
 
 
-def test_a_secure_study_with_losses_has_sketches_too() -> None:
+def test_a_study_with_losses_has_sketches_too() -> None:
     asked = question()
     outcomes = study(asked, dropout=0.1)
     assert all(outcome.devices < 2000 for outcome in outcomes)
