@@ -175,7 +175,7 @@ def test_both_rules_are_compared_on_the_same_rounds() -> None:
 
 
 def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
-    people, runs = population(), range(4)
+    people, runs = population(), range(2)
     one, other = (
         growth.over_runs([growth.grow(people, 600, 20, 1000, (8, rounds, run)) for run in runs])
         for rounds in (2, 8)
