@@ -48,6 +48,26 @@ class Floors:
         return self._seconds[name] / self._times
 
 
+def device_floor(floors: Floors, partners: float, sealing: float, verifications: int) -> float:
+    """Return the seconds of a device's masks, agreements and verifications in one sum.
+
+    It masks with so many `partners`, and seals for, or opens of, so many others.
+    """
+    return (
+        (partners + 1) * floors["mask"]
+        + (2 + partners + sealing) * floors["agreement"]
+        + verifications * floors["verification"]
+    )
+
+
+def sealing_floor(floors: Floors, holders: int) -> float:
+    """Return the seconds of what else it does: hash its vector to sign it, and envelopes.
+
+    There are three deals: of the key, of the seed, and to itself.
+    """
+    return floors["hash"] + 3 * holders * floors["envelope"]
+
+
 def _primitives(words: int) -> dict[str, Callable[[], object]]:
     buffer, total = np.empty(words, np.uint32), np.zeros(words, np.uint32)
     mine, theirs = KeyPair.generate(Random(1)), KeyPair.generate(Random(2)).public

@@ -31,7 +31,7 @@ from rich.progress import Progress
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.floors import Floors
+from benchmarks.floors import Floors, device_floor, sealing_floor
 from benchmarks.rows import Row, report
 from benchmarks.sampled import Sampled
 from benchmarks.server_work import Stopwatch, Work, checking_work, deals_floor, unmasking_work
@@ -244,17 +244,12 @@ class Bench:
         sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # picked, or picked by
         agreements = 2 + partners + sealing
         verifications = p.holders + p.witnesses if self.is_active else 0
-        reference = 1e3 * (
-            (partners + 1) * self.floors["mask"]
-            + agreements * self.floors["agreement"]
-            + verifications * self.floors["verification"]
-        )
+        reference = 1e3 * device_floor(self.floors, partners, sealing, verifications)
         total = sum(each.values())
         counts = f"{partners + 1:.0f} masks, {agreements:.0f} agreements"
         name = f"client: all, {self.name}, {counts}, {verifications} verifications"
         rows.append(Row(name, total, "ms", reference, total / reference))
-        # The vector is hashed to be signed; three deals: of the key, of the seed, and to me.
-        more = reference + 1e3 * (self.floors["hash"] + 3 * p.holders * self.floors["envelope"])
+        more = reference + 1e3 * sealing_floor(self.floors, p.holders)
         name = f"client: all, {self.name}, beside {3 * p.holders} envelopes too"
         rows.append(Row(name, total, "ms", more, total / more))
         packed, upload = self.ring.nbytes, self.upload_bytes

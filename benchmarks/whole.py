@@ -20,7 +20,7 @@ from random import Random
 import numpy as np
 import psutil
 
-from benchmarks.floors import Floors
+from benchmarks.floors import Floors, device_floor, sealing_floor
 from benchmarks.rows import Row
 from benchmarks.server_work import deals_floor
 from blindtally.together import hands
@@ -78,13 +78,9 @@ def floor(asked: Asked, floors: Floors) -> float:
     """Return the CPU seconds of a device's primitives and its server's for it."""
     p, n = parameters(asked.n, asked.terms.assumptions), asked.n
     met = {of: 2 * of - of**2 / (n - 1) for of in (p.partners, p.holders)}  # picked, or picked by
-    own = (
-        (met[p.partners] + 1) * floors["mask"]
-        + (2 + met[p.partners] + met[p.holders]) * floors["agreement"]
-        + (p.holders + p.witnesses) * floors["verification"]
-        + floors["hash"]
-        + 3 * p.holders * floors["envelope"]
-    )
+    checked = p.holders + p.witnesses
+    own = device_floor(floors, met[p.partners], met[p.holders], checked)
+    own += sealing_floor(floors, p.holders)
     server = 4 * floors["verification"] + floors["arrival"] + floors["mask"]
     return own + server + deals_floor(floors, n, n, p.holders, asked.ring.nbytes) / n
 

@@ -63,7 +63,6 @@ _MENDED_BY = {  # the option that lets devices take part, by the limit of a poli
 _DEVIATIONS = 4  # of who joins by coins, above the mean, there are seats for
 _KEYS = "# and digits: the key of an item whose string was not fetched, as too faint or too late"
 PATIENCE = 30.0  # seconds for the service to answer the first question
-FAULTS = (InexactError, LostWorkersError, NobodyEnteredError, ServiceError, ValueError)
 
 
 def fleet(
@@ -186,9 +185,15 @@ def fleet(
     try:
         policy, signs = _trusting(limits, mode, registrar)
         crew = Crew(
-            devices or DEVICES, dropout, seed, policy, registrar=signs, token=token, key=key
+            devices or DEVICES,
+            dropout,
+            seed,
+            policy,
+            registrar=signs,
+            token=token,
+            key=key,
+            habits=habits,
         )
-        crew = replace(crew, habits=habits)
         with slicing(workers, dask) as slices, Analyst(url, key, patience=PATIENCE) as analyst:
             if study is None:
                 setup = _new(data, crew, rounds, mode, silence)
@@ -217,7 +222,7 @@ def fleet(
         raise failed(f"{url} is out of reach: {error}", code=1) from None
     except NobodyEnteredError as error:
         raise failed(f"{error}{mended(error.refusals, _MENDED_BY)}", code=1) from None
-    except FAULTS as error:
+    except (InexactError, LostWorkersError, ServiceError, ValueError) as error:
         raise refused(error) from None
 
 

@@ -21,6 +21,7 @@ import typer
 from blindtally.output import failed
 from blindtally.progress import steps
 from client.extras import install
+from client.slices import is_of_dead_worker
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -137,8 +138,7 @@ def _result(future: "Future[B]") -> B:
     except CancelledError:  # by nobody here: Dask's client does so when it gives its scheduler up
         raise failed("the Dask scheduler is lost, and what it was asked to do", code=1) from None
     except Exception as error:
-        # Dask and the pool of processes have classes of their own for this, and no common one.
-        if type(error).__name__ in ("KilledWorker", "BrokenProcessPool"):
+        if is_of_dead_worker(error):
             why = "workers died of this work, perhaps for lack of memory: give each one more"
             raise failed(f"{why} ({error})", code=1) from None
         raise

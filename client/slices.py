@@ -19,7 +19,10 @@ from client.habits import Behaviour
 from client.journal import Given
 
 T = TypeVar("T")
-_DIED: Final = ("KilledWorker", "BrokenProcessPool")  # by name: they have no common class
+_DIED: Final = (
+    "KilledWorker",
+    "BrokenProcessPool",
+)  # Dask's and the pool's, by name: no common class
 
 
 class LostWorkersError(RuntimeError):
@@ -51,6 +54,11 @@ class Slicing:
         return [part for n in range(self.slices) if (part := things[n :: self.slices])]
 
 
+def is_of_dead_worker(error: Exception) -> bool:
+    """Return whether an executor's `error` is that a worker died of its work."""
+    return type(error).__name__ in _DIED
+
+
 async def gathered(futures: Sequence[asyncio.Future[T]]) -> list[T]:
     """Return all results.
 
@@ -65,7 +73,7 @@ async def gathered(futures: Sequence[asyncio.Future[T]]) -> list[T]:
             raise
         raise LostWorkersError("the workers are lost, and their devices with them") from None
     except Exception as error:
-        if type(error).__name__ in _DIED:
+        if is_of_dead_worker(error):
             why = "a worker died, perhaps for lack of memory, and its devices with it"
             raise LostWorkersError(why) from None
         raise

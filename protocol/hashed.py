@@ -18,7 +18,7 @@ Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are 
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -73,15 +73,12 @@ class Hashed(ItemSpace):
         salt = self.salt.encode()
         digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
         number = int.from_bytes(digest.digest(), "big")
-        return self._name(self._chunks(number))
+        return self._name(self._chunks([number])[0])
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the keys of these names; ValueError if one is no name."""
-        shifts, low = range(0, self.key_bits, self._chunk_bits), (1 << self._chunk_bits) - 1
-        numbers = [int(name.removeprefix(MARK), 16) for name in names]
-        rows = [[number >> shift & low for shift in shifts] for number in numbers]
-        keys = np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
-        return keys % np.uint64(self.bound)
+        rows = self._chunks(int(name.removeprefix(MARK), 16) for name in names)
+        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
 
     def decode(self, keys: Keys) -> list[str | None]:
         """Return the name of each key."""
@@ -96,10 +93,11 @@ class Hashed(ItemSpace):
     def _chunk_bits(self) -> int:
         return self.key_bits // self.chunks
 
-    def _chunks(self, number: int) -> list[int]:
-        """Return the chunks of a number, its lowest bits first: one in 2^18 is taken modulo p."""
-        bits, low = self._chunk_bits, (1 << self._chunk_bits) - 1
-        return [(number >> bits * chunk & low) % self.bound for chunk in range(self.chunks)]
+    def _chunks(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Return the chunks of each number, its lowest bits first, modulo the prime below them."""
+        bits, bound = self._chunk_bits, self.bound
+        shifts, low = range(0, self.key_bits, bits), (1 << bits) - 1
+        return [[(number >> shift & low) % bound for shift in shifts] for number in numbers]
 
     def _name(self, chunks: Sequence[int]) -> str:
         number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))

@@ -214,11 +214,10 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
             [(names[i], items[i], int(totals[i])) for i in tracked.tolist()] if plan.fetches else []
         )
         rest = held.counted(np.where(rows[held.which] < 0, held.counts, 0))
-        uniform = uniforms(chance, len(rest.counts))
-        table = plan.table.insert(Holdings(rest, whole.keys), uniform)
+        untracked, sketch = Holdings(rest, whole.keys), plan.sketch
+        table = plan.table.insert(untracked, uniforms(chance, len(rest.counts)))
         strings = (plan.strings.encode(fetched),) if plan.fetches else ()
-        unsampled = Holdings(rest, whole.keys).sums(rest.counts)
-        past = plan.sketch.insert(*unsampled) if plan.sketch else ()
+        past = sketch.insert(*untracked.sums(rest.counts)) if sketch else ()
         return (*counters.encode(counts), *strings, *past, *table)
 
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
@@ -322,7 +321,8 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
 
 def _ring(plan: TrackedPlan) -> Ring:
     strings = (plan.strings.lane,) if plan.fetches else ()
-    past = plan.sketch.ring.lanes if plan.sketch else ()
+    sketch = plan.sketch
+    past = sketch.ring.lanes if sketch else ()
     return Ring((*plan.counters.lanes, *strings, *past, *plan.table.iblt.ring.lanes))
 
 

@@ -81,7 +81,9 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     if plan.registry and not plan.registry.admits(entry.identity, enrolment):
         detail = "the registrar of this study has not signed this identity for it"
         raise Refusal(ProblemType.NOT_ENROLLED, detail)
-    seat, is_new = await service.store.participants.join(study, number, Application(ticket, entry))
+    seat, is_new = await service.store.participants.join(
+        study, number, Application(ticket, entry), by_coin=plan.invited < 1
+    )
     if not is_new:
         response.status_code = 200
     service.orchestrator.wake()

@@ -27,7 +27,7 @@ from server.pages.guarding import Page, form_of
 from server.pages.history import Load
 from server.pages.kinds import NAME, document_of, kind_of
 from server.pages.view import view
-from server.pages.words import nbytes, number, percent, short
+from server.pages.words import items_of, nbytes, number, percent, short
 from server.principals import Right
 from server.refusals import Refusal
 from server.service import Served, Service
@@ -151,8 +151,8 @@ def _sum_advice(plan: AnyPlan, room: int | None) -> list[Line]:
         Line("Still exact after", number(terms.assumptions.lost(terms.cohort_size)), "are lost"),
     ]
     if room is not None:
-        what = "new" if plan.mechanism == "tracked" else "distinct"
-        lines.append(Line("Room for", number(room), f"{what} items in a round's sum"))
+        what = items_of(plan.mechanism).lower()
+        lines.append(Line("Room for", number(room), f"{what} in a round's sum"))
         lines.append(Line("First sampling t", short(plan.t), "then the data decides"))
     return lines
 

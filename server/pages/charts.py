@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from protocol.messages import StudyView
 from server.pages.history import Load, Past
-from server.pages.words import short
+from server.pages.words import items_of, short
 from server.store.progress import Step
 
 Values: TypeAlias = Sequence[float | None]
@@ -86,10 +86,10 @@ def of_rounds(study: StudyView, steps: Sequence[Step], loads: Mapping[int, Load]
     if any(load.room for load in known):
         held = [step.distinct for step in steps]
         room = Series("room in the table", [load.room for load in known], "bound")
-        what = "New" if study.question.mechanism == "tracked" else "Distinct"
-        series = [Series(f"{what.lower()} items in the sum", held), room]
+        what = items_of(study.question.mechanism)
+        series = [Series(f"{what.lower()} in the sum", held), room]
         note = "Above the line a sum cannot be read whole; the next round then samples less."
-        charts.append(Chart("capacity", f"{what} items and capacity", x, series, note=note))
+        charts.append(Chart("capacity", f"{what} and capacity", x, series, note=note))
     words = [load.nbytes / WORD_BYTES for load in known]
     series = [Series("sent by each device", words)]
     if (most := getattr(study.question, "words", None)) is not None:

@@ -91,6 +91,11 @@ def hidden(text: str) -> list[str]:
     return [f"U+{ord(one):04X}" for one in found]
 
 
+def items_of(mechanism: str) -> str:
+    """Return what the items of a round's table are: `tracked` counts beside it what is known."""
+    return "New items" if mechanism == "tracked" else "Distinct items"
+
+
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number,
     "short": short,
@@ -102,4 +107,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "tiny": tiny,
     "epsilon": epsilon,
     "hidden": hidden,
+    "items_of": items_of,
 }

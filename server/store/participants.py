@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
 
-from sqlalchemy import ColumnElement, bindparam, exists, insert, or_, select
+from sqlalchemy import ColumnElement, Select, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -53,8 +53,6 @@ _SEATS = (
 _ROUND = select(
     Study.state,
     Study.terms,
-    # Whole: PostgreSQL reads no part of a document in which a string has a zero character.
-    Study.question,
     exists()
     .where(Round.study == Study.id, Round.number == bindparam("in_round"))
     .label("is_there"),
@@ -148,27 +146,35 @@ class Participants:
     database: Database
     rng: Random
 
-    async def join(self, study: str, number: int, wish: Application) -> tuple[Seat, bool]:
-        """Give a device its seat in round `number`; True if it is new.
+    async def join(
+        self, study: str, number: int, wish: Application, *, by_coin: bool
+    ) -> tuple[Seat, bool]:
+        """Give a device its seat in round `number`, which it joins `by_coin`; True if it is new.
 
         Raises:
             Refusal: if no cohort of the round takes devices, the device said something else
                 before or was counted in an earlier round, or a key is somebody else's.
         """
+        room = _LEAST_FULL if by_coin else _ROOM
         try:
-            return await self._join(study, number, wish)
+            return await self._join(study, number, wish, room)
         except IntegrityError:  # the same device was let in this very moment
-            return await self._join(study, number, wish)
+            return await self._join(study, number, wish, room)
 
     @writing
     def _join(
-        self, session: Session, study: str, number: int, wish: Application
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        wish: Application,
+        room: Select[Cohort],
     ) -> tuple[Seat, bool]:
         identity = wish.entry.identity.hex()
         known = _known(session, study, identity, number)
         if known is not None:
             return _same_seat(*known, wish), False
-        cohort = self._cohort_with_room(session, study, number)
+        cohort = self._cohort_with_room(session, study, number, room)
         known = _known(session, study, identity, number)  # let in while this waited for the lock
         if known is not None:
             return _same_seat(*known, wish), False
@@ -194,11 +200,10 @@ class Participants:
         session.flush()
         return _seat(row, cohort), True
 
-    def _cohort_with_room(self, session: Session, study: str, number: int) -> Cohort | None:
-        """Return an enrolling cohort that is not full, locked; None if all are.
-
-        It is the first; where devices join by coins, the one that has the fewest.
-        """
+    def _cohort_with_room(
+        self, session: Session, study: str, number: int, room: Select[Cohort]
+    ) -> Cohort | None:
+        """Return the first enrolling cohort by `room`, locked; None if all are full."""
         row = session.execute(_ROUND, {"of_study": study, "in_round": number}).one_or_none()
         if row is None:
             raise not_found("study")
@@ -207,7 +212,6 @@ class Participants:
         if not row.is_there:
             raise not_found("round")
         which = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
-        room = _ROOM if row.question.get("invited") is None else _LEAST_FULL
         query = room.where(Cohort.deadline > self.database.instant())
         # PostgreSQL, having waited for the lock of a cohort that filled meanwhile, returns
         # no row although the next cohort has room: then look again.
