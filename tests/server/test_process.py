@@ -100,8 +100,9 @@ async def test_a_device_whose_upload_a_shutdown_cuts_off_is_told_to_come_again(
     with running(sqlite_url) as process:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(process.url).port)
         head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-        await asyncio.sleep(0.3)
+        writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{")  # of 100 bytes that are being read now
         process.popen.send_signal(signal.SIGTERM)
         answer = (await reader.read()).decode()
         writer.close()

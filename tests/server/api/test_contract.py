@@ -28,6 +28,7 @@ from tests.server.harness import NOON, Clock, Served
 from tests.server.party import Party
 
 IS_LONG = "BLINDTALLY_EXAMPLES" in os.environ
+WAIT = "1"  # seconds
 EXAMPLES = int(os.environ.get("BLINDTALLY_EXAMPLES", "2"))
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -137,4 +138,6 @@ def test_the_service_answers_as_its_document_says(case: Case, running: Loop) -> 
         for name in case.path_parameters.keys() & running.known.keys():
             case.path_parameters[name] = running.known[name]
         case.headers.update(running.ticket)
+        if "wait" in case.query:  # nothing will come: the whole of it would be waited for
+            case.query["wait"] = WAIT
         case.validate_response(running.send(case), checks=CHECKS)
