@@ -9,25 +9,29 @@ who shared but was lost since, each from `threshold` shares, and takes these mas
 Whoever was lost before it shared is in nobody's masks. The server never holds both secrets
 of one participant, and what it recovers lives no longer than `unmask`.
 
-Who lies is told by commitments. A share that is not the one its dealer committed to is refused
-as it comes, so a holder cannot spoil a sum. A secret counts as recovered only if it is the one
-that its owner committed to (a mask key: its public key), so a dealer of false shares is
-corrected and named, or costs the sum and is named; it never makes it wrong. So is a dealer of
-envelopes that do not open, if as many holders say so as no honest dealer has corrupt ones.
+Who lies is told by commitments. A secret counts as recovered only if it is the one that its
+owner committed to (a mask key: its public key). If t shares meet in another one, all shares of it
+are compared with what their dealer committed to: who gave another share than it was dealt is
+named, and its shares are left out, so a holder cannot spoil a sum. If the rest meet in no good
+secret either, the dealer dealt false ones: it is corrected and named, or costs the sum and is
+named; it never makes it wrong. So is a dealer of envelopes that do not open, if as many holders
+say so as no honest dealer has corrupt ones. A false share that is not among the t that a secret
+was recovered from changes nothing, and is not looked for.
 
 Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
 """
 
-from bisect import bisect
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.cohort import DIGEST_BYTES, Cohort, View
+from secagg.cohort import Cohort, View
 from secagg.deals import (
     KEY,
     SEED,
@@ -44,7 +48,10 @@ from secagg.parcels import Inbox, Parcel, commit_shares, deliver
 from secagg.recovery import Given
 from secagg.ring import Ring, Vector
 from secagg.roster import mask_key
-from secagg.shamir import correct, is_share
+from secagg.shamir import correct, is_share, recover
+
+FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
+FALSE_GIVER = "gave another share than it was dealt"
 
 
 def check_shares(cohort: Cohort, slot: int, deal: KeyDeal) -> None:
@@ -124,6 +131,16 @@ class Settled:
         kinds[list(self.seeds)] = SEED
         return kinds
 
+    def commitments(self, owner: int) -> dict[int, bytes]:
+        """Return what commits to the shares of the secret asked of `owner`, by their numbers."""
+        dealt = {1: self.own[owner]} if owner in self.own else {}
+        for number, holder in enumerate(self.view.holders(owner), start=2):
+            inbox = self.inboxes.get(holder)
+            found = inbox and inbox.commitment(owner)
+            if found:
+                dealt[number] = found
+        return dealt
+
     @property
     def nbytes(self) -> int:
         """Return how many bytes were dealt."""
@@ -161,14 +178,14 @@ def _dealt(
 
 
 def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
-    """Check the shares that participant `slot` gives.
+    """Check what shares participant `slot` gives; whether they are those dealt shows in the end.
 
     Whoever gives less than it was dealt has said nothing: it counts as lost, not as heard.
 
     Raises:
         FaultyParticipantError: if its own is missing or a parcel is not answered, a share is of
-            one who dealt it none, of the other secret than was asked for, or not the one that
-            was dealt, or the reveal is not signed.
+            one who dealt it none, of the other secret than was asked for, or no share at all,
+            or the reveal is not signed.
     """
     if slot not in settled.survivors:
         raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
@@ -179,22 +196,18 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
 
 
 def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
-    """Return whether it is plain that `reveal` gives each share that was dealt, none faulty.
+    """Return whether it is plain that `reveal` gives a share for each parcel, none faulty.
 
-    All are compared at once, since nearly all are as they should be.
+    All are looked at together, since nearly all are as they should be.
     """
-    inbox, records = settled.inboxes[slot], reveal.records
-    owners, at = inbox.owners, bisect(inbox.owners, slot)
-    owners.insert(at, slot)
+    records = reveal.records
+    owners = settled.inboxes[slot].owners
+    insort(owners, slot)
     if records["owner"].tolist() != owners:
         return False
     if (records["kind"] != settled.wanted[records["owner"]]).any():
         return False
-    dealt = inbox.commitments
-    before, after = dealt[: at * DIGEST_BYTES], dealt[at * DIGEST_BYTES :]
-    shares = records["share"].tolist()
-    found = b"".join(commit_shares(shares))
-    return found == before + settled.own[slot] + after and is_share(max(shares))
+    return is_share(max(records["share"].tolist()))
 
 
 def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
@@ -204,27 +217,25 @@ def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
     wrong = reveal.seed_shares.keys() - settled.survivors
     if wrong := wrong | reveal.key_shares.keys() & settled.survivors:
         raise FaultyParticipantError(slot, f"gave the wrong secret of participant {min(wrong)}")
-    # One of our own: what it reads would stay with the settled for as long as they are kept.
-    inbox = Inbox(settled.inboxes[slot].records)
-    if strangers := reveal.faulty - inbox.keys():
+    dealers = frozenset(settled.inboxes[slot].owners)
+    if strangers := reveal.faulty - dealers:
         raise FaultyParticipantError(slot, f"complained of a stranger: {min(strangers)}")
-    answered = reveal.seed_shares.keys() | reveal.key_shares.keys() | reveal.faulty
-    if held_back := inbox.keys() - answered:
-        raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
     given = {**reveal.seed_shares, **reveal.key_shares}
-    for (owner, share), found in zip(given.items(), commit_shares(given.values()), strict=True):
-        parcel = inbox.get(owner)
-        dealt = parcel.commitment if parcel else settled.own[slot] if owner == slot else None
-        if dealt != found or not is_share(share):
-            raise FaultyParticipantError(slot, f"gave another share of {owner} than it was dealt")
+    if held_back := dealers - given.keys() - reveal.faulty:
+        raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
+    if others := given.keys() - dealers - {slot}:
+        raise FaultyParticipantError(slot, f"gave a share of {min(others)}, who dealt it none")
+    for owner, share in given.items():
+        if not is_share(share):
+            raise FaultyParticipantError(slot, f"gave no share of {owner}: not of the field")
 
 
 @dataclass(frozen=True, slots=True)
 class Unmasked:
-    """The sum of the survivors' vectors, and the dealers of false shares met on the way."""
+    """The sum of the survivors' vectors, and who lied about shares: what each did, by slot."""
 
     total: Vector
-    blamed: frozenset[int]
+    blamed: Mapping[int, str]
 
 
 def unmask(
@@ -246,7 +257,7 @@ def unmask(
         unmasking.take_off_own(slot)
     for slot in sorted(settled.lost):
         unmasking.take_off_pairwise(slot)
-    return Unmasked(unmasking.total, frozenset(unmasking.blamed))
+    return Unmasked(unmasking.total, unmasking.blamed)
 
 
 class Unmasking:
@@ -256,7 +267,7 @@ class Unmasking:
         self, settled: Settled, ring: Ring, reveals: Mapping[int, Reveal], masked_sum: Vector
     ) -> None:
         self.total = tuple(lane.copy() for lane in masked_sum)
-        self.blamed: set[int] = set()
+        self.blamed = dict[int, str]()
         self._settled = settled
         self._wardrobe = Wardrobe(ring)
         self._given = Given(settled.view, settled.survivors, reveals)
@@ -294,15 +305,27 @@ class Unmasking:
         secret = self._given.secret(owner)
         if secret is not None and is_committed(secret):
             return secret
-        threshold, shares = self._given.threshold, self._given.shares(owner)
+        threshold, shares = self._given.threshold, self._true_shares(owner)
         if len(shares) < threshold:
             if self._complaints[owner] >= threshold:  # so many corrupt holders nobody has
-                self.blamed.add(owner)
+                self.blamed[owner] = FALSE_DEALER
             what = f"{len(shares)} shares of the {threshold} needed"
-            raise RecoveryError(owner, what, frozenset(self.blamed))
-        self.blamed.add(owner)
+            raise RecoveryError(owner, what, self.blamed)
+        secret = recover(dict(islice(shares.items(), threshold)))
+        if secret is not None and is_committed(secret):
+            return secret
+        self.blamed[owner] = FALSE_DEALER
         corrected = correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):
             what = "its shares meet in another secret than it committed to"
-            raise RecoveryError(owner, what, frozenset(self.blamed))
+            raise RecoveryError(owner, what, self.blamed)
         return corrected[0]
+
+    def _true_shares(self, owner: int) -> dict[int, bytes]:
+        """Return the shares given of `owner` that are those it dealt; name who gave another."""
+        given, dealt = self._given.shares(owner), self._settled.commitments(owner)
+        slots = (owner, *self._settled.view.holders(owner))
+        found = dict(zip(given, commit_shares(given.values()), strict=True))
+        false = {number for number in given if found[number] != dealt[number]}
+        self.blamed |= {slots[number - 1]: FALSE_GIVER for number in false}
+        return {number: share for number, share in given.items() if number not in false}

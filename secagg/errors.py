@@ -5,6 +5,8 @@ names the peer, so that whoever catches it can drop that peer and go on. `server
 the peer number of the server itself.
 """
 
+from collections.abc import Mapping
+
 SERVER = -1  # slots of participants count from 0
 
 
@@ -41,13 +43,13 @@ class RecoveryError(ProtocolError):
 
     Attributes:
         owner: the slot whose secret is missing.
-        blamed: the dealers of false shares met so far, the owner among them if it is one.
+        blamed: who lied about shares, as far as met: what each did, by slot.
     """
 
-    def __init__(self, owner: int, what: str, blamed: frozenset[int] = frozenset()) -> None:
+    def __init__(self, owner: int, what: str, blamed: Mapping[int, str] | None = None) -> None:
         super().__init__(f"the secret of participant {owner} cannot be recovered: {what}")
         self.owner = owner
-        self.blamed = blamed
+        self.blamed = dict(blamed or {})
 
 
 class InfeasibleError(ValueError):

@@ -121,10 +121,13 @@ class Inbox(Mapping[int, Parcel]):
         owners: list[int] = self.records["owner"].tolist()
         return owners
 
-    @property
-    def commitments(self) -> bytes:
-        """Return the commitments to the shares, one after another."""
-        return self.records["commitment"].tobytes()
+    def commitment(self, owner: int) -> bytes | None:
+        """Return what `owner` committed to its share by; None if there is none of it."""
+        at = int(np.searchsorted(self.records["owner"], owner))
+        if at == len(self) or self.records["owner"][at] != owner:
+            return None
+        found: bytes = self.records["commitment"][at].tobytes()
+        return found
 
     @cached_property
     def _read(self) -> dict[int, Parcel]:

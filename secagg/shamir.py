@@ -85,6 +85,16 @@ def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes
     return [y.to_bytes(32, "big") if y < 2**256 else None for y in secrets]
 
 
+def recover(shares: Mapping[int, bytes]) -> bytes | None:
+    """Return the secret that `threshold` shares, by number, meet in; None if not of 32 bytes.
+
+    Each must be a share (`is_share`). Those of many secrets are for `recover_many`.
+    """
+    xs = sorted(shares)
+    rows = np.frombuffer(b"".join(shares[x] for x in xs), np.uint8)
+    return recover_many(rows.reshape(1, -1, SHARE_BYTES), np.array([xs]))[0]
+
+
 def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
     """Return Lagrange's weights at zero as integers, and what to multiply the sums by.
 

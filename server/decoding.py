@@ -37,20 +37,20 @@ class PoisonedError(Exception):
     """A cohort's sum breaks a law that every sum of honest vectors obeys.
 
     Attributes:
-        blamed: the slots of dealers whose false shares were met on the way.
+        blamed: who lied about shares, as met on the way: what each did, by slot.
     """
 
-    def __init__(self, fault: str, blamed: frozenset[int]) -> None:
+    def __init__(self, fault: str, blamed: Mapping[int, str]) -> None:
         super().__init__(fault)
         self.blamed = blamed
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A cohort's packed sum, and the slots of dealers whose false shares were met in it."""
+    """A cohort's packed sum, and who lied about shares on the way: what each did, by slot."""
 
     total: bytes
-    blamed: frozenset[int]
+    blamed: Mapping[int, str]
 
 
 async def read_view(messages: Messages, number: int, cohort: Cohort) -> View:

@@ -7,7 +7,7 @@ published once, and with it the next round is opened. What the process that has 
 is measured, and makes a span: one that claims in vain does nothing.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -31,7 +31,6 @@ from server.store.rounds import Outcome
 from server.watch import Watch, cohort_bell, study_bell
 
 _log = structlog.get_logger(__name__)
-_FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
 INTERNAL = "a fault of the service; it was logged"
 _PASSING = (*UNAVAILABLE, StaleLeaseError)  # no fault of the work: it is done again
 
@@ -113,10 +112,9 @@ class Worker:
                 _log.info("cohort moved", phase="summed", **names(due))
                 self.watch.ring(cohort_bell(due.id))
 
-    async def _blame(self, due: Due, dealers: frozenset[int], lease: Lease) -> None:
-        if dealers:
-            _log.warning("false shares dealt", slots=sorted(dealers), **names(due))
-            culprits = dict.fromkeys(dealers, _FALSE_DEALER)
+    async def _blame(self, due: Due, culprits: Mapping[int, str], lease: Lease) -> None:
+        if culprits:
+            _log.warning("false shares", slots=sorted(culprits), **names(due))
             count = await self.store.cohorts.blame(due.id, culprits, lease)
             self.metrics.blamed.inc(count)
 

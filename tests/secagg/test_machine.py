@@ -6,6 +6,7 @@ in the end keeps to the protocol, with all whom nobody misled.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -256,7 +257,7 @@ class _Sum(RuleBasedStateMachine):
             if slot in self.liars and self.how != "truly":
                 self.lied = True
                 said = self.falsified(slot, said)
-            if self.how in ("falsely", "silently") and said.said() != self.given[slot].said():
+            if self.how == "silently" and said.said() != self.given[slot].said():
                 by_liar(slot, lambda s=slot, r=said: aggregator.check_reveal(settled, s, r))
             else:
                 aggregator.check_reveal(settled, slot, said)
@@ -269,7 +270,9 @@ class _Sum(RuleBasedStateMachine):
         instead = {
             "complaining": Reveal(own, {}, others | said.faulty),
             "silently": Reveal(own, {}),
-            "falsely": Reveal({o: lying.false(s) for o, s in said.seed_shares.items()}, {}),
+            "falsely": replace(
+                said, seed_shares={o: lying.false(s) for o, s in said.seed_shares.items()}
+            ),
         }
         return lying.reveal(self.group, slot, instead[self.how])
 
@@ -283,11 +286,11 @@ class _Sum(RuleBasedStateMachine):
             self.failed(error)
             return
         assert same(found.total, group.plain_sum(group.uploads))
-        assert found.blamed <= self.liars
+        assert found.blamed.keys() <= self.liars
 
     def failed(self, error: RecoveryError) -> None:
         assert self.lied, "within a quorum the honest have shares enough, but for 2^-30"
-        assert error.blamed <= self.liars
+        assert error.blamed.keys() <= self.liars
 
     @precondition(lambda self: PHASES[self.phase] == "over")
     @rule()

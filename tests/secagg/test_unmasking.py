@@ -129,7 +129,7 @@ def test_false_shares_of_a_seed_are_corrected_and_their_dealer_blamed(group: Gro
 
     found = play(group, mask=lie)
     assert_exact(group, found)
-    assert found.blamed == {LIAR}
+    assert set(found.blamed) == {LIAR}
 
 
 def test_false_shares_of_a_mask_key_are_corrected_and_their_dealer_blamed(group: Group) -> None:
@@ -139,7 +139,7 @@ def test_false_shares_of_a_mask_key_are_corrected_and_their_dealer_blamed(group:
 
     found = play(group, share=lie)
     assert_exact(group, found)
-    assert found.blamed == {LOST}
+    assert set(found.blamed) == {LOST}
 
 
 def test_more_false_shares_of_a_seed_cost_the_sum_and_name_the_dealer(group: Group) -> None:
@@ -147,7 +147,7 @@ def test_more_false_shares_of_a_seed_cost_the_sum_and_name_the_dealer(group: Gro
     with pytest.raises(RecoveryError, match=r"participant 0 .* another secret") as caught:
         play(group, mask=lie)
     assert caught.value.owner == LIAR
-    assert caught.value.blamed == {LIAR}
+    assert set(caught.value.blamed) == {LIAR}
 
 
 def test_more_false_shares_of_a_mask_key_cost_the_sum_and_name_the_dealer(group: Group) -> None:
@@ -155,7 +155,7 @@ def test_more_false_shares_of_a_mask_key_cost_the_sum_and_name_the_dealer(group:
     with pytest.raises(RecoveryError, match=r"participant 3 .* another secret") as caught:
         play(group, share=lie)
     assert caught.value.owner == LOST
-    assert caught.value.blamed == {LOST}
+    assert set(caught.value.blamed) == {LOST}
 
 
 def test_one_false_share_too_many_costs_the_sum_and_names_the_dealer(group: Group) -> None:
@@ -174,7 +174,7 @@ def test_two_dealers_of_few_false_shares_are_both_blamed(group: Group) -> None:
 
     found = play(group, mask=lie)
     assert_exact(group, found)
-    assert found.blamed == {1, 2}
+    assert set(found.blamed) == {1, 2}
 
 
 def test_whoever_was_blamed_before_the_sum_failed_is_named_too(group: Group) -> None:
@@ -185,7 +185,7 @@ def test_whoever_was_blamed_before_the_sum_failed_is_named_too(group: Group) -> 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
     assert caught.value.owner == 2
-    assert caught.value.blamed == {1, 2}
+    assert set(caught.value.blamed) == {1, 2}
 
 
 # A dealer whose shares meet, but in another secret
@@ -209,13 +209,13 @@ def test_a_dealer_of_another_seed_than_it_committed_to_is_named(group: Group) ->
 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
-    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})
+    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_seed_committed_to_that_is_not_the_one_dealt_is_named(group: Group) -> None:
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lambda group: lying.upload(group, LIAR, commitment=commit_seed(bytes(32))))
-    assert (caught.value.owner, caught.value.blamed) == (LIAR, {LIAR})
+    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_dealer_of_another_key_than_it_advertised_is_named(group: Group) -> None:
@@ -229,7 +229,7 @@ def test_a_dealer_of_another_key_than_it_advertised_is_named(group: Group) -> No
 
     with pytest.raises(RecoveryError) as caught:
         play(group, share=lie)
-    assert (caught.value.owner, caught.value.blamed) == (LOST, {LOST})
+    assert (caught.value.owner, set(caught.value.blamed)) == (LOST, {LOST})
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -249,7 +249,7 @@ def test_whatever_is_dealt_the_sum_is_exact_or_there_is_none(
             falsify_key(group, data.draw(st.integers(0, 4)))
 
     found = play_or_fail(group, lie_before, lie)
-    assert found.blamed <= liars
+    assert found.blamed.keys() <= liars
     if isinstance(found, RecoveryError):
         assert found.owner in liars
     else:

@@ -1,28 +1,30 @@
 """Devices that lie: what each can cost, who is named for it, and that others lose nothing."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import structlog
 
+from secagg.aggregator import FALSE_DEALER, FALSE_GIVER
+from secagg.deals import Reveal
 from secagg.parcels import ENVELOPE_BYTES
 from server.store.leases import summing
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, sum_of, together
-from tests.server.lies import false_shares, with_envelope, with_vector
+from tests.server.lies import altered, false_shares, signed_reveal, with_envelope, with_vector
 from tests.server.party import Party, refused
 
-FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
 TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
 
 
-async def bars(served: Served, study: str, liar: Device) -> None:
+async def bars(served: Served, study: str, liar: Device, what: str = FALSE_DEALER) -> None:
     """Check that the next round is open to everybody but `liar`."""
     liar = liar.again()
     liar.view = await served.open_round(study, 1)
     detail = refused(await liar.apply(study, 2), 403, "barred")
-    assert detail == f"in round 1 this device {FALSE_DEALER}"
+    assert detail == f"in round 1 this device {what}"
     await served.join(study, 1, after=1)
 
 
@@ -98,6 +100,27 @@ async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_coho
         view = await served.open_round(study, 1)
         again = devices[3].again()  # of the same cohort, but it did nothing wrong
         await again.join(study, view)
+
+
+async def test_a_holder_that_gives_another_share_than_it_was_dealt_is_named_and_barred(
+    served: Served,
+) -> None:
+    study = await served.create(rounds=2)
+    party = Party(served, study, await served.join(study, 6))
+    await party.go("share", "mask", "confirm")
+    liar, *honest = party.devices
+    said = Reveal.unpack(await liar.compute_reveal())
+    false = replace(said, seed_shares=altered(said.seed_shares, 0, flipped))
+    assert (await liar.put("reveal", signed_reveal(liar, false))).status_code == 204
+    await together(honest, "reveal")
+    await party.end()  # the sum is exact
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert cohort.blamed == {0: FALSE_GIVER}
+    await bars(served, study, liar, FALSE_GIVER)
+
+
+def flipped(share: bytes) -> bytes:
+    return share[:-1] + bytes([share[-1] ^ 1])
 
 
 async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Served) -> None:

@@ -179,7 +179,6 @@ def to_the_server() -> list[dict[str, Any]]:
     owner = next(slot for slot in given if slot not in (ME, LOST))
     stranger = next(slot for slot in ONE.survivors if slot not in given)
     share = given[owner][1]
-    false = bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:]
     without = {slot: said for slot, said in given.items() if slot != ME}
     cases = [
         ("shares", "a parcel fewer than holders", shares(shorter)),
@@ -218,7 +217,11 @@ def to_the_server() -> list[dict[str, Any]]:
             ONE.sign(ME, "survivors", ONE.label, ref.u32(*ONE.survivors)),
         ),
         ("reveal", "the own share is left out", ONE.reveal(ME, without)),
-        ("reveal", "another share than was dealt", ONE.reveal(ME, {**given, owner: (0, false)})),
+        (
+            "reveal",
+            "no element of the field",
+            ONE.reveal(ME, {**given, owner: (0, b"\2" + share[1:])}),
+        ),
         (
             "reveal",
             "a survivor's seed share as one of its mask key",

@@ -232,14 +232,14 @@ def renamed(shares: Mapping[int, bytes], name: int) -> dict[int, bytes]:
     return dict(kept) | {name: first[1]}
 
 
-def flipped(share: bytes) -> bytes:
-    return share[:-1] + bytes([share[-1] ^ 1])
+def outside(share: bytes) -> bytes:
+    return b"\2" + share[1:]
 
 
 FALSE_REVEALS: list[tuple[Callable[[Reveal], Reveal], str]] = [
-    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, flipped)), "another share of 2"),
-    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, flipped)), "another share of 5"),
-    (lambda r: replace(r, key_shares=altered(r.key_shares, 1, flipped)), "another share of 1"),
+    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, outside)), "no share of 2"),
+    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, outside)), "no share of 5"),
+    (lambda r: replace(r, key_shares=altered(r.key_shares, 1, outside)), "no share of 1"),
     (lambda r: Reveal({**r.seed_shares, **r.key_shares}, {}), "wrong secret of participant 1"),
     (lambda r: Reveal({5: r.seed_shares[5]}, {2: r.seed_shares[2]}), "wrong secret"),
     (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "its own seed"),
@@ -249,7 +249,7 @@ FALSE_REVEALS: list[tuple[Callable[[Reveal], Reveal], str]] = [
 ]
 
 
-async def test_a_holder_that_alters_a_share_is_refused_and_may_send_the_true_one(
+async def test_a_holder_that_gives_no_share_is_refused_and_may_send_the_true_one(
     party: Party,
 ) -> None:
     """Slot 1 shared and was lost; it is slot 5 that tries."""
