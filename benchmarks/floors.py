@@ -6,7 +6,7 @@
     arrival        SHA-256 of a packed vector, and an in-place add of it
     hash           SHA-256 of a packed vector
     commitment     SHA-256 of a share
-    envelope       a commitment, SHA-256 for a key, AES-256-GCM of a share under it
+    envelope       SHA-256 of a share to commit to it, SHA-256 for the pad that it is under
 
 On a shared machine the same work takes a fifth more from one minute to the next. So floors
 are means as the values are, of bursts between pieces of the work; the first of a burst fills
@@ -19,7 +19,6 @@ from hashlib import sha256
 from random import Random
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg.keys import Identity, KeyPair, Stream, is_signed
 
@@ -83,11 +82,11 @@ def _primitives(words: int) -> dict[str, Callable[[], object]]:
         sha256(packed).digest()
         np.add(total, np.frombuffer(packed, np.uint32), out=total)
 
-    share, bound, nonce = bytes(33), bytes(96), bytes(12)
+    share, bound = bytes(33), bytes(96)
 
     def envelope() -> None:
         sha256(share).digest()
-        AESGCM(sha256(bound).digest()).encrypt(nonce, share, bound)
+        sha256(bound).digest()
 
     return {
         "mask": mask,

@@ -43,7 +43,7 @@ from secagg.keys import (
 )
 from secagg.masks import Wardrobe
 from secagg.parameters import Assumptions, Parameters
-from secagg.parcels import ENVELOPE_BYTES, Parcel, commit_share
+from secagg.parcels import ENVELOPE_BYTES, Parcel, commit_share, seal_shares
 from secagg.ring import Lane, Ring
 from secagg.shamir import SHARE_BYTES, is_share, recover_many, split
 
@@ -174,6 +174,8 @@ def measure(found: Parameters) -> Units:
     body, stream = ring.pack(vector), purpose.stream(bytes(32))
     splitting, recovering = _sharing(found, rng)
 
+    shares = [bytes(SHARE_BYTES)] * 100
+
     def arrive() -> None:
         sha256(body).digest()
         ring.add_packed(vector, body)
@@ -183,7 +185,8 @@ def measure(found: Parameters) -> Units:
         agree=_seconds(lambda: pair.agree(other.public)),
         sign=_seconds(lambda: identity.sign(said)),
         verify=_seconds(lambda: is_signed(identity.public, said, signature)),
-        envelope=_seconds(lambda: purpose.seal(bytes(32), bytes(33))),
+        envelope=_seconds(lambda: seal_shares(shares, [purpose.derive(bytes(32)) for _ in shares]))
+        / len(shares),
         stream=_seconds(lambda: purpose.stream(bytes(32))),
         word=_seconds(lambda: wardrobe.put_on(vector, stream)) / _WORDS,
         arrival=2 * _seconds(arrive) / _WORDS,  # once when it comes, once when it is added

@@ -36,6 +36,7 @@ CCS 2017. [Bell20] Secure Single-Server Aggregation with (Poly)Logarithmic Overh
 2020. [Shamir79] How to Share a Secret, CACM 22(11). [Gao03] A New Algorithm for Decoding
 Reed-Solomon Codes. [SP800-56C] Recommendation for
 Key-Derivation Methods in Key-Establishment Schemes. [RFC8032] EdDSA. [Even97] A Construction
-of a Cipher from a Single Pseudorandom Permutation. [Gascon23] Federated Heavy Hitter
+of a Cipher from a Single Pseudorandom Permutation. [SEC1] Elliptic Curve Cryptography,
+version 2. [Gascon23] Federated Heavy Hitter
 Recovery under Linear Sketching, ICML 2023.
 """

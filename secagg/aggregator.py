@@ -47,7 +47,7 @@ from secagg.masks import Wardrobe
 from secagg.parcels import Inbox, Parcel, commit_shares, deliver
 from secagg.recovery import Given
 from secagg.ring import Ring, Vector
-from secagg.roster import mask_key
+from secagg.roster import identity_of, mask_key
 from secagg.shamir import correct, is_share, recover
 
 FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
@@ -94,7 +94,7 @@ def check_confirmation(view: View, slot: int, survivors: frozenset[int], signatu
 
 
 def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -> None:
-    if not is_signed(cohort.roster[slot].identity, said, signature):
+    if not is_signed(identity_of(cohort.roster, slot), said, signature):
         raise FaultyParticipantError(slot, "did not sign this")
 
 

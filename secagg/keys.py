@@ -4,8 +4,8 @@
     agreement   X25519; a shared secret never leaves this module as it is
     labels      one step of SHA-256 over the secret, the purpose, sender, receiver and a label
                 of the sum (which covers plan, cohort and roster, and once it is known the graph)
-    envelopes   AES-256-GCM under a key for one envelope; key and associated data name the
-                sum, the sender, the receiver and the purpose, so none can be reflected or moved
+    pads        such a derived key, put on the one share that it is for; it names the sum, the
+                sender, the receiver and the purpose, so no share can be reflected or moved
     streams     AES-128-CTR keystream, from which masks are drawn
     blocks      AES-128 under a key that everybody has, from which picks are drawn
 
@@ -23,14 +23,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from numpy.typing import NDArray
@@ -38,11 +37,9 @@ from numpy.typing import NDArray
 KEY_BYTES = 32
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
-SEAL_BYTES = 16  # what sealing adds to a message
 _STREAM_KEY_BYTES = 16
 _PAIR = struct.Struct(">II")
 _FIRST = (1).to_bytes(4, "big")  # and only block of a derived key
-_NONCE = bytes(12)  # of each envelope: its key is derived for it alone
 
 _P = 2**255 - 19
 
@@ -212,12 +209,7 @@ def statement_of(what: str, label: bytes, slot: int, digest: bytes) -> bytes:
     return b"blindtally v1 " + what.encode() + b"\0" + label + slot.to_bytes(4, "big") + digest
 
 
-def _derive(secret: bytes, info: bytes) -> bytes:
-    return sha256(_FIRST + secret + info).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Purpose:
+class Purpose(NamedTuple):
     """What a derived key is for: `name`, from slot `sender` to slot `receiver`, in one sum.
 
     `label` is 32 bytes: of the cohort, or of the view of it that includes who shared. `name`
@@ -232,29 +224,16 @@ class Purpose:
 
     def info(self) -> bytes:
         """Return the bytes that tell this purpose from all others, of whatever sum."""
-        named = b"blindtally v1 " + self.name.encode() + b"\0"
-        return named + _PAIR.pack(self.sender, self.receiver) + self.label
+        pair = _PAIR.pack(self.sender, self.receiver)
+        return b"blindtally v1 %s\0%s%s" % (self.name.encode(), pair, self.label)
 
     def derive(self, secret: bytes) -> bytes:
         """Return the 32-byte key of a 32-byte `secret` for this purpose alone."""
-        return _derive(secret, self.info())
+        return sha256(_FIRST + secret + self.info()).digest()
 
     def stream(self, secret: bytes) -> "Stream":
         """Return the keystream that `secret` grows into for this purpose."""
         return Stream(self.derive(secret)[:_STREAM_KEY_BYTES])
-
-    def seal(self, secret: bytes, message: bytes) -> bytes:
-        """Return `message` sealed: ciphertext and tag. Seal once for each purpose and secret."""
-        info = self.info()
-        return AESGCM(_derive(secret, info)).encrypt(_NONCE, message, info)
-
-    def open(self, secret: bytes, sealed: bytes) -> bytes | None:
-        """Return the message in `sealed`, or None if it was not sealed for this purpose."""
-        info = self.info()
-        try:
-            return AESGCM(_derive(secret, info)).decrypt(_NONCE, sealed, info)
-        except (InvalidTag, ValueError):  # ValueError: shorter than a tag
-            return None
 
 
 def permute_blocks(key: bytes, blocks: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -1,16 +1,21 @@
 """Parcels: shares sealed for their holders, one by one, as a dealer sends and a holder gets them.
 
-A *parcel* is one share for one holder: a commitment to it, for the server, and the envelope
-that only the holder opens.
+A *parcel* is one share for one holder: a commitment to it, for the server, and its envelope, the
+share under a pad that dealer and holder agree on and that is for this share alone.
 
-    parcels of a deal    commitment (32), envelope (49) for each holder, in the order of shares
-    inbox of a holder    slot (u32), commitment (32), envelope (49) for each owner, in rising order
+    parcels of a deal    commitment (32), envelope (33) for each holder, in the order of shares
+    inbox of a holder    slot (u32), commitment (32), envelope (33) for each owner, in rising order
 
 Both are kept as the bytes they travel in. A server hands on the inboxes of a thousand holders
 with the parcels of a hundred owners each, and compares what they give with the commitments: as
 objects these would take three times the memory, and be read from all over it.
 
-Shares have the full entropy of the field, so a digest commits to one and tells nothing of it.
+Shares have the full entropy of the field, so a digest commits to one and tells nothing of it; and
+whoever does not know a pad cannot tell the digest of what another envelope would hold. So the
+commitment is what authenticates an envelope, too: docs/threat-model.md, "Why a pad will do". All
+but the first byte are under the pad: that one is 0 but for odds of 2^-247.
+
+Source: [SEC1, section 3.8], whose XOR encryption has a tag where this has the commitment.
 """
 
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
@@ -22,12 +27,12 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.keys import SEAL_BYTES, Purpose
+from secagg.keys import KEY_BYTES
 from secagg.packed import Packed
 from secagg.roster import DIGEST_BYTES
-from secagg.shamir import SHARE_BYTES
+from secagg.shamir import SHARE_BYTES, is_share
 
-ENVELOPE_BYTES = SHARE_BYTES + SEAL_BYTES
+ENVELOPE_BYTES = SHARE_BYTES
 PARCEL_BYTES = DIGEST_BYTES + ENVELOPE_BYTES
 _RECORD = np.dtype(
     [("owner", ">u4"), ("commitment", f"V{DIGEST_BYTES}"), ("envelope", f"V{ENVELOPE_BYTES}")]
@@ -68,10 +73,35 @@ class Parcel:
         return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
 
 
-def seal_shares(shares: Iterable[tuple[bytes, Purpose, bytes]]) -> Packed[Parcel]:
-    """Return the parcels of shares, each with the purpose and the secret to seal it for."""
-    parcels = (commit_share(share) + to.seal(secret, share) for share, to, secret in shares)
-    return unpack_parcels(b"".join(parcels))
+def seal_shares(shares: Sequence[bytes], pads: Sequence[bytes]) -> Packed[Parcel]:
+    """Return the parcels of `shares`, each under its pad of 32 bytes: use that once."""
+    rows = np.empty((len(shares), PARCEL_BYTES), np.uint8)
+    rows[:, :DIGEST_BYTES] = _rows(commit_shares(shares), DIGEST_BYTES)
+    rows[:, DIGEST_BYTES:] = _covered(_rows(shares, SHARE_BYTES), pads)
+    return unpack_parcels(rows.tobytes())
+
+
+def open_parcels(parcels: "Inbox", pads: Sequence[bytes]) -> list[bytes | None]:
+    """Return the share in each of `parcels`, under its pad; None if it commits to another."""
+    envelopes = np.ascontiguousarray(parcels.records["envelope"]).view(np.uint8)
+    covered = _covered(envelopes.reshape(-1, SHARE_BYTES), pads)
+    shares: list[bytes] = np.ascontiguousarray(covered).view(f"V{SHARE_BYTES}").ravel().tolist()
+    committed = parcels.records["commitment"].tolist()
+    return [
+        share if found == meant and is_share(share) else None
+        for share, found, meant in zip(shares, commit_shares(shares), committed, strict=True)
+    ]
+
+
+def _covered(shares: NDArray[np.uint8], pads: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return `shares` with pads on, or off: on all but the first byte."""
+    covered = shares.copy()
+    covered[:, SHARE_BYTES - KEY_BYTES :] ^= _rows(pads, KEY_BYTES)
+    return covered
+
+
+def _rows(items: Sequence[bytes], size: int) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(items), np.uint8).reshape(-1, size)
 
 
 def unpack_parcels(body: bytes | memoryview) -> Packed[Parcel]:

@@ -34,10 +34,10 @@ from secagg.errors import OutOfPhaseError, RefusedError
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
 from secagg.masks import Wardrobe
-from secagg.parcels import Parcel, commit_share, seal_shares
+from secagg.parcels import Inbox, Parcel, commit_share, inbox_bytes, open_parcels, seal_shares
 from secagg.ring import Ring, Vector
-from secagg.roster import mask_key, repeated, seal_key
-from secagg.shamir import is_share, split
+from secagg.roster import identity_of, mask_key, repeated, seal_key
+from secagg.shamir import split
 
 
 @dataclass(slots=True)
@@ -98,10 +98,8 @@ class Joined(_State):
                     )
         shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
         sealing = {holder: self.seal.agree(seal_key(cohort.roster, holder)) for holder in holders}
-        parcels = seal_shares(
-            (share, cohort.key_share(slot, holder), secret)
-            for (holder, secret), share in zip(sealing.items(), shares[1:], strict=True)
-        )
+        pads = [cohort.key_share(slot, to).derive(secret) for to, secret in sealing.items()]
+        parcels = seal_shares(shares[1:], pads)
         said = KeyDeal(contribution, parcels).sharer.said()
         signature = self.identity.sign(statement("shares", cohort.label, slot, said))
         deal = KeyDeal(contribution, parcels, signature)
@@ -178,13 +176,9 @@ class Shared(_State):
         """Return shares of `seed` for those of my holders that shared, and my own share."""
         threshold = self.cohort.parameters.threshold
         shares = split(seed, len(self.sealing) + 1, threshold, rng)
-        numbered = zip(self.sealing, shares[1:], strict=True)
-        kept = set(holders)
-        parcels = seal_shares(
-            (share, view.seed_share(self.slot, holder), self.sealing[holder])
-            for holder, share in numbered
-            if holder in kept
-        )
+        numbered = dict(zip(self.sealing, shares[1:], strict=True))
+        pads = [view.seed_share(self.slot, to).derive(self.sealing[to]) for to in holders]
+        parcels = seal_shares([numbered[holder] for holder in holders], pads)
         return SeedDeal(commit_seed(seed), commit_share(shares[0]), parcels), shares[0]
 
 
@@ -257,14 +251,16 @@ class Confirmed(_State):
                 quorum confirmed, or one of the witnesses that I pick did not.
             OutOfPhaseError: if this was asked before, and answered or refused for signatures.
         """
-        if not parcels.keys() <= self.view.sharers.keys() - {self.slot}:
+        if self.slot in parcels or not parcels.keys() <= self.view.sharers.keys():
             raise RefusedError("passed on a share of somebody who dealt none")
         self._spend()  # asked again after a refusal, I would draw other witnesses
         if self.view.cohort.assumptions.is_active:
             self._check_witnesses(confirmations, rng)
+        inbox = parcels if isinstance(parcels, Inbox) else Inbox.unpack(inbox_bytes(parcels))
+        owners = inbox.owners
+        found = open_parcels(inbox, [self._pad(owner) for owner in owners])
         seeds, keys, faulty = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
-        for owner, parcel in parcels.items():
-            share = self._open(owner, parcel)
+        for owner, share in zip(owners, found, strict=True):
             if share is None:
                 faulty.add(owner)
             else:
@@ -285,16 +281,14 @@ class Confirmed(_State):
         witnesses = rng.sample(others, min(cohort.parameters.witnesses, len(others)))
         for slot in witnesses:
             said = self.view.confirmation(slot, self.survivors)
-            if not is_signed(cohort.roster[slot].identity, said, confirmations[slot]):
+            if not is_signed(identity_of(cohort.roster, slot), said, confirmations[slot]):
                 raise RefusedError(f"showed survivors that participant {slot} did not sign")
 
-    def _open(self, owner: int, parcel: Parcel) -> bytes | None:
-        """Return the share in a parcel, of the one secret that may be given of `owner`."""
+    def _pad(self, owner: int) -> bytes:
+        """Return the pad on the share of the one secret that may be given of `owner`."""
         secret = self.sealing.get(owner)
         if secret is None:
             secret = self.joined.seal.agree(seal_key(self.view.cohort.roster, owner))
         kept = owner in self.survivors
         purpose = self.view.seed_share if kept else self.view.cohort.key_share
-        share = purpose(owner, self.slot).open(secret, parcel.envelope)
-        is_good = share is not None and is_share(share) and commit_share(share) == parcel.commitment
-        return share if is_good else None
+        return purpose(owner, self.slot).derive(secret)

@@ -71,6 +71,13 @@ class Roster(Packed[Entry]):
             list(self)  # a bad one says what is wrong with it
 
 
+def identity_of(roster: Sequence[Entry], slot: int) -> bytes:
+    """Return the identity of `slot`; of a packed roster, without making the entry."""
+    if isinstance(roster, Roster):
+        return roster.cut(slot, 0, KEY_BYTES)
+    return roster[slot].identity
+
+
 def mask_key(roster: Sequence[Entry], slot: int) -> bytes:
     """Return the mask key of `slot`; of a packed roster, without making the entry."""
     if isinstance(roster, Roster):

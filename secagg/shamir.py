@@ -18,7 +18,7 @@ weights are ours.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from math import comb, prod
 from random import Random
 from typing import TypeAlias
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
 MOST_SHARES = 2**16
-_DRAW_BYTES = 48  # reduced modulo P these are uniform but for odds of 2^-127
+_DRAW_BYTES = 32  # these are uniform below P but for odds of 2^-247
 _LIMB = 3  # bytes of a limb
 _LIMB_BITS = 8 * _LIMB
 _P_BYTES = P.to_bytes(SHARE_BYTES, "big")  # these sort as the numbers do
@@ -38,8 +38,9 @@ _P_BYTES = P.to_bytes(SHARE_BYTES, "big")  # these sort as the numbers do
 def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]:
     """Return the 33-byte shares 1 to `count` of a secret.
 
-    Drawn are the backward differences of f at zero, one for each power: for each f there is
-    one choice of them, and the values that follow are sums.
+    Drawn are the forward differences of f at zero, one for each power: for each f there is one
+    choice of them, and the values that follow are sums. All differences stand in one integer,
+    lowest first, each with room for what is added to it.
 
     Raises:
         ValueError: if the secret is not 32 bytes, or there are fewer shares than `threshold`
@@ -51,13 +52,15 @@ def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]
         raise ValueError(f"{count} shares with threshold {threshold}: 1 to {MOST_SHARES} fit")
     drawn = rng.randbytes((threshold - 1) * _DRAW_BYTES)
     starts = range(0, len(drawn), _DRAW_BYTES)
-    # From the highest, which is constant, down to f itself.
-    row = [int.from_bytes(drawn[start : start + _DRAW_BYTES], "big") % P for start in starts]
-    row.append(int.from_bytes(secret, "big"))
+    room = bytes(count // 8 + 1)  # f(x) is a sum of binomials, below 2^x, times differences
+    row = [secret[::-1], *(drawn[start : start + _DRAW_BYTES] for start in starts)]
+    differences = int.from_bytes(b"".join(one + room for one in row), "little")
+    bits = 8 * (_DRAW_BYTES + len(room))
+    lowest = (1 << bits) - 1
     shares = []
     for _ in range(count):
-        row = list(accumulate(row))  # each at x is itself at x - 1 plus the next higher at x
-        shares.append((row[-1] % P).to_bytes(SHARE_BYTES, "big"))
+        differences += differences >> bits  # each at x + 1 is itself at x plus the next higher
+        shares.append(((differences & lowest) % P).to_bytes(SHARE_BYTES, "big"))
     return shares
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SOURCES = [*ROOT.glob("secagg/*.py"), *ROOT.glob("protocol/*.py")]
 CODE = "".join(path.read_text() for path in SOURCES)
-SHARER, PARCEL = Sharer(bytes(32), bytes(32)), Parcel(bytes(32), bytes(49))
+SHARER, PARCEL = Sharer(bytes(32), bytes(32)), Parcel(bytes(32), bytes(33))
 ENTRY = Entry(b"\x09" * 31 + b"\1", PublicKeys(b"\x09" + bytes(31), b"\x0a" + bytes(31)), bytes(64))
 
 
@@ -56,10 +56,10 @@ def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round
 @pytest.mark.parametrize(
     ("body", "formula", "sizes"),
     [
-        ("shares", "96 + 81 k", {k: KeyDeal.nbytes(k) for k in (2, 116)}),
+        ("shares", "96 + 65 k", {k: KeyDeal.nbytes(k) for k in (2, 116)}),
         (
             "vector",
-            "128 + 81 k′ + Σ ⌈length · b / 8⌉",
+            "128 + 65 k′ + Σ ⌈length · b / 8⌉",
             {k: SeedDeal.nbytes(k) + SIGNATURE_BYTES for k in (2, 116)},
         ),
         ("confirmation", "64", {1: SIGNATURE_BYTES}),
@@ -79,9 +79,9 @@ def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round
         ),
         (
             "parcels",
-            "85 k‴",
+            "69 k‴",
             {
-                n: len(pack_parcels(dict.fromkeys(range(n), Parcel(bytes(32), bytes(49)))))
+                n: len(pack_parcels(dict.fromkeys(range(n), Parcel(bytes(32), bytes(33)))))
                 for n in (1, 9)
             },
         ),
@@ -106,7 +106,7 @@ def test_a_roster_has_the_size_of_the_page() -> None:
 
 def test_a_parcel_is_a_commitment_an_envelope_and_nothing_else() -> None:
     parts = re.search(
-        r"A parcel is a commitment to a share \((\d+)\) .*?\((\d+)\).*?\((\d+)\)", PAGE
+        r"A parcel is a commitment to a share \((\d+)\) .*? under its pad \((\d+)\)", PAGE
     )
     assert parts
     assert sum(map(int, parts.groups())) == PARCEL_BYTES

@@ -162,7 +162,7 @@ def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
             AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
             Terms(cohort_size=20, minimum=15),
             rounds=1,
-            timeouts=Timeouts(enrolling=3),
+            timeouts=Timeouts(enrolling=5),
         )
     options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
     run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])

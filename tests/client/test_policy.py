@@ -249,7 +249,7 @@ def test_reports_that_may_tell_more_than_their_epsilon_too_often_are_refused(
 
 def test_the_deals_count_as_upload() -> None:
     holders = parameters(100, TERMS.assumptions).holders
-    parcel = Parcel(bytes(32), bytes(49))
+    parcel = Parcel(bytes(32), bytes(33))
     shares = KeyDeal(bytes(32), (parcel,) * holders, bytes(64)).pack()
     vector = bytes(MECHANISMS["adaptive-iblt"].ring(PLAN).nbytes)
     upload = Upload(SeedDeal(bytes(32), bytes(32), (parcel,) * holders), vector, bytes(64)).pack()

@@ -41,7 +41,7 @@ def octets(size: int) -> st.SearchStrategy[bytes]:
 KEYS = octets(30).map(lambda middle: b"\x09" + middle + b"\1")  # of no low order
 ENTRIES = st.tuples(KEYS, KEYS, KEYS).filter(lambda keys: keys[1] != keys[2])
 SHARERS = st.builds(Sharer, octets(32), octets(32))
-PARCELS = st.builds(Parcel, octets(32), octets(49))
+PARCELS = st.builds(Parcel, octets(32), octets(33))
 
 
 @given(st.lists(ENTRIES, max_size=5), st.booleans(), octets(64))
@@ -72,7 +72,7 @@ def test_confirmations_come_back(signatures: dict[int, bytes]) -> None:
 @given(st.dictionaries(SLOTS, PARCELS))
 def test_parcels_come_back(parcels: dict[int, Parcel]) -> None:
     body = pack_parcels(parcels)
-    assert len(body) == 85 * len(parcels)
+    assert len(body) == 69 * len(parcels)
     assert unpack_parcels(body) == parcels
 
 
@@ -86,7 +86,7 @@ def entry(number: int) -> Entry:
 BODIES: dict[str, tuple[Callable[[int], bytes], Callable[[bytes], Any]]] = {
     "sharers": (lambda s: pack_sharers({s: Sharer(bytes(32), bytes(32))}), unpack_sharers),
     "confirmations": (lambda s: pack_confirmations({s: bytes(64)}), unpack_confirmations),
-    "parcels": (lambda s: pack_parcels({s: Parcel(bytes(32), bytes(49))}), unpack_parcels),
+    "parcels": (lambda s: pack_parcels({s: Parcel(bytes(32), bytes(33))}), unpack_parcels),
 }
 
 

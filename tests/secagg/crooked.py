@@ -14,6 +14,7 @@ from secagg.masks import Wardrobe
 from secagg.parcels import Parcel
 from secagg.ring import Vector
 from tests.secagg.conftest import RING, Group
+from tests.secagg.lying import unseal
 from tests.vectors.reference import recover
 
 
@@ -55,7 +56,7 @@ class Crooked:
 
     def _open(self, owner: int, holder: int, parcel: Parcel, purpose: Purpose) -> bytes:
         public = self.group.cohort.roster[owner].keys.seal
-        share = purpose.open(self.group.joined[holder].seal.agree(public), parcel.envelope)
+        share = unseal(self.group.joined[holder].seal.agree(public), purpose, parcel)
         assert share is not None
         return share
 

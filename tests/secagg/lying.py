@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.keys import Purpose, statement
-from secagg.parcels import Parcel, commit_share
+from secagg.parcels import Inbox, Parcel, inbox_bytes, open_parcels, seal_shares
 from secagg.shamir import SHARE_BYTES, P
 from tests.secagg.conftest import Group
 
@@ -36,14 +36,27 @@ def seed_purpose(group: Group, slot: int, holder: int) -> Purpose:
     return group.view.seed_share(slot, holder)
 
 
+def seal(secret: bytes, purpose: Purpose, share: bytes) -> Parcel:
+    """Return the parcel of one share."""
+    (parcel,) = seal_shares([share], [purpose.derive(secret)])
+    return parcel
+
+
+def unseal(secret: bytes, purpose: Purpose, parcel: Parcel) -> bytes | None:
+    """Return the share in a parcel, or None if it commits to another."""
+    inbox = Inbox.unpack(inbox_bytes({0: parcel}))
+    (share,) = open_parcels(inbox, [purpose.derive(secret)])
+    return share
+
+
 def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> Parcel:
     """Return a sound parcel of any share, from `slot` to `holder`."""
-    return Parcel(commit_share(share), purpose.seal(group.shared[slot].sealing[holder], share))
+    return seal(group.shared[slot].sealing[holder], purpose, share)
 
 
 def opened(group: Group, slot: int, holder: int, parcel: Parcel, purpose: Purpose) -> bytes:
     """Return the share in a parcel from `slot` to `holder`, as the dealer knows it."""
-    share = purpose.open(group.shared[slot].sealing[holder], parcel.envelope)
+    share = unseal(group.shared[slot].sealing[holder], purpose, parcel)
     assert share is not None
     return share
 

@@ -20,6 +20,7 @@ from secagg.parcels import Parcel
 from secagg.participant import Joined, join
 from tests.secagg.conftest import RING, Group, same
 from tests.secagg.crooked import Crooked, with_entry, with_sharer, without
+from tests.secagg.lying import unseal
 
 N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
 VICTIM = 0
@@ -60,7 +61,7 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
         parcel = group.deals[VICTIM].parcels[view.holders(VICTIM).index(holder)]
         purpose = view.cohort.key_share(VICTIM, holder)
         public = view.cohort.roster[VICTIM].keys.seal
-        share = purpose.open(group.joined[holder].seal.agree(public), parcel.envelope)
+        share = unseal(group.joined[holder].seal.agree(public), purpose, parcel)
         assert share is not None
         server.keep(VICTIM, holder, key_share=share)
     found = server.vector(VICTIM, view, upload)
@@ -92,7 +93,7 @@ def test_who_is_shown_another_roster_deals_shares_that_nobody_else_can_open(grou
     ):
         for holder, parcel in zip(told.holders(VICTIM), parcels, strict=True):
             secret = group.joined[holder].seal.agree(cohort.roster[VICTIM].keys.seal)
-            assert purpose(VICTIM, holder).open(secret, parcel.envelope) is None
+            assert unseal(secret, purpose(VICTIM, holder), parcel) is None
     with pytest.raises(FaultyParticipantError, match="did not sign"):
         aggregator.check_shares(group.cohort, VICTIM, deal)
     with pytest.raises(FaultyParticipantError, match="did not sign"):
@@ -225,9 +226,9 @@ def test_envelopes_of_another_sum_do_not_open(group: Group, other: dict[str, Any
     view, later = group.share(), replace(group.cohort, **other)
     holder = view.holders(VICTIM)[0]
     secret = group.joined[holder].seal.agree(group.cohort.roster[VICTIM].keys.seal)
-    envelope = group.deals[VICTIM].parcels[0].envelope
-    assert view.cohort.key_share(VICTIM, holder).open(secret, envelope) is not None
-    assert later.key_share(VICTIM, holder).open(secret, envelope) is None
+    parcel = group.deals[VICTIM].parcels[0]
+    assert unseal(secret, view.cohort.key_share(VICTIM, holder), parcel) is not None
+    assert unseal(secret, later.key_share(VICTIM, holder), parcel) is None
     assert View(later, view.sharers).label != view.label
 
 
@@ -274,7 +275,7 @@ def tell_the_others(group: Group, server: Crooked, told: View, upload: Upload) -
     view = group.view
     heard = [holder for holder in view.holders(VICTIM) if holder in told.sharers]
     dealt = dict(zip(heard, upload.deal.parcels, strict=True))
-    nothing = Parcel(bytes(32), bytes(49))
+    nothing = Parcel(bytes(32), bytes(33))
     parcels = tuple(dealt.get(holder, nothing) for holder in view.holders(VICTIM))
     group.mask(EVERYBODY - {VICTIM})
     group.uploads[VICTIM] = replace(upload, deal=replace(upload.deal, parcels=parcels))

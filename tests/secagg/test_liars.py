@@ -22,7 +22,7 @@ from tests.secagg.conftest import RING, Group, same
 N = 15
 LIAR = 0
 EVERYBODY = frozenset(range(N))
-GARBAGE = Parcel(bytes(32), bytes(49))
+GARBAGE = Parcel(bytes(32), bytes(33))
 Gather = Callable[..., Group]
 Reveals = dict[int, Reveal]
 

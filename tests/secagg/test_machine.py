@@ -27,7 +27,7 @@ from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.crooked import with_entry, with_sharer, without
 
 PHASES = ("sharing", "masking", "confirming", "unmasking", "summing", "over")
-GARBAGE = Parcel(bytes(32), bytes(49))
+GARBAGE = Parcel(bytes(32), bytes(33))
 slots = st.integers(0, 11)
 few = st.lists(slots, max_size=4).map(lambda drawn: set(drawn[2:]))  # often nobody
 several = st.sampled_from((1, 0, 0, 2, 9))
@@ -144,7 +144,7 @@ class _Sum(RuleBasedStateMachine):
         assert is_signed or other not in state.sealing or not cohort.assumptions.is_active
         for holder, parcel in zip(state.sealing, deal.parcels, strict=True):
             secret = group.joined[holder].seal.agree(group.cohort.roster[slot].keys.seal)
-            assert group.cohort.key_share(slot, holder).open(secret, parcel.envelope) is None
+            assert lying.unseal(secret, group.cohort.key_share(slot, holder), parcel) is None
         by_liar(slot, lambda: aggregator.check_shares(group.cohort, slot, deal))
 
     def share(self) -> None:

@@ -17,6 +17,7 @@ from secagg.parcels import Parcel
 from secagg.participant import Confirmed, join
 from tests.secagg.conftest import RING, Group, same
 from tests.secagg.crooked import Crooked, without
+from tests.secagg.lying import unseal
 
 N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
 VICTIM = 0
@@ -195,7 +196,7 @@ def assert_hidden(group: Group, server: Crooked) -> None:
 
 
 def test_a_mask_key_is_not_given_in_the_place_of_a_seed(group: Group) -> None:
-    """Guards: that survivors' parcels open as seed shares only, in `Confirmed._open`."""
+    """Guards: that survivors' parcels open as seed shares only, in `Confirmed._pad`."""
     holders = group.view.holders(VICTIM)
     server, gave = asked(group, EVERYBODY, {h: key_parcel(group, VICTIM, h) for h in holders})
     assert not gave
@@ -203,7 +204,7 @@ def test_a_mask_key_is_not_given_in_the_place_of_a_seed(group: Group) -> None:
 
 
 def test_a_seed_is_not_given_in_the_place_of_a_mask_key(group: Group) -> None:
-    """Guards: that parcels of the lost open as shares of mask keys only, in `Confirmed._open`."""
+    """Guards: that parcels of the lost open as shares of mask keys only, in `Confirmed._pad`."""
     parcels = {h: seed_parcel(group, VICTIM, h) for h in group.view.holders(VICTIM)}
     server, gave = asked(group, WITHOUT_VICTIM, parcels)
     assert not gave
@@ -261,7 +262,7 @@ def test_an_envelope_of_mine_reflected_to_me_does_not_open(group: Group) -> None
 
 
 def test_envelopes_of_two_senders_swapped_do_not_open(group: Group) -> None:
-    """Guards: that an envelope opens for one sender's key only, in `Confirmed._open`."""
+    """Guards: that an envelope opens for one sender's key only, in `Confirmed._pad`."""
     states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
     one, two = [owner for owner in EVERYBODY if VICTIM in group.view.holders(owner)][:2]
     swapped = {one: seed_parcel(group, two, VICTIM), two: seed_parcel(group, one, VICTIM)}
@@ -280,10 +281,10 @@ def test_an_envelope_under_the_name_of_another_sender_does_not_open(group: Group
     """Guards: the sender in `Purpose.info`, even if both agree on one secret."""
     view, (holder, colluder) = group.view, group.view.holders(VICTIM)[:2]
     secret = group.joined[holder].seal.agree(group.cohort.roster[VICTIM].keys.seal)
-    envelope = seed_parcel(group, VICTIM, holder).envelope
-    assert view.seed_share(VICTIM, holder).open(secret, envelope) is not None
-    assert view.seed_share(colluder, holder).open(secret, envelope) is None
-    assert view.seed_share(VICTIM, colluder).open(secret, envelope) is None
+    parcel = seed_parcel(group, VICTIM, holder)
+    assert unseal(secret, view.seed_share(VICTIM, holder), parcel) is not None
+    assert unseal(secret, view.seed_share(colluder, holder), parcel) is None
+    assert unseal(secret, view.seed_share(VICTIM, colluder), parcel) is None
 
 
 # One device alone

@@ -29,6 +29,7 @@ from secagg.parcels import Parcel, commit_share
 from secagg.ring import Lane, Ring
 from secagg.shamir import SHARE_BYTES, correct, is_share, recover_many, split
 from tests.secagg.conftest import Script
+from tests.secagg.lying import seal, unseal
 from tests.vectors import generate
 
 HERE = Path(generate.__file__).parent
@@ -82,16 +83,17 @@ def test_derivations(case: dict[str, Any]) -> None:
     assert purpose(case).derive(unhex(case["secret"])).hex() == case["key"]
 
 
-@each("keys", "envelopes")
-def test_envelopes(case: dict[str, Any]) -> None:
-    secret, message = unhex(case["secret"]), unhex(case["message"])
-    assert purpose(case).seal(secret, message).hex() == case["envelope"]
-    assert purpose(case).open(secret, unhex(case["envelope"])) == message
+@each("keys", "parcels")
+def test_parcels(case: dict[str, Any]) -> None:
+    secret, share = unhex(case["secret"]), unhex(case["share"])
+    assert seal(secret, purpose(case), share).pack().hex() == case["parcel"]
+    assert unseal(secret, purpose(case), Parcel.unpack(unhex(case["parcel"]))) == share
 
 
-@each("keys", "envelopes_that_do_not_open")
-def test_envelopes_that_do_not_open(case: dict[str, Any]) -> None:
-    assert purpose(case).open(unhex(case["secret"]), unhex(case["envelope"])) is None
+@each("keys", "parcels_that_do_not_open")
+def test_parcels_that_do_not_open(case: dict[str, Any]) -> None:
+    parcel = Parcel.unpack(unhex(case["parcel"]))
+    assert unseal(unhex(case["secret"]), purpose(case), parcel) is None
 
 
 @each("keys", "keys_to_refuse")

@@ -99,7 +99,7 @@ class Sum:
     def shares(self, slot: int, what: str) -> list[bytes]:
         """Return the shares of a secret of `slot`: of its `mask` key or its `seed`."""
         k, t, _, _ = self.numbers
-        drawn = self.secret(what + " drawn", slot, 48 * (t - 1))
+        drawn = self.secret(what + " drawn", slot, 32 * (t - 1))
         return ref.split(self.secret(what, slot), k + 1, t, drawn)
 
     def parcels(self, slot: int, what: str) -> dict[int, bytes]:
@@ -233,8 +233,8 @@ def shown(one: Sum) -> dict[str, Any]:
                 what: one.secret(what, slot).hex()
                 for what in ("identity", "mask", "seal", "contribution", "seed")
             },
-            "mask_drawn": one.secret("mask drawn", slot, 48 * (t - 1)).hex(),
-            "seed_drawn": one.secret("seed drawn", slot, 48 * (t - 1)).hex(),
+            "mask_drawn": one.secret("mask drawn", slot, 32 * (t - 1)).hex(),
+            "seed_drawn": one.secret("seed drawn", slot, 32 * (t - 1)).hex(),
             "vector": one.vector(slot),
         }
         for slot in range(one.n)

@@ -24,7 +24,7 @@ def sharing() -> dict[str, Any]:
 
     def dealt(name: str, count: int, threshold: int, secret: bytes | None = None) -> dict[str, Any]:
         secret = some(name) if secret is None else secret
-        drawn = some(name + " drawn", 48 * (threshold - 1))
+        drawn = some(name + " drawn", 32 * (threshold - 1))
         return {
             "secret": secret.hex(),
             "threshold": threshold,

@@ -1,4 +1,4 @@
-"""Agreements, derived keys, envelopes, signatures; and what agrees, opens or signs nothing."""
+"""Agreements, derived keys, parcels, signatures; and what agrees, opens or signs nothing."""
 
 import hmac
 import json
@@ -35,10 +35,10 @@ def encodings(values: tuple[int, ...]) -> list[str]:
 
 
 def keys() -> dict[str, Any]:
-    """Return agreements, derived keys, envelopes and streams."""
+    """Return agreements, derived keys, parcels and streams."""
     one, two = some("one"), some("two")
     secret = ref.agree(one, ref.key_public(two))
-    label, message = some("label"), some("message", 33)
+    label, share = some("label"), bytes(1) + some("message")
     purpose = {"label": label, "name": "seed share", "sender": 3, "receiver": 5}
     others: list[tuple[str, dict[str, Any]]] = [
         ("reflected to its sender", {"sender": 5, "receiver": 3}),
@@ -61,18 +61,18 @@ def keys() -> dict[str, Any]:
 
     public = ref.key_public(one)
     alias = (public[:31] + bytes([public[31] | 128])).hex()
-    envelope = ref.seal(secret, label, info(purpose), message)
-    sealed = {**shown(purpose), "secret": secret.hex(), "envelope": envelope.hex()}
+    parcel = ref.parcel(secret, label, info(purpose), share)
+    sealed = {**shown(purpose), "secret": secret.hex(), "parcel": parcel.hex()}
+    none = ref.parcel(secret, label, info(purpose), ref.P.to_bytes(33, "big"))
     damaged = [
-        ("its first byte is another", bytes([envelope[0] ^ 1]) + envelope[1:]),
-        ("its last byte is another", envelope[:-1] + bytes([envelope[-1] ^ 1])),
-        ("it is a byte short", envelope[:-1]),
-        ("it is a byte long", envelope + b"\0"),
-        ("it is shorter than a tag", envelope[:15]),
-        ("there is nothing", b""),
+        ("the first byte of its commitment is another", bytes([parcel[0] ^ 1]) + parcel[1:]),
+        ("its first byte is another", parcel[:32] + bytes([parcel[32] ^ 1]) + parcel[33:]),
+        ("its last byte is another", parcel[:-1] + bytes([parcel[-1] ^ 1])),
+        ("its share is P", none),
+        ("there are zeros", bytes(65)),
     ]
     closed = [{"comment": why, **sealed, **shown({**purpose, **of})} for why, of in others]
-    closed += [{"comment": why, **sealed, "envelope": body.hex()} for why, body in damaged]
+    closed += [{"comment": why, **sealed, "parcel": body.hex()} for why, body in damaged]
     closed.append({"comment": "it was sealed under another secret", **sealed, "secret": two.hex()})
     low = [
         ("unused bit" if unhex(key)[-1] & 128 else "of low order", key)
@@ -85,8 +85,8 @@ def keys() -> dict[str, Any]:
             for a, b in ((one, two), (two, one))
         ],
         "derivations": [derived(*name) for name in names],
-        "envelopes": [{**sealed, "message": message.hex()}],
-        "envelopes_that_do_not_open": closed,
+        "parcels": [{**sealed, "share": share.hex()}],
+        "parcels_that_do_not_open": closed,
         "keys_to_refuse": [
             *({"comment": why, "key": key} for why, key in low),
             *({"comment": "not 32 bytes", "key": bytes(size).hex()} for size in (0, 31, 33)),

@@ -6,7 +6,7 @@ from tests.vectors import reference as ref
 from tests.vectors.reference import some, u32
 
 SHARE = 33
-PARCEL = 81
+PARCEL = 65
 
 
 def labels() -> dict[str, Any]:

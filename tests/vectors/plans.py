@@ -57,7 +57,7 @@ def plans() -> dict[str, Any]:
     }
 
 
-_SIZES = {"sharers": 64, "confirmations": 64, "parcels": 81}
+_SIZES = {"sharers": 64, "confirmations": 64, "parcels": 65}
 
 
 def _digest(plan: dict[str, Any]) -> bytes:

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256, shake_128
 from math import comb
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -92,19 +90,10 @@ def derive(secret: bytes, label: bytes, purpose: bytes, size: int = 32) -> bytes
     return ConcatKDFHash(SHA256(), size, otherinfo=purpose + label).derive(secret)
 
 
-def seal(secret: bytes, label: bytes, purpose: bytes, message: bytes) -> bytes:
-    """Return an envelope: ciphertext and tag."""
-    key = AESGCM(derive(secret, label, purpose))
-    return key.encrypt(bytes(12), message, purpose + label)
-
-
-def unseal(secret: bytes, label: bytes, purpose: bytes, envelope: bytes) -> bytes | None:
-    """Return the message in an envelope, or None if it does not open."""
-    key = AESGCM(derive(secret, label, purpose))
-    try:
-        return key.decrypt(bytes(12), envelope, purpose + label)
-    except (InvalidTag, ValueError):
-        return None
+def cover(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
+    """Return a share under its pad, or one from under it: all but the first byte."""
+    pad = derive(secret, label, purpose)
+    return share[:1] + bytes(x ^ y for x, y in zip(share[1:], pad, strict=True))
 
 
 # Sharing
@@ -123,16 +112,16 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
 
 
 def split(secret: bytes, count: int, threshold: int, drawn: bytes) -> list[bytes]:
-    """Return shares 1 to `count`; `drawn` are 48 bytes for each power, highest first.
+    """Return shares 1 to `count`; `drawn` are 32 bytes for each power, lowest first.
 
-    Of each they give the backward difference at zero, so f(x) is the sum over i of the i-th
-    times C(x + i - 1, i): the 0-th is the secret.
+    Of each they give the forward difference at zero, so f(x) is the sum over i of the i-th
+    times C(x, i): the 0-th is the secret.
     """
-    draws = [int.from_bytes(drawn[48 * i : 48 * i + 48], "big") for i in range(threshold - 1)]
-    differences = [int.from_bytes(secret, "big"), *reversed(draws)]
+    draws = [int.from_bytes(drawn[32 * i : 32 * i + 32], "little") for i in range(threshold - 1)]
+    differences = [int.from_bytes(secret, "big"), *draws]
 
     def f(x: int) -> int:
-        return sum(d * comb(x + i - 1, i) for i, d in enumerate(differences)) % P
+        return sum(d * comb(x, i) for i, d in enumerate(differences)) % P
 
     return [f(x).to_bytes(33, "big") for x in range(1, count + 1)]
 
@@ -241,8 +230,8 @@ def combine(
 
 
 def parcel(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
-    """Return a commitment to a share, and its envelope."""
-    return commit_share(share) + seal(secret, label, purpose, share)
+    """Return a commitment to a share, and the share under its pad."""
+    return commit_share(share) + cover(secret, label, purpose, share)
 
 
 def records(said: Mapping[int, tuple[int, bytes]]) -> bytes:

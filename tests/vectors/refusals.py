@@ -139,14 +139,13 @@ def parcels() -> list[dict[str, Any]]:
 
     holder = next(h for h in ONE.holders[owner] if h != ME)
     cases = [
-        ("its envelope is garbage", owner, good[:32] + bytes(49)),
+        ("its envelope is garbage", owner, good[:32] + bytes(33)),
         ("its commitment is to another share", owner, bytes(32) + good[32:]),
         ("its envelope holds a share of the mask key", owner, ONE.parcels(owner, "mask")[ME]),
         ("it was dealt to another holder", owner, ONE.parcels(owner, "seed")[holder]),
         ("it is mine, reflected", friend, ONE.parcels(ME, "seed")[friend]),
         ("another dealt it", owner, next(p for o, p in mine.items() if o not in (owner, LOST))),
         ("its share is P", owner, sealed(P.to_bytes(33, "big"))),
-        ("its share is a byte short", owner, sealed(bytes(32))),
     ]
     if LOST in mine:
         seed = ONE.parcels(LOST, "seed")[ME]
@@ -164,7 +163,7 @@ def strangers() -> list[dict[str, Any]]:
 def to_the_server() -> list[dict[str, Any]]:
     """Return messages that the server refuses, by step and slot."""
     contribution, dealt, signature = ONE.key_deal(ME)
-    shorter = dealt[:-81]
+    shorter = dealt[:-65]
 
     def shares(parcels: bytes, label: bytes = ONE.label, slot: int = ME) -> bytes:
         said = contribution + ref.digest(parcels)
@@ -182,17 +181,17 @@ def to_the_server() -> list[dict[str, Any]]:
     without = {slot: said for slot, said in given.items() if slot != ME}
     cases = [
         ("shares", "a parcel fewer than holders", shares(shorter)),
-        ("shares", "a parcel more than holders", shares(dealt + dealt[:81])),
+        ("shares", "a parcel more than holders", shares(dealt + dealt[:65])),
         (
             "shares",
             "signed before a parcel was changed",
-            contribution + dealt[81:] + dealt[:81] + signature,
+            contribution + dealt[65:] + dealt[:65] + signature,
         ),
         ("shares", "signed by another", shares(dealt, slot=1)),
         ("shares", "signed in another cohort", shares(dealt, ELSEWHERE.label)),
         ("shares", "not signed", contribution + dealt + bytes(64)),
-        ("vector", "a parcel fewer than holders that shared", upload(deal[:-81])),
-        ("vector", "a parcel more than holders that shared", upload(deal + deal[-81:])),
+        ("vector", "a parcel fewer than holders that shared", upload(deal[:-65])),
+        ("vector", "a parcel more than holders that shared", upload(deal + deal[-65:])),
         ("vector", "signed under the cohort, not the view", upload(deal, label=ONE.label)),
         (
             "vector",

@@ -15,7 +15,7 @@ from tests.server.lies import signed_upload
 from tests.server.party import Party, refused
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
-ANY = Parcel(bytes(32), bytes(49))
+ANY = Parcel(bytes(32), bytes(33))
 
 
 async def said(served: Served) -> int:

@@ -205,7 +205,7 @@ async def test_a_message_that_another_signed_is_malformed(party: Party) -> None:
     """It is the identity's word that counts, not that of whoever has its ticket."""
     device = await party.go_but_one("share")
     deal = KeyDeal.unpack(await device.compute_shares())
-    moved = replace(deal, parcels=(Parcel(bytes(32), bytes(49)), *deal.parcels[1:]))
+    moved = replace(deal, parcels=(Parcel(bytes(32), bytes(33)), *deal.parcels[1:]))
     detail = refused(await device.put("shares", moved.pack()), 422, "malformed")
     assert detail == "participant 5 did not sign this"
     one = party.devices[0]
