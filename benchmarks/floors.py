@@ -5,7 +5,6 @@
     verification   Ed25519
     arrival        SHA-256 of a packed vector, and an in-place add of it
     hash           SHA-256 of a packed vector
-    commitment     SHA-256 of a share
     envelope       SHA-256 of a share to commit to it, SHA-256 for the pad that it is under
 
 On a shared machine the same work takes a fifth more from one minute to the next. So floors
@@ -94,6 +93,5 @@ def _primitives(words: int) -> dict[str, Callable[[], object]]:
         "verification": lambda: is_signed(identity.public, said, signature),
         "arrival": arrival,
         "hash": lambda: sha256(packed).digest(),
-        "commitment": lambda: sha256(share).digest(),
         "envelope": envelope,
     }

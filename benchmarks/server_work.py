@@ -53,12 +53,11 @@ def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, 
 
 
 def deals_floor(floors: Floors, n: int, kept: float, holders: int, vector_bytes: int) -> float:
-    """Return the seconds that the hashes of all deals and shares take: what the others leave out.
+    """Return the seconds that the hashes of all deals take: what the others leave out.
 
-    Each of `n` deals its mask key, each that is kept its seed; each of these gives its shares.
+    Each of `n` deals its mask key, each that is kept its seed.
     """
-    each = floors["hash"] / vector_bytes * holders * PARCEL_BYTES
-    return (n + kept) * each + kept * (holders + 1) * floors["commitment"]
+    return (n + kept) * floors["hash"] / vector_bytes * holders * PARCEL_BYTES
 
 
 def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> Work:

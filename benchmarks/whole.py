@@ -8,7 +8,7 @@ The floor, measured in the same run (`benchmarks.floors`), of each device:
                 and those whose shares it holds, signatures of holders and witnesses checked, its
                 vector hashed, three times k envelopes
     server's    its signature checked three times (once if semi-honest), and once under its deal,
-                its vector hashed and added, its own mask taken off, deals and shares hashed
+                its vector hashed and added, its own mask taken off, deals hashed
 """
 
 import gc

@@ -207,7 +207,7 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
         return False
     if (records["kind"] != settled.wanted[records["owner"]]).any():
         return False
-    return is_share(max(records["share"].tolist()))
+    return reveal.are_shares
 
 
 def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:

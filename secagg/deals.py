@@ -22,7 +22,7 @@ from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
 from secagg.keys import SIGNATURE_BYTES, Identity, statement
 from secagg.parcels import PARCEL_BYTES, Parcel, parcels_bytes, unpack_parcels
-from secagg.shamir import SHARE_BYTES
+from secagg.shamir import SHARE_BYTES, is_share
 
 _REVEALED = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_BYTES = _REVEALED.size
@@ -162,6 +162,13 @@ class Reveal:
     def records(self) -> NDArray[np.void]:
         """Return owners, kinds and shares (`RECORD`), by rising owner."""
         return np.frombuffer(self._records, RECORD)
+
+    @property
+    def are_shares(self) -> bool:
+        """Return whether all shares are of the field: plainly so, where their first bytes are 0."""
+        records = self.records
+        firsts = records.view(np.uint8).reshape(-1, REVEALED_BYTES)[:, -SHARE_BYTES]
+        return not firsts.any() or all(map(is_share, records["share"].tolist()))
 
     def signed(self, identity: Identity, label: bytes, slot: int) -> "Reveal":
         """Return this reveal signed by `identity` as what participant `slot` says under `label`."""
