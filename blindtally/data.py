@@ -234,7 +234,8 @@ def read(path: Path, column: str | None = None) -> Population:
         with _stream(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
             return _population(path, _lines(path, text), column)
     except UnicodeDecodeError:
-        raise DataError(path, "is not UTF-8 text", _undecodable(path)) from None
+        line = _undecodable(path) if path.is_file() else None
+        raise DataError(path, "is not UTF-8 text", line) from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(path, "is cut off or is not a gzip file after all") from None
     except OSError as error:
@@ -274,9 +275,7 @@ def _stream(path: Path) -> Iterator[BinaryIO]:
     """Open a file, and its gzip if it is one."""
     is_ours = not path.exists() and str(path) in data_sets()
     with (_OURS / f"{path}{_ENDING}" if is_ours else path).open("rb") as file:
-        is_packed = file.read(len(_GZIP)) == _GZIP
-        file.seek(0)
-        if is_packed:
+        if cast("io.BufferedReader", file).peek(len(_GZIP)).startswith(_GZIP):  # a pipe goes once
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast("BinaryIO", unpacked)
         else:

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import os
 import tracemalloc
 from collections import Counter
 from itertools import chain
@@ -51,6 +52,15 @@ def test_counts_are_read_gzip_or_not(tmp_path: Path, *, is_packed: bool) -> None
     content = b"word,count\nthe,3\nof,2\n"
     path = written(tmp_path, gzip.compress(content) if is_packed else content)
     assert counted(path) == {"the": 3, "of": 2}
+
+
+@pytest.mark.parametrize("content", [b"word,count\nthe,3\n", gzip.compress(b"word,count\nthe,3\n")])
+def test_a_pipe_is_read_as_a_file(content: bytes) -> None:
+    there, here = os.pipe()
+    os.write(here, content)
+    os.close(here)
+    assert counted(Path(f"/dev/fd/{there}")) == {"the": 3}
+    os.close(there)
 
 
 def test_users_are_devices(tmp_path: Path) -> None:
