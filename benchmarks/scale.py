@@ -1,7 +1,7 @@
 """How many devices a simulation plays a second, in how much memory, and how fast tables fill.
 
     python -m benchmarks.scale [--devices N ...] [--rounds R] [--words PATH] [--json PATH]
-                               [--secure N [--rates G ...]]
+                               [--shared N] [--secure N [--rates G ...]]
 
 Each N is a run of `blindtally simulate adaptive-iblt` in a process of its own, from its start to
 its result on disk: devices with one word each, 5,000 words of 16 bits to send, nobody lost. Words
@@ -13,6 +13,10 @@ and counts are those in PATH, lines of "word,count", or made up, with frequencie
     encode             one core: items into the lanes of one table, at threshold 1, so that none is
                        sampled away. Of devices, as the simulation does it; and of different keys,
                        each of which is hashed. The references are 10^6 items a second
+
+    two processes      with --shared, N devices over 10 rounds by one process, and by two that share
+                       each round; the reference is what one does. Rounds of much less than 10^7
+                       devices are not shared, since a piece takes half a second or more
 
     whole protocol     with --secure, cohorts of N devices with all that they and the server do: see
                        `benchmarks.whole`. The references are what its primitives take, and of two
@@ -28,6 +32,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from resource import struct_rusage
@@ -52,12 +57,15 @@ from protocol.sketches.iblt import Cell, Iblt
 _WORDS = 5_000
 _HEAVY = 5e-5  # of all devices
 _TOKENS = 10**9
+_SHARED_ROUNDS = 10
 _GOAL = 10**8 / 60  # devices and rounds a second
 _ENCODED = 10**6
 _SECURE_WORDS = 10_000
 
 
-def simulated(devices: int, rounds: int, data: Path) -> tuple[float, struct_rusage, float]:
+def simulated(
+    devices: int, rounds: int, data: Path, workers: int = 1
+) -> tuple[float, struct_rusage, float]:
     """Return the seconds that a simulation took, what it used, and the F1 of what it found."""
     result = data.with_name("result.json")
     options = {
@@ -66,6 +74,7 @@ def simulated(devices: int, rounds: int, data: Path) -> tuple[float, struct_rusa
         "--rounds": rounds,
         "--threshold": max(1, devices * rounds * _HEAVY),
         "--words": _WORDS,
+        "--workers": workers,
         "--json": result,
     }
     command = [sys.executable, "-m", "blindtally", "simulate", "adaptive-iblt"]
@@ -82,24 +91,46 @@ def simulated(devices: int, rounds: int, data: Path) -> tuple[float, struct_rusa
     return seconds, used, float(found["f1"])
 
 
-def simulations(fleets: list[int], rounds: int, population: Counts) -> Iterator[Row]:
-    """Yield the rows of simulations of so many devices."""
-    first = None
+@contextmanager
+def on_disk(population: Counts) -> Iterator[Path]:
+    """Give a data file of a population."""
     with TemporaryDirectory() as folder:
         data = Path(folder) / "counts.csv"
         pairs = zip(population.items, population.counts.tolist(), strict=True)
         data.write_text("word,count\n" + "".join(f"{word},{count}\n" for word, count in pairs))
-        for devices in fleets:
-            seconds, used, f1 = simulated(devices, rounds, data)
-            played, cpu = devices * rounds, used.ru_utime + used.ru_stime
-            memory = used.ru_maxrss / 1024
-            first = first or memory
-            name, speed = f"{devices:,} devices, {rounds} rounds:", played / seconds
-            yield Row(f"{name} clock", seconds, "s")
-            yield Row(f"{name} devices x rounds", speed / 1e6, "M/s", _GOAL / 1e6, speed / _GOAL)
-            yield Row(f"{name} CPU, each", 1e6 * cpu / played, "us")
-            yield Row(f"{name} memory", memory, "MiB", first, memory / first)
-            yield Row(f"{name} F1", f1, "F1")
+        yield data
+
+
+def simulations(fleets: list[int], rounds: int, data: Path) -> Iterator[Row]:
+    """Yield the rows of simulations of so many devices."""
+    first = None
+    for devices in fleets:
+        seconds, used, f1 = simulated(devices, rounds, data)
+        played, cpu = devices * rounds, used.ru_utime + used.ru_stime
+        memory = used.ru_maxrss / 1024
+        first = first or memory
+        name, speed = f"{devices:,} devices, {rounds} rounds:", played / seconds
+        yield Row(f"{name} clock", seconds, "s")
+        yield Row(f"{name} devices x rounds", speed / 1e6, "M/s", _GOAL / 1e6, speed / _GOAL)
+        yield Row(f"{name} CPU, each", 1e6 * cpu / played, "us")
+        yield Row(f"{name} memory", memory, "MiB", first, memory / first)
+        yield Row(f"{name} F1", f1, "F1")
+
+
+def sharing(devices: int, data: Path) -> Iterator[Row]:
+    """Yield the rows of two processes that share each round, beside one."""
+    speeds, costs, found = [], [], []
+    played = devices * _SHARED_ROUNDS
+    for workers in (1, 2):
+        seconds, used, f1 = simulated(devices, _SHARED_ROUNDS, data, workers)
+        speeds.append(played / seconds / 1e6)
+        costs.append(1e6 * (used.ru_utime + used.ru_stime) / played)
+        found.append(f1)
+    assert found[0] == found[1]
+    name = f"{devices:,} devices, {_SHARED_ROUNDS} rounds, two processes:"
+    (one, two), (alone, both) = speeds, costs
+    yield Row(f"{name} devices x rounds", two, "M/s", one, two / one)
+    yield Row(f"{name} CPU, each", both, "us", alone, both / alone)
 
 
 def encoding(population: Counts) -> Iterator[Row]:
@@ -131,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, nargs="*", default=[10**5, 10**6])
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--shared", type=int, help="devices of a round, such as 10000000")
     parser.add_argument("--secure", type=int, help="devices in a cohort, such as 1000")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.2])
     parser.add_argument("--words", type=Path, help="a file of words and counts")
@@ -140,7 +172,10 @@ def main() -> None:
     counts = np.maximum(1, np.round(shares * _TOKENS)).astype(np.int64)
     population = Counts(tuple(words), counts)
     # Simulations first: the memory of a process counts what it was forked from.
-    rows = [*simulations(options.devices, options.rounds, population), *encoding(population)]
+    with on_disk(population) as data:
+        rows = list(simulations(options.devices, options.rounds, data))
+        rows += sharing(options.shared, data) if options.shared else []
+    rows += encoding(population)
     if options.secure:
         rows += whole.rows(options.secure, _SECURE_WORDS, options.rates)
     report(rows, "reference", options.json)

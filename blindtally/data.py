@@ -10,31 +10,40 @@ count. Where nobody says which column the items are in, it is the first, or the 
 first is called `user` or the second is not a number. Gzip is seen by its magic number. Cells
 are taken as they are, blanks and all. The data sets that come with us are files too, which may be
 named without their folder and ending: `link_user_domains`, `words`, `short`, `ages`.
+
+A file is read line by line, and may be larger than memory: of counts each different item is kept,
+added up; what users hold is packed into a temporary file (`blindtally/packed.py`).
 """
 
+import codecs
 import csv
+import errno
 import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from tempfile import gettempdir
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.packed import Packed, Packer
 from protocol.histograms import BLOCK, Histograms, Items
-from protocol.mechanism import Histogram
 from protocol.stretches import People, generator
 
 _OURS = files("blindtally") / "data_sets"
 _ENDING = ".csv.gz"
 _GZIP = b"\x1f\x8b"
 _MOST_TOKENS = 2**62  # what numpy draws from
+_LONGEST = 2**24  # characters of a line
 
 
 class DataError(ValueError):
@@ -136,26 +145,21 @@ class _Tokens:
         return kinds
 
 
-@dataclass(frozen=True, slots=True)
 class Devices:
     """Devices with what each holds."""
 
-    histograms: tuple[Histogram, ...]
+    def __init__(self, histograms: Iterable[Mapping[str, int]]) -> None:
+        packed = histograms if isinstance(histograms, Packed) else Packed.of(histograms)
+        self.histograms: Packed = packed
 
     @property
     def items(self) -> tuple[str, ...]:
         """Return the items that devices hold, each once."""
-        return tuple(dict.fromkeys(item for held in self.histograms for item in held))
+        return self.histograms.items
 
     def where(self, admits: Callable[[str], bool]) -> "Devices":
         """Return the same devices without the items that `admits` does not."""
-        admitted = {item for item in self.items if admits(item)}
-        return Devices(
-            tuple(
-                {item: count for item, count in held.items() if item in admitted}
-                for held in self.histograms
-            )
-        )
+        return Devices(self.histograms.where(admits))
 
     def clients(self, rounds: int, wanted: int) -> int:
         """Return the clients of each of `rounds`: as `wanted`, or as many as each can have."""
@@ -174,7 +178,7 @@ class Devices:
 
         They hold more than `contribution` where they do: whoever asks them clips.
         """
-        held, size = Histograms.of(self.histograms), max(1, block // contribution)
+        held, size = self.histograms, max(1, block // contribution)
         order, length = rng.permutation(len(held)), min(clients, stretch or clients)
         for begin in range(0, rounds * clients, clients):
             asked = order[begin : begin + clients]
@@ -189,7 +193,7 @@ class Devices:
 class _Chosen:
     """Some of those that are `held`, to be had in blocks of `size` devices."""
 
-    held: Histograms
+    held: Packed | Histograms
     asked: NDArray[np.int64]
     size: int
 
@@ -225,60 +229,125 @@ def read(path: Path, column: str | None = None) -> Population:
     Raises:
         DataError: if there is no such file or column, nothing in it, or a line is malformed.
     """
-    text = _text(path)
-    first = text.lstrip("\r\n").split("\n", 1)[0].removesuffix("\r")
-    if "," not in first and first != column:
-        if column is not None:
-            raise DataError(path, f"has no column {column!r}, and no comma in its first line")
-        return Devices(tuple(Counter(line.split()) for line in text.splitlines()))
-    return _Table(path, text, column).population()
-
-
-def _text(path: Path) -> str:
     try:
-        is_ours = not path.exists() and str(path) in data_sets()
-        raw = (_OURS / f"{path}{_ENDING}" if is_ours else path).read_bytes()
-        if raw.startswith(_GZIP):
-            raw = gzip.decompress(raw)
+        # Lines end as csv wants them: a quoted cell may hold one.
+        with _stream(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+            return _population(path, _lines(path, text), column)
+    except UnicodeDecodeError:
+        line = _undecodable(path) if path.is_file() else None
+        raise DataError(path, "is not UTF-8 text", line) from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(path, "is cut off or is not a gzip file after all") from None
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            told = f"does not fit into {gettempdir()}, unpacked: let TMPDIR name a larger place"
+            raise DataError(path, told) from None
         raise DataError(path, (error.strerror or str(error)).lower()) from None
-    if not raw.strip():
+
+
+def _population(path: Path, lines: Iterator[str], column: str | None) -> Population:
+    before = list[str]()
+    for line in lines:
+        before.append(line)
+        if line.rstrip("\r\n"):
+            break
+    else:
         raise DataError(path, "is empty")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(path, "is not UTF-8 text", line) from None
+    first = before[-1].rstrip("\r\n")
+    everything = chain(before, lines)
+    if "," in first or first == column:
+        return _Table(path, everything, column).population()
+    if column is not None:
+        raise DataError(path, f"has no column {column!r}, and no comma in its first line")
+    held = Devices(_baskets(everything))
+    if not held.items:
+        raise DataError(path, "is empty")
+    return held
+
+
+def _baskets(lines: Iterable[str]) -> Iterator[Counter[str]]:
+    for line in lines:
+        yield Counter(line.split())
+
+
+@contextmanager
+def _stream(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, and its gzip if it is one."""
+    is_ours = not path.exists() and str(path) in data_sets()
+    with (_OURS / f"{path}{_ENDING}" if is_ours else path).open("rb") as file:
+        if cast("io.BufferedReader", file).peek(len(_GZIP)).startswith(_GZIP):  # a pipe goes once
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast("BinaryIO", unpacked)
+        else:
+            yield cast("BinaryIO", file)
+
+
+def _lines(path: Path, text: io.TextIOWrapper) -> Iterator[str]:
+    """Yield lines with their ends, unless one is so long that it is none."""
+    number = 0
+    while line := text.readline(_LONGEST + 1):
+        number += 1
+        if len(line) > _LONGEST:
+            raise DataError(path, f"is longer than {_LONGEST:,} characters", number)
+        yield line
+
+
+def _undecodable(path: Path) -> int:
+    """Return the line of the first bytes that are not UTF-8, which there are."""
+    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
+    with _stream(path) as stream:
+        while chunk := stream.read(_LONGEST):
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                return lines + bytes(error.object[: error.start]).count(b"\n")
+            lines += chunk.count(b"\n")
+    return lines  # cut off in the midst of a character
 
 
 class _Table:
     """A CSV file with a header, read row by row."""
 
-    def __init__(self, path: Path, text: str, column: str | None) -> None:
+    def __init__(self, path: Path, lines: Iterable[str], column: str | None) -> None:
         self._path = path
-        # Lines end as csv wants them: a quoted cell may hold one.
-        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        self._reader = csv.reader(lines, strict=True)
         rows = self._rows()
         self._header = next(rows)[1]
-        self._body = list(rows)
-        if not self._body:
+        first = next(rows, None)
+        if first is None:
             raise DataError(path, "has a header and no rows")
-        self._item = self._item_column(column)
-        self._count = self._count_column()
+        self._item = self._item_column(column, first[1])
+        self._count = self._count_column(*first)
+        self._body = chain([first], rows)
 
     def population(self) -> Population:
-        counts = [self._count_of(line, row) for line, row in self._body]
-        items = [row[self._item] for _, row in self._body]
-        if sum(counts) >= _MOST_TOKENS:
-            raise DataError(self._path, f"counts add up to {_MOST_TOKENS} or more")
-        if self._item == 0:
-            return Counts(tuple(items), np.array(counts, dtype=np.int64))
-        users: dict[str, Counter[str]] = {}
-        for (_, row), item, count in zip(self._body, items, counts, strict=True):
-            users.setdefault(row[self._item - 1], Counter())[item] += count
-        return Devices(tuple(users.values()))
+        return self._counts() if self._item == 0 else self._devices()
+
+    def _counts(self) -> Counts:
+        totals: dict[str, int] = {}
+        for item, count, _ in self._counted():
+            totals[item] = totals.get(item, 0) + count
+        return Counts(tuple(totals), np.fromiter(totals.values(), np.int64, len(totals)))
+
+    def _devices(self) -> Devices:
+        column, last = self._item - 1, None
+        with closing(Packer()) as packer:
+            for item, count, row in self._counted():
+                if row[column] != last:
+                    last = row[column]
+                    packer.begin(last)
+                packer.hold(item, count)
+            return Devices(packer.packed())
+
+    def _counted(self) -> Iterator[tuple[str, int, list[str]]]:
+        """Yield the item and the count of each row, and that."""
+        total = 0
+        for line, row in self._body:
+            count = self._count_of(line, row)
+            total += count
+            if total >= _MOST_TOKENS:
+                raise DataError(self._path, f"counts add up to {_MOST_TOKENS} or more")
+            yield row[self._item], count, row
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         width = None
@@ -294,7 +363,7 @@ class _Table:
         except csv.Error as error:
             raise DataError(self._path, str(error), self._reader.line_num) from None
 
-    def _item_column(self, column: str | None) -> int:
+    def _item_column(self, column: str | None, first: list[str]) -> int:
         if column is not None:
             if column not in self._header:
                 known = ", ".join(self._header)
@@ -302,11 +371,9 @@ class _Table:
             return self._header.index(column)
         if len(self._header) == 1:
             raise DataError(self._path, "has one column: items and their counts are two", 1)
-        second = self._body[0][1][1]
-        return int(self._header[0].lower() == "user" or not second.isdecimal())
+        return int(self._header[0].lower() == "user" or not first[1].isdecimal())
 
-    def _count_column(self) -> int:
-        line, row = self._body[0]
+    def _count_column(self, line: int, row: list[str]) -> int:
         for number in range(self._item + 1, len(row)):
             if row[number].isdecimal():
                 return number

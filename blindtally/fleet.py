@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -163,6 +163,7 @@ def fleet(
     """Let simulated devices take part in a study, round after round, until it is over.
 
     Each sum that is shown is compared with the vectors in it, so no other devices may take part.
+    The devices of a worker that dies are lost, and the fleet ends; rounds that are over are kept.
 
     Example:
       blindtally fleet --create --devices 60 --rounds 3
@@ -208,8 +209,14 @@ def fleet(
             with Screen(console, asked.view.rounds) as screen:
                 news = News(screen.say, shows_moves=not screen.has_bars)
                 telling = partial(tell, url, key, asked.id, news)
-                watchers = Watchers(screen.step, screen.round, lambda: None, telling)
-                _, seen = follow(url, asked, setup, watchers, slices)
+                with _keeping(asked.view, json_path) as seen:
+
+                    def note(one: RoundResult) -> None:
+                        seen.append(one)
+                        screen.round(one)
+
+                    watchers = Watchers(screen.step, note, lambda: None, telling)
+                    follow(url, asked, setup, watchers, slices)
             found = asked.heavy_hitters()
             console.print(tabled(asked.view, found))
             for line in _where(url, asked.refresh(), took_part=bool(seen)):
@@ -246,8 +253,23 @@ def slicing(count: int, dask: str | None) -> Iterator[Slicing | None]:
     Raises:
         typer.Exit: as `blindtally.workers.hired`.
     """
-    with crowd(count, dask) as (executor, threads):
+    with crowd(count, dask, once=True) as (executor, threads):
         yield None if executor is None else Slicing(executor, threads)
+
+
+@contextmanager
+def _keeping(study: StudyView, json_path: str | None) -> Iterator[list[RoundResult]]:
+    """Give a place for rounds that are over; if it ends before all are, write them as partial."""
+    seen: list[RoundResult] = []
+    try:
+        yield seen
+    except BaseException:
+        if seen:
+            told = f"{len(seen)} rounds of {study.rounds}"
+            typer.echo(f"what is there is partial: {told}", err=True)
+            with suppress(typer.Exit):  # it is said that it cannot be written; the end is another's
+                write_json(json_path, _rounds_json(study, seen) | {"partial": True})
+        raise
 
 
 def _trusting(policy: Policy, mode: Mode, registrar: Path | None) -> tuple[Policy, Identity | None]:
@@ -342,8 +364,8 @@ def _as_json(
     study: StudyView, rounds: list[RoundResult], found: Sequence[HeavyHitter]
 ) -> dict[str, Any]:
     """Return what scripts read: the study's id, its rounds, and what was found."""
-    return {
-        "study": study.id,
-        "rounds": [asdict(one) for one in rounds],
-        "heavy_hitters": [asdict(one) for one in found],
-    }
+    return _rounds_json(study, rounds) | {"heavy_hitters": [asdict(one) for one in found]}
+
+
+def _rounds_json(study: StudyView, rounds: list[RoundResult]) -> dict[str, Any]:
+    return {"study": study.id, "rounds": [asdict(one) for one in rounds]}

@@ -8,10 +8,11 @@ be read or written); 130, stopped by Ctrl-C. A file is there whole or not at all
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
@@ -39,6 +40,7 @@ Url = Annotated[
 ]
 HERE = "http://127.0.0.1:8000"
 
+NO_WHYS: Final[Mapping[str, str]] = MappingProxyType({})
 _FORMS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
 
@@ -56,22 +58,28 @@ def faults(error: ValidationError) -> str:
     return "; ".join(": ".join([*map(str, at), what]) for at, what in found)
 
 
-def refuse_others(context: typer.Context, taken: Collection[str], by: str) -> None:
+def refuse_others(
+    context: typer.Context, taken: Collection[str], by: str, whys: Mapping[str, str] = NO_WHYS
+) -> None:
     """Refuse options that were given and are none of those `taken`: none is ignored silently.
+
+    Of some it is said why, by their names.
 
     Raises:
         typer.Exit: if there are any; names them.
     """
-    given = [
-        max(option.opts, key=len)
+    given = {
+        option.name: max(option.opts, key=len)
         for option in context.command.params
         if option.name is not None
         and option.name not in taken
         and (source := context.get_parameter_source(option.name)) is not None
         and source.name == "COMMANDLINE"
-    ]
+    }
     if given:
-        raise failed(f"{by} takes no {', '.join(given)}")
+        because = "; ".join(dict.fromkeys(whys[name] for name in given if name in whys))
+        told = f": {because}" if because else ""
+        raise failed(f"{by} takes no {', '.join(given.values())}{told}")
 
 
 def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = False) -> None:

@@ -40,7 +40,11 @@ _THRESHOLD, _DELTA = 50.0, 1e-6
 _ALL = ("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence")
 _ALWAYS = ("sets", "seed", "json_path")
 _OF_REPORTS = {"confidence", "goal", "most"}
-_OF_WORKERS = {"workers", "dask"}  # the others play all their devices in a few operations
+_OF_WORKERS = {"workers", "dask"}
+# Why the others have none: a piece of work takes half a second or more (docs/scaling.md).
+_OF_A_TRIE = "a level of 10,000,000 devices takes a tenth of a second, which is nothing to share"
+_OF_NUMBERS = "what a round takes does not grow with its devices, so there is nothing to share"
+_OF_MANY_REPORTS = "only the work of rounds that are sums is shared"
 _OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
 # What --set does not take: what options say, or the command itself.
 _OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "invited", "goal", "most"}
@@ -223,7 +227,8 @@ def simulate(
     if mechanism in REPORTING:
         why = ", of strings of any characters," if mechanism == "prefix-extension" else ""
         taken = {*_ALL, *_ALWAYS, *taken_by(mechanism)}
-        refuse_others(context, taken, f"a simulation of {mechanism}{why}")
+        whys = dict.fromkeys(_OF_WORKERS, _OF_MANY_REPORTS)
+        refuse_others(context, taken, f"a simulation of {mechanism}{why}", whys)
         own |= {"mechanism": mechanism, "threshold": threshold, "confidence": confidence}
         own |= {"delta": delta, "goal": goal, "most": most}
         own |= {"alphabet": alphabet, "length": length}
@@ -232,13 +237,15 @@ def simulate(
         return
     others = _OF_REPORTS | (_OF_WORKERS if mechanism in simulate_numbers.LEVELS else _OF_RELEASES)
     known = {option.name for option in context.command.params if option.name is not None}
-    refuse_others(context, known - others, f"a simulation of {mechanism}")
+    is_of_numbers = mechanism != "triehh" or low is not None or high is not None
+    whys = dict.fromkeys(_OF_WORKERS, _OF_NUMBERS if is_of_numbers else _OF_A_TRIE)
+    refuse_others(context, known - others, f"a simulation of {mechanism}", whys)
     threshold = _THRESHOLD if threshold is None else threshold
     if mechanism in simulate_numbers.LEVELS:
         delta = _DELTA if delta is None else delta
         own |= {"delta": delta, "corrupt": corrupt, "mode": release or _RELEASES[mechanism]}
         own["levels"] = levels or simulate_numbers.LEVELS[mechanism]
-        if mechanism != "triehh" or low is not None or high is not None:
+        if is_of_numbers:
             refuse_others(context, known - {"invited"} - others, "a simulation of numbers")
             own |= {"mechanism": mechanism, "low": low, "high": high}
             _play(simulate_numbers, own, words, sets, json_path)

@@ -109,10 +109,7 @@ def run(wanted: Wanted) -> Counted:
     """
     population = read(wanted.data, wanted.column)
     if not isinstance(population, Counts):
-        counts: dict[str, int] = {}
-        for held in population.histograms:
-            for item, count in held.items():
-                counts[item] = counts.get(item, 0) + count
+        counts = population.histograms.totals()
         population = Counts(tuple(counts), np.array(list(counts.values()), np.int64))
     domain = _domain(wanted, population.items)
     inside = population.where(domain.__contains__)

@@ -3,30 +3,38 @@
 Work is cut into pieces that do not hang on one another, each with a seed of its own, so that what
 comes of them is the same whoever does them, in whatever order, and if one has to be done again
 because a worker died. `each` yields the results in the order of the pieces.
+
+What must not be done twice, such as a device's part before a service, is done `once`: with the
+worker that dies of it, it is lost.
 """
 
 import logging
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module, metadata
-from multiprocessing import active_children, get_context
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from uuid import uuid4
 
 import typer
 
 from blindtally.output import failed
+from blindtally.pool import LIVES, Pool, uninterrupted
 from blindtally.progress import steps
 from client.extras import install
 from client.slices import is_of_dead_worker
 
 A = TypeVar("A")
 B = TypeVar("B")
+P = ParamSpec("P")
 
 LOCAL: Final = "local"
+_DIED: Final = (
+    "workers died of a piece of this work again and again, mostly for lack of memory: have fewer "
+    "--workers at a time, or a machine with more"
+)
 _CONNECT_SECONDS: Final = 10
 
 Workers = Annotated[
@@ -54,24 +62,22 @@ def hired(count: int, dask: str | None) -> Iterator[Executor | None]:
 
 
 @contextmanager
-def crowd(count: int, dask: str | None) -> Iterator[tuple[Executor | None, int]]:
+def crowd(
+    count: int, dask: str | None, *, once: bool = False
+) -> Iterator[tuple[Executor | None, int]]:
     """Yield who does the work, and how many they are; stop them at the end, as `hired`."""
     if dask is not None:
-        with _cluster(count, dask) as both:
-            yield both
+        with _cluster(count, dask) as (client, threads):
+            executor = client.get_executor(pure=False)
+            yield _Once(executor) if once else executor, threads
     elif count == 1:
         yield None, 1
     else:
-        # Spawned: a forked process would have this one's threads' locks, and not the threads.
-        before = set(active_children())
-        with ProcessPoolExecutor(count, get_context("spawn"), _ignore_interrupts) as executor:
-            try:
-                yield executor, count
-            finally:  # whoever stops waits for no piece that is under way
-                executor.shutdown(wait=False, cancel_futures=True)
-                for process in set(active_children()) - before:
-                    process.kill()
-                    process.join()
+        pool = Pool(count, 1 if once else LIVES)
+        try:
+            yield pool, count
+        finally:  # whoever stops waits for no piece that is under way
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def each(
@@ -139,18 +145,32 @@ def _result(future: "Future[B]") -> B:
         raise failed("the Dask scheduler is lost, and what it was asked to do", code=1) from None
     except Exception as error:
         if is_of_dead_worker(error):
-            why = "workers died of this work, perhaps for lack of memory: give each one more"
-            raise failed(f"{why} ({error})", code=1) from None
+            raise failed(f"{_DIED} ({error})", code=1) from None
         raise
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one, which ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Once(Executor):
+    """An executor of Dask that does no piece a second time, though its worker died."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, work: Callable[P, A], /, *args: P.args, **options: P.kwargs) -> Future[A]:
+        """Have a worker do it, the first that hears of it."""
+        return self._executor.submit(_first, uuid4().hex, work, *args, **options)
+
+
+def _first(name: str, work: Callable[P, A], /, *args: P.args, **options: P.kwargs) -> A:
+    """Do a piece of work, unless another worker of this cluster has begun it."""
+    event = import_module("distributed").Event(f"blindtally-{name}")
+    if event.is_set():
+        raise BrokenExecutor("who began it is gone")
+    event.set()
+    return work(*args, **options)
 
 
 @contextmanager
-def _cluster(count: int, address: str) -> Iterator[tuple[Executor, int]]:
+def _cluster(count: int, address: str) -> Iterator[tuple[Any, int]]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -159,8 +179,11 @@ def _cluster(count: int, address: str) -> Iterator[tuple[Executor, int]]:
     connect = partial(distributed.Client, set_as_default=False, timeout=_CONNECT_SECONDS)
     try:
         if address == LOCAL:
-            here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}  # nobody's but ours
-            client = connect(n_workers=count, threads_per_worker=1, **here)
+            here: dict[str, Any] = {"host": "127.0.0.1"}  # nobody's but ours
+            here |= {"dashboard_address": "127.0.0.1:0"}
+            here |= {"n_workers": count, "threads_per_worker": 1, "silence_logs": logging.CRITICAL}
+            with uninterrupted():
+                client = connect(**here)
         else:
             client = connect(address)
     except (OSError, ValueError) as error:
@@ -170,7 +193,7 @@ def _cluster(count: int, address: str) -> Iterator[tuple[Executor, int]]:
             client.get_versions(check=True)
         except ValueError as error:
             raise failed(f"Dask at {address} is of another version: {error}", code=1) from None
-        yield client.get_executor(pure=False), _workers_of(client, address)
+        yield client, _workers_of(client, address)
 
 
 def _workers_of(client: Any, address: str) -> int:  # noqa: ANN401 - distributed has no types

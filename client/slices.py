@@ -11,7 +11,7 @@ processes, or threads, as slices. Those of a process that dies are gone, as devi
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,10 +19,7 @@ from client.habits import Behaviour
 from client.journal import Given
 
 T = TypeVar("T")
-_DIED: Final = (
-    "KilledWorker",
-    "BrokenProcessPool",
-)  # Dask's and the pool's, by name: no common class
+_DIED: Final = "KilledWorker"  # Dask's, by name: it may not be there
 
 
 class LostWorkersError(RuntimeError):
@@ -56,7 +53,7 @@ class Slicing:
 
 def is_of_dead_worker(error: Exception) -> bool:
     """Return whether an executor's `error` is that a worker died of its work."""
-    return type(error).__name__ in _DIED
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == _DIED
 
 
 async def gathered(futures: Sequence[asyncio.Future[T]]) -> list[T]:

@@ -7,6 +7,7 @@ the long tail. `python -m benchmarks.demo` tells how often the defaults reach F1
 """
 
 import math
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -120,14 +121,14 @@ def load(data: Path | None) -> Population:
 
 def hold(
     population: Population, rounds: int, devices: int, contribution: int, seed: int
-) -> list[Histogram]:
+) -> Sequence[Histogram]:
     """Return a histogram for each device of a fleet that has enough of them.
 
     Raises:
         ValueError: if the data has too few devices; says how many.
     """
     if isinstance(population, Devices):
-        held = list(population.histograms)
+        held = population.histograms
         if len(held) < rounds * devices:
             raise ValueError(
                 f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "

@@ -1,6 +1,9 @@
 """Data files of three shapes are told apart, and a fault is told with its place."""
 
+import errno
 import gzip
+import os
+import tracemalloc
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blindtally import packed
 from blindtally.data import Counts, DataError, Devices, data_sets, read
 
 HERE = Path(__file__).parents[2]
@@ -43,11 +47,20 @@ def test_what_comes_with_us_is_named_without_its_folder() -> None:
     assert all(f"**{name}**" in licences or f"# {name}.csv.gz" in licences for name in data_sets())
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_counts_are_read_gzip_or_not(tmp_path: Path, *, packed: bool) -> None:
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_counts_are_read_gzip_or_not(tmp_path: Path, *, is_packed: bool) -> None:
     content = b"word,count\nthe,3\nof,2\n"
-    path = written(tmp_path, gzip.compress(content) if packed else content)
+    path = written(tmp_path, gzip.compress(content) if is_packed else content)
     assert counted(path) == {"the": 3, "of": 2}
+
+
+@pytest.mark.parametrize("content", [b"word,count\nthe,3\n", gzip.compress(b"word,count\nthe,3\n")])
+def test_a_pipe_is_read_as_a_file(content: bytes) -> None:
+    there, here = os.pipe()
+    os.write(here, content)
+    os.close(here)
+    assert counted(Path(f"/dev/fd/{there}")) == {"the": 3}
+    os.close(there)
 
 
 def test_users_are_devices(tmp_path: Path) -> None:
@@ -111,9 +124,12 @@ def test_the_shipped_data_is_what_its_note_says() -> None:
         (b"item,count\na,1\n\xff,2\n", "line 3: is not UTF-8 text"),
         (b"\x1f\x8bgarbage", "is cut off or is not a gzip file"),
         (
-            gzip.compress(b"item,count\na,1\n" * 99, mtime=0)[:-9],
+            gzip.compress(b"item,count\n" + b"a,1\n" * 99, mtime=0)[:-9],
             "is cut off or is not a gzip file",
         ),
+        ("item,count\n" + "a" * 2**24 + ",1\n", "line 2: is longer than 16,777,216 characters"),
+        ("a" * 2**24 + " b", "line 1: is longer than 16,777,216 characters"),
+        (b"a b\n" * 2**22 + b"c\n\xc3", "line 4194306: is not UTF-8 text"),
     ],
 )
 def test_faults_are_told_with_their_place(tmp_path: Path, content: str | bytes, fault: str) -> None:
@@ -174,8 +190,51 @@ def test_no_device_is_in_two_rounds() -> None:
     assert len(seen) == len(set(seen)) == 99
 
 
+def most_kept(path: Path) -> int:
+    """Return the most bytes that Python kept while it read a file."""
+    tracemalloc.start()
+    try:
+        read(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "more"),
+    [
+        ("item,count\n", "w{item},3\n", 1),
+        ("user,item,count\n", "u{user},w{item},3\n", 30),
+        ("user,item,count\n", "u{other},w{item},3\n", 130),  # rows of a user stand apart
+        ("", "w{item} x{item}\n", 100),
+    ],
+    ids=["counts", "users", "mixed", "baskets"],
+)
+def test_a_file_is_not_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, row: str, more: int
+) -> None:
+    monkeypatch.setattr(packed, "CHUNK", 2**10)
+    kept = []
+    for rows in (10_000, 50_000):
+        numbers = range(rows)
+        cells = ({"item": n % 97, "user": n // 5, "other": n % (rows // 5)} for n in numbers)
+        path = written(tmp_path, header + "".join(row.format(**cell) for cell in cells))
+        kept.append(most_kept(path))
+    # What rows are as Python has them, 300 bytes and more each, is not kept.
+    assert kept[1] - kept[0] < more * 40_000
+
+
+def test_a_temporary_file_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_columns: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(packed._Columns, "write", full)
+    with pytest.raises(DataError, match=r"does not fit into .*: let TMPDIR name a larger place"):
+        read(SHIPPED)
+
+
 def test_items_can_be_left_out() -> None:
     counts = Counts(("a", "bb"), np.array([1, 2])).where(lambda item: len(item) == 1)
     assert (counts.items, counts.counts.tolist()) == (("a",), [1])
     people = Devices(({"a": 1, "bb": 2}, {"bb": 1})).where(lambda item: len(item) == 1)
-    assert people.histograms == ({"a": 1}, {})
+    assert list(people.histograms) == [{"a": 1}, {}]

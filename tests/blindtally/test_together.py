@@ -98,13 +98,16 @@ def die_once(folder: Path, blocks: Callable[[], Iterable[Any]]) -> Iterable[Any]
     return blocks()
 
 
-def test_a_worker_of_dask_that_is_killed_in_mid_round_costs_no_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dask", [None, LOCAL], ids=["processes", "dask"])
+def test_a_worker_that_is_killed_in_mid_round_costs_no_result(
+    tmp_path: Path, dask: str | None
+) -> None:
     def changed(rounds: Iterable[People[Any]]) -> Iterator[People[Any]]:
         for one in rounds:  # the third stretch: one is played here, to see how long it takes
             later = [one.later[0], partial(die_once, tmp_path, one.later[1]), *one.later[2:]]
             yield People(one.first, later)
 
-    with crowd(2, LOCAL) as (executor, workers):
+    with crowd(2, dask) as (executor, workers):
         assert executor is not None
         hands = Together(executor, workers, TINY)
         assert played(FLEETS[0], hands, changed=changed) == played(FLEETS[0], ALONE)

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from blindtally import workers
 from blindtally.cli import app
-from blindtally.workers import LOCAL, each, flowing, hired
+from blindtally.workers import LOCAL, crowd, each, flowing, hired
 from client.extras import install
 
 SHORT = ("--rounds", "3", "--tokens", "300", "--words", "400", "--runs", "2", "--json", "-")
@@ -57,19 +57,44 @@ def test_results_come_in_order_and_faults_are_those_of_the_work(kind: str) -> No
             assert next(iter(some))[0] == 0  # whoever stops asking gets no more, and waits for none
 
 
-def test_a_worker_of_dask_that_is_killed_costs_time_and_no_result(tmp_path: Path) -> None:
-    with hire("dask") as executor:
+@pytest.mark.parametrize("kind", ["processes", "dask"])
+def test_a_worker_that_is_killed_costs_time_and_no_result(tmp_path: Path, kind: str) -> None:
+    with hire(kind) as executor:
         pieces = [(tmp_path, number) for number in range(6)]
         assert list(each(executor, die_once, pieces, "pieces")) == list(range(6))
     assert (tmp_path / "died").exists()
 
 
-def test_a_process_that_is_killed_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def die(_number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_work_that_workers_die_of_again_and_again_is_said(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with hire("processes") as executor, pytest.raises(typer.Exit):
-        list(each(executor, die_once, [(tmp_path, 3)], "pieces"))
-    assert "workers died" in capsys.readouterr().err
+        list(each(executor, die, [3], "pieces"))
+    said = capsys.readouterr().err
+    assert "workers died of a piece of this work again and again" in said
+    assert "lack of memory: have fewer --workers" in said
+    assert "killed by SIGKILL" in said
+
+
+def begin(folder: Path) -> None:
+    """Note that this was begun, and take the worker along."""
+    (folder / str(os.getpid())).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("dask", [None, LOCAL])
+def test_what_is_to_be_done_once_is_not_done_again(tmp_path: Path, dask: str | None) -> None:
+    with crowd(2, dask, once=True) as (executor, workers):
+        assert executor is not None
+        assert workers == 2
+        assert executor.submit(abs, -1).result(60) == 1
+        with pytest.raises(BrokenExecutor):
+            executor.submit(begin, tmp_path).result(60)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_scheduler_that_does_not_answer_is_said(

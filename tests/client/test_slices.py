@@ -3,8 +3,7 @@
 import asyncio
 import pickle
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -103,7 +102,7 @@ def test_slices_differ_by_one_device_at_most() -> None:
 
 async def test_devices_of_a_worker_that_died_are_lost_and_that_is_said() -> None:
     loop = asyncio.get_running_loop()
-    for problem in (BrokenProcessPool(), asyncio.CancelledError()):
+    for problem in (BrokenExecutor(), asyncio.CancelledError()):
         one, other = loop.create_future(), loop.create_future()
         one.set_exception(problem)
         with pytest.raises(LostWorkersError, match=r"devices with (it|them)"):
