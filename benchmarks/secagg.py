@@ -5,8 +5,8 @@
 The floors are measured amid the work they stand beside (`benchmarks.floors`): keystream and
 add, an X25519 agreement, an Ed25519 verification, SHA-256 of what arrives, each as often as
 the protocol asks for it. `ratio` is value / reference. Rows that say "beside ... too" repeat the
-row before with what else no implementation of the protocol is spared: the hashes of the vector,
-of deals and of shares, and envelopes. Times are process CPU seconds of one thread, because the
+row before with what else no implementation of the protocol is spared: the hashes of the vector and
+of deals, and envelopes. Times are process CPU seconds of one thread, because the
 machines are shared; a client's are means over all clients of the cohort, and count reading what
 it is told. A server checks what it hears, adds the vectors, settles which shares matter, and
 unmasks the sum: all of it stands in a row of its own. What 100 clients send in a phase is checked

@@ -8,7 +8,9 @@ costs the piece that it was at and no other, and that is done again by a new pro
 four of them died of, one after the other, is given up.
 
 `concurrent.futures` and joblib's loky give up all pieces with the first process that dies, and
-cannot tell whose fault it was; Dask, which does as we do, is an extra that takes seconds to start.
+cannot tell whose fault it was; pebble's processes share one pipe, and none is heard any more once
+one of them is killed amid its answer; Dask, which does as we do, is an extra that takes seconds to
+start.
 
 Processes are spawned: a forked one would have this one's threads' locks, and not the threads. They
 never hear of Ctrl-C, which is for us to answer, and end when we do, however that is.
