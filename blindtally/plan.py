@@ -158,7 +158,7 @@ def plan(
             "threshold": threshold,
             "contribution": contribution,
             "words": words,
-            "domain": Known.of(people).domain.model_dump(),
+            "domain": Known.of(people, setting.tokens).domain.model_dump(),
         }
     )
     if json_path != "-":
@@ -207,7 +207,7 @@ def assumed(domain: Domain, items: int, zipf: float) -> Population:
 
 def predict(case: Case, setting: Setting, seeds: list[tuple[int, int]]) -> list[Prediction]:
     """Return what each mechanism finds, the mechanisms that `setting.words` are enough for."""
-    known = Known.of(case.population)
+    known = Known.of(case.population, setting.tokens)
     scored: dict[str, list[tuple[float, int, int, int]]] = {}
     for seed in watched(seeds, "studies"):
         rng = np.random.default_rng([*seed, 0])

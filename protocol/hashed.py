@@ -1,14 +1,19 @@
 """Domains of hashed items: keys of one size, whatever the length of an item.
 
 A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 24 in one, 32,
-48, or 72 in 3. An item shares its key with another of N with odds of N / 2^40: one of a thousand
-heavy items among a million with odds of 0.1%, and then it is the two's sum that is counted, and no
-string is found. With 48 bits it is 4e-6, with 72 2e-13. With fewer bits cells are smaller, and each
-heavy item is lost with odds of N / 2^32 or N / 2^24: beside what samples lose that is nothing where
-N is known to be small (`fewest_bits`). What is found is at first a key only, which nobody can turn
-into an item; a mechanism that knows how fetches the items of the keys that are heavy
-(`mechanisms/strings.py`). Whoever guesses an item can hash it and look for its key: hashing
-hides what cannot be guessed, no more.
+48, or 72 in 3. Two items with one key are counted together, and while both are held no string is
+found. What counts is what is held, and not how many items there may be: N tokens of others add
+N / 2^b to a count on average, and spoil a string only in the round that fetches it, if they
+are of that round. So whoever knows no more than how many tokens a round has, n devices with m,
+knows that a piece of a string is lost with odds of n m / 2^b at most (and fetched again, to be
+lost again where the other is held in every round). With few bits cells are small, and with 24
+that is one piece in 400 up to 41,943 tokens (`fewest_bits`); with 40 it is 1e-8 for 10,000. But
+2^24 hashes find an item with a given key, and a device that holds it can spoil the string, or lie
+for one: where devices may mean harm, take 72.
+
+What is found is at first a key only, which nobody can turn into an item; a mechanism that knows how
+fetches the items of the keys that are heavy (`mechanisms/strings.py`). Whoever guesses an item
+can hash it and look for its key: hashing hides what cannot be guessed, no more.
 
 The *name* of a key stands for its item until that is known: `#` and the key in hexadecimal. What
 has the shape of a name is no item.
@@ -37,7 +42,7 @@ _HEX = re.compile(r"[0-9a-f]+")
 
 
 KeyBits = Literal[24, 32, 40, 48, 72]
-_LOST = 1 / 400  # of heavy items, by `fewest_bits`
+_LOST = 1 / 400  # of pieces of strings, by `fewest_bits`
 
 
 class Hashed(ItemSpace):
@@ -104,10 +109,10 @@ class Hashed(ItemSpace):
         return f"{MARK}{number:0{self._hex}x}"
 
 
-def fewest_bits(items: int) -> KeyBits:
-    """Return the fewest bits of keys that lose a heavy item of so many with odds of 1/400 at most.
+def fewest_bits(tokens: int) -> KeyBits:
+    """Return the fewest bits of keys for rounds of so many tokens, whatever items there are.
 
-    An item is lost if it shares its key with another.
+    A piece of a heavy item's string is spoiled by another item with odds of 1/400 at most.
     """
     sizes: tuple[KeyBits, ...] = get_args(KeyBits)
-    return next((bits for bits in sizes if items <= _LOST * 2**bits), sizes[-1])
+    return next((bits for bits in sizes if tokens <= _LOST * 2**bits), sizes[-1])

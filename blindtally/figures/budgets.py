@@ -54,26 +54,50 @@ def needed(
     setting: Setting,
     seeds: Sequence[Sequence[int]],
     step: Callable[[int], None] = lambda _: None,
+    every: int = 1,
 ) -> Curve:
     """Return F1 over words, from few words to where the last goal is reached and stays so.
 
     `setting.words` is not looked at. One run for each of `seeds`, the same rounds for all. `step`
-    hears how many sizes are done, `most_steps` in all.
+    hears how many sizes are done, `most_steps` in all. Of the grid's sizes only every so many are
+    tried, and between two with a goal between them those that halve what is left.
     """
-    known = Known.of(case.population)
+    known = Known.of(case.population, setting.tokens)
     studies = [_study(case, setting, seed) for seed in seeds]
-    points, words, still = list[Point](), float(_LEAST[method]), 0
-    while words < _MOST and still <= _STILL:
-        scores = [
-            _score(method, held, known, heavy, round(words), setting, np.random.default_rng(seed))
-            for (held, heavy), seed in zip(studies, seeds, strict=True)
-        ]
-        points.append(Point(round(words), tuple(scores)))
-        still = still + 1 if points[-1].mean >= GOALS[-1] else 0
-        words *= _STEP
-        step(1)
+    points = dict[int, Point]()
+
+    def reaches(number: int, goal: float) -> bool:
+        if number not in points:
+            words = round(_LEAST[method] * _STEP**number)
+            scores = [
+                _score(method, held, known, heavy, words, setting, np.random.default_rng(seed))
+                for (held, heavy), seed in zip(studies, seeds, strict=True)
+            ]
+            points[number] = Point(words, tuple(scores))
+            step(1)
+        return points[number].mean >= goal
+
+    number, most, still = 0, most_steps(method), 0
+    while number < most and not reaches(number, GOALS[-1]):
+        number += every
+    for goal in GOALS:
+        number = _halve(points, goal, reaches)
+    while number < most and still <= _STILL:
+        still = still + 1 if reaches(number, GOALS[-1]) else 0
+        number += 1
     step(most_steps(method) - len(points))
-    return Curve(method, tuple(points))
+    return Curve(method, tuple(points[number] for number in sorted(points)))
+
+
+def _halve(points: dict[int, Point], goal: float, reaches: Callable[[int, float], bool]) -> int:
+    """Try sizes between the last of `points` below `goal` and the next; return what follows it."""
+    low = max((number for number, point in points.items() if point.mean < goal), default=-1)
+    above = [number for number in points if number > low]
+    high = min(above, default=low + 1)
+    while above and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle, goal) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +111,7 @@ class Pair:
 
 def beside(population: Population, seed: Sequence[int], setting: Setting) -> Pair:
     """Return both methods' F1 in `setting`, of one run each."""
-    known, case = Known.of(population), Case(population, "none", 1)
+    known, case = Known.of(population, setting.tokens), Case(population, "none", 1)
     held, heavy = _study(case, setting, seed)
     scores = [
         _score(method, held, known, heavy, setting.words, setting, np.random.default_rng(seed))

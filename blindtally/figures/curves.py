@@ -240,7 +240,8 @@ def _tracked(
     chance = rng.spawn(1)[0]  # so that other curves do not hang on this one
     held = [deal(counts, 1, chance) for counts in rounds]
     try:
-        found = tracked(held, Known.of(people), point.words, point.tau, chance).mask
+        known = Known.of(people, point.tokens)
+        found = tracked(held, known, point.words, point.tau, chance).mask
     except TooFewWordsError:  # no point
         return
     yield "", np.where(found, np.inf, 0)

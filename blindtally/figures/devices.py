@@ -58,18 +58,21 @@ def deal(counts: Round, contribution: int, rng: np.random.Generator) -> Held:
 
 @dataclass(frozen=True)
 class Known:
-    """A population's items as a domain has them: names, keys, rows by name."""
+    """A population's items as a domain has them: their keys, and which items a name stands for."""
 
     population: Population
     domain: Domain
 
     @classmethod
-    def of(cls, population: Population) -> "Known":
-        """Return the population with its own domain, or hashed where keys would be long."""
+    def of(cls, population: Population, tokens: int) -> "Known":
+        """Return the population with its own domain, or hashed where keys would be long.
+
+        These are as short as rounds of so many `tokens` on average allow, whatever the items.
+        """
         if population.domain.bits <= _LONG:
             return cls(population, population.domain)
         longest = max(len(item.encode()) for item in population.items)
-        bits = fewest_bits(len(population.items))
+        bits = fewest_bits(terms_for(tokens).devices)
         return cls(population, Hashed(max_bytes=longest, key_bits=bits))
 
     @cached_property
@@ -78,10 +81,17 @@ class Known:
         return self.domain.encode(self.population.items)
 
     @cached_property
-    def rows(self) -> dict[str, int]:
-        """Return the row of each item, by its name."""
-        names = map(self.domain.name, self.population.items)
-        return {name: row for row, name in enumerate(names)}
+    def members(self) -> dict[str, list[int]]:
+        """Return the rows of the items of each name: one, or several that share a key."""
+        rows = dict[str, list[int]]()
+        for row, item in enumerate(self.population.items):
+            rows.setdefault(self.domain.name(item), []).append(row)
+        return rows
+
+    def held(self, name: str, counts: NDArray[np.int64]) -> list[tuple[str, str, int]]:
+        """Return the items of `name` that somebody holds, by `counts`: (name, item, count)."""
+        rows = self.members.get(name, [])
+        return [(name, self.population.items[row], int(counts[row])) for row in rows if counts[row]]
 
 
 def paper_adaptive(
@@ -157,18 +167,16 @@ def _send(plan: TrackedPlan, held: Held, known: Known, rng: np.random.Generator)
     """Return the sum of what the devices send."""
     counters, kinds = plan.counters, len(known.population.items)
     counts = np.bincount(held.items, held.counts, kinds).astype(np.int64)
-    rows = np.array([known.rows.get(name, -1) for name in counters.items], np.int64)
-    sampled = held.sample(plan.t, kinds, rng)
-    sampled[rows[rows >= 0]] = 0
+    counted = [known.held(name, counts) for name in counters.items]
+    sampled, outside = held.sample(plan.t, kinds, rng), counts.copy()
+    for name in counters.items:
+        rows = known.members.get(name, [])
+        sampled[rows] = outside[rows] = 0
     some = np.flatnonzero(sampled)
     table = plan.table.iblt.insert(known.keys[some], sampled[some])
-    items = known.population.items
-    of = [(fetch.name, known.rows.get(fetch.name, -1)) for fetch in plan.fetches]
-    holders = [(name, items[row], int(counts[row])) for name, row in of if row >= 0]
-    strings = (plan.strings.encode(holders),) if plan.fetches else ()
-    tracked_counts = np.where(rows >= 0, counts[rows], 0)
-    counts[rows[rows >= 0]] = 0
-    held_still = np.flatnonzero(counts)
-    sketch = plan.sketch
-    past = sketch.insert(known.keys[held_still], counts[held_still]) if sketch else ()
-    return (*counters.encode(tracked_counts), *strings, *past, *table)
+    fetched = [one for fetch in plan.fetches for one in known.held(fetch.name, counts)]
+    strings = (plan.strings.encode(fetched),) if plan.fetches else ()
+    held_still, sketch = np.flatnonzero(outside), plan.sketch
+    past = sketch.insert(known.keys[held_still], outside[held_still]) if sketch else ()
+    in_counters = np.array([sum(count for *_, count in of) for of in counted], np.int64)
+    return (*counters.encode(in_counters), *strings, *past, *table)

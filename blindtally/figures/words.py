@@ -51,6 +51,9 @@ def words(
         int, typer.Option(min=10, max=10**6, help="Mean tokens a round (M).")
     ] = 10_000,
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")] = 5,
+    every: Annotated[
+        int, typer.Option(min=1, max=20, help="Of ours try every so many sizes, and about goals.")
+    ] = 1,
     seed: Seed = 1,
     workers: Workers = 1,
     dask: Dask = None,
@@ -71,7 +74,7 @@ def words(
     setting, seeds = Setting(rounds, threshold, tokens, 0), [(seed, run) for run in range(runs)]
     ways = PAPER, TRACKED
     pieces = [(case, way) for _, case in cases for way in ways]
-    found = iter(shared(partial(_needed, setting, seeds), pieces, "curves", workers, dask))
+    found = iter(shared(partial(_needed, setting, seeds, every), pieces, "curves", workers, dask))
     reached = [{way: next(found) for way in ways} for _ in cases]
     title = f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}\n{drawing.error_bars(runs, seed)}"
     if json_path != "-":
@@ -85,9 +88,11 @@ def words(
     write_json(json_path, {"figure": "words", "rounds": rounds, "rows": rows})
 
 
-def _needed(setting: Setting, seeds: Sequence[Sequence[int]], piece: tuple[Case, str]) -> Curve:
+def _needed(
+    setting: Setting, seeds: Sequence[Sequence[int]], every: int, piece: tuple[Case, str]
+) -> Curve:
     case, way = piece
-    return needed(case, way, setting, seeds)
+    return needed(case, way, setting, seeds, every=every if way == TRACKED else 1)
 
 
 def _show(cases: list[_Case], reached: list[dict[str, Curve]], title: str) -> None:

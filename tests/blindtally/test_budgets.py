@@ -1,5 +1,6 @@
 """What figures simulate is what devices send, and budgets are found where they are."""
 
+import itertools
 import random
 from typing import Any
 
@@ -8,13 +9,15 @@ import pytest
 
 from blindtally.figures import budgets
 from blindtally.figures.budgets import PAPER, TRACKED, Case, beside, needed
-from blindtally.figures.curves import Setting
+from blindtally.figures.curves import GOALS, Setting
 from blindtally.figures.devices import Held, Known, _send, deal, paper_adaptive
 from blindtally.figures.populations import Population
 from protocol.chance import seeded
 from protocol.domain import Alphabet, Domain, Utf8
 from protocol.hashed import Hashed
 from protocol.mechanism import Terms
+from protocol.mechanisms.counters import Group
+from protocol.mechanisms.strings import Fetch
 from protocol.mechanisms.tracked import Tracked, TrackedQuestion
 from protocol.tally import NOTHING
 
@@ -44,7 +47,7 @@ def test_all_tokens_are_dealt_and_no_device_gets_more_than_its_share(contributio
 
 @pytest.mark.parametrize("domain", [LETTERS, Utf8(max_bytes=30)])
 def test_what_is_simulated_is_what_the_mechanism_makes_of_devices(domain: Domain) -> None:
-    known = Known.of(population(domain))
+    known = Known.of(population(domain), 800)
     assert isinstance(known.domain, Hashed) == (domain is not LETTERS)
     mechanism, rng = Tracked(), np.random.default_rng(3)
     question = TrackedQuestion(threshold=20, contribution=1000, domain=known.domain, words=3000)
@@ -63,6 +66,38 @@ def test_what_is_simulated_is_what_the_mechanism_makes_of_devices(domain: Domain
         tally = answer.tally
         plan = mechanism.next_plan(plan, answer, tally, random.Random(2))
         assert plan.groups
+
+
+def test_items_that_share_a_key_are_counted_together_and_fetched_in_vain() -> None:
+    domain, names = Hashed(max_bytes=9, key_bits=24), dict[str, str]()
+    one, other = next(
+        (item, names[name])
+        for item in map(str, itertools.count())
+        if (name := domain.name(item)) in names or names.__setitem__(name, item)
+    )
+    known = Known(Population((one, other, "alone"), np.ones(3) / 3, domain), domain)
+    question = TrackedQuestion(threshold=9, contribution=1, domain=domain, words=300)
+    terms, name = Terms(cohort_size=100, minimum=50), domain.name(one)
+    plan = Tracked().first_plan(question, terms, "test", 4, random.Random(1))
+    group, fetch = Group(bits=6, items=(name,)), Fetch(name=name, piece=0)
+    plan = plan.model_copy(update={"groups": (group,), "fetches": (fetch,), "past": None})
+    held = Held(np.arange(3), np.array([20, 5, 8]), 33, 1)
+    counted, total, _, string, *_ = _send(plan, held, known, np.random.default_rng(1))
+    assert (counted[0], total[0]) == (25, 25)
+    pieces = plan.strings.decode(string, {name: 25})
+    assert pieces.get(name) not in {one.encode().ljust(9, b"\0"), other.encode().ljust(9, b"\0")}
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_sizes_that_are_left_out_move_no_goal(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    rising = np.linspace(0.1, 1, 25)
+    rising[23] = 0.94  # from which on 0.95 is reached for good
+    sizes = {round(60 * 1.2**number): f1 for number, f1 in enumerate(rising)}
+    monkeypatch.setattr(budgets, "_score", lambda *asked: sizes.get(asked[4], 1.0))
+    case, setting = Case(population(), "none", 1), Setting(1, 40, 100, 0)
+    whole, found = (needed(case, TRACKED, setting, [(1,)], every=of) for of in (1, every))
+    assert [found.reaches(goal) for goal in GOALS] == [whole.reaches(goal) for goal in GOALS]
+    assert len(found.points) <= len(whole.points) - 5
 
 
 def test_the_papers_tables_find_all_if_there_is_room_and_nothing_without() -> None:

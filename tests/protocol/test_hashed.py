@@ -53,9 +53,8 @@ def test_what_looks_like_a_name_is_no_item() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "bits"), [(1, 24), (41_943, 24), (41_944, 32), (10**7, 32), (10**9, 40), (10**30, 72)]
+    ("tokens", "bits"),
+    [(1, 24), (41_943, 24), (41_944, 32), (10**7, 32), (10**9, 40), (10**30, 72)],
 )
-def test_keys_have_as_many_bits_as_lose_one_heavy_item_in_four_hundred(
-    count: int, bits: int
-) -> None:
-    assert fewest_bits(count) == bits
+def test_keys_have_as_many_bits_as_spoil_one_piece_in_four_hundred(tokens: int, bits: int) -> None:
+    assert fewest_bits(tokens) == bits
