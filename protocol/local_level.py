@@ -6,56 +6,57 @@ has n_b devices, and an item is *exposed* to e_b of them (n_b where it is counte
 it is sampled). Of its tokens, s_b are seen. With x_b its rate, in tokens a device,
 
     s_b       ~  mean x_b e_b, variance D x_b e_b              (D = 1: Poisson)
-    x_(b+1)   =  x_b + noise of variance (phi x)^2
+    x_(b+1)   =  x_b + v + noise of variance (phi x)^2,  v of variance (trend x)^2
     total     =  sum of s_b + sum of x_b (n_b - e_b)           what was seen, what was not
 
 so a round that sees everything adds no error, and one that sees little borrows from the rounds
-around it: from all of them alike if phi = 0 (the population is *stationary*), from the nearest
-only if phi is large. phi and D are measured, from how much the counts of all items that are
-counted exactly differ from round to round: neighbours in time differ by D alone, distant ones by
-phi as well.
+around it: from all of them alike if phi and trend are 0 (the population is *stationary*), from the
+nearest only if phi is large. A trend v, which each item has for itself and keeps, says what was
+before by what came after. phi, trend and D are measured (`drift.py`).
 
 Where most items jump at once, between two blocks, the population itself has *broken* there: that
 step has a phi of its own, and what is behind it tells little of what is before. And where one item
 is seen so much more or less than was expected that chance cannot explain it, it has jumped by
 itself: its rate is believed to have moved by as much as it takes.
 
-The estimate is exact Bayes for the linear Gaussian model (a Kalman filter whose state is the
-rate and the sum of what was missed), with variances taken at each item's mean rate.
+The estimate is exact Bayes for the linear Gaussian model (a Kalman filter whose state is the rate,
+its slope and the sum of what was missed), with variances taken at each item's mean rate, or at
+rates that are given. The rates of all blocks come from the filter by going back (a fixed-interval
+smoother).
 
-Source: the local-level model of [Harvey89, chapter 2]; the sum of the missed in the state, and
-phi from pooled differences, are ours.
+Source: the local-level and local linear trend models of [Harvey89, chapters 2 and 3], with a
+slope that stays; the sum of the missed in the state is ours. the smoother is
+[RauchTungStriebel65]'s.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_LAGS = (1, 2, 4, 8)
-_LEAST_PAIRS = 40  # of counts that are compared; from fewer nothing is concluded
 _VAGUE = 3.0  # sd of the first rate, in multiples of its mean
-_JUMP = 1.5  # the median square of items beyond which most of them have jumped
-_MOST_BREAKS = 8  # of a study
-_MOST_JUMP = 3.0  # of a rate at a break, in multiples of its mean
 _SURPRISE = 3.3  # deviations beyond which an item has jumped by itself
+_FLAT = 1e-12  # the determinant of a covariance, for the rate's own, that counts as 0
 _LEAST_TOKENS = 0.25  # the rate of what was never seen is taken for this many over all exposure
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How much rates move from block to block (`phi`, relative), and how counts scatter (D).
+    """How rates move from block to block, and how counts scatter (`dispersion`, D).
 
-    `breaks` are blocks that rates jumped before, each with the relative size of the jump.
+    `phi` is a random step and `trend` a constant one, the deviations of both in multiples of an
+    item's mean rate. `breaks` are blocks that rates jumped before, with the size of the jump.
     """
 
     phi: float
     dispersion: float
     breaks: Mapping[int, float] = field(default_factory=dict)
+    trend: float = 0.0
 
 
 STATIONARY = Drift(0.0, 1.0)
@@ -99,83 +100,148 @@ def _mean_rates(seen: Floats, exposed: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Totals of k items with their variances, and each item's rate at the end with its variance."""
+    """Totals of k items with their variances, and their rates.
+
+    `rates` are those to come, with their variances, and `course` (k, B) those there were.
+    """
 
     totals: Floats
     variances: Floats
     rates: Floats
     rate_variances: Floats
+    course: Floats
 
 
-def filter_levels(history: History, drift: Drift) -> Levels:
-    """Return what `history` says of each item under `drift`; time is linear in blocks."""
+def filter_levels(history: History, drift: Drift, rates: Floats | None = None) -> Levels:
+    """Return what `history` says of each item under `drift`; time is linear in blocks.
+
+    Chance scatters counts by `rates` (k, B), those of `History.rates_between` if they are None.
+    """
     means = history.rates_between(drift.breaks)
-    before = means[:, 0]
-    state = _State(before.copy(), (_VAGUE * before) ** 2, *np.zeros((4, len(before))))
-    for block, devices in enumerate(history.devices):
-        seen, exposed, mean = history.seen[:, block], history.exposed[:, block], means[:, block]
-        scatter = drift.dispersion * mean
+    rates = means if rates is None else rates
+    state, steps = _State.of(means[:, 0], drift), list[_Step]()
+    hidden = np.maximum(history.devices - history.exposed, 0)
+    for block in range(len(history.devices)):
+        scatter = drift.dispersion * rates[:, block]
         if block:
-            phi = drift.breaks.get(block, drift.phi)
-            state.rate_var = state.rate_var + (phi * np.maximum(before, mean)) ** 2
-        hidden = np.maximum(devices - exposed, 0)
-        state.see(seen, exposed, hidden, scatter)
+            state.move(drift, block, np.maximum(means[:, block - 1], means[:, block]))
+        seen, exposed, missed = (of[:, block] for of in (history.seen, history.exposed, hidden))
+        surprise = state.surprise(seen, exposed, scatter)
+        before = state.step()
+        state.see(surprise, exposed, missed, scatter)
         if history.told is None or history.noise is None:
-            state.scatter = state.scatter + hidden * mean
+            state.scatter = state.scatter + missed * rates[:, block]
         else:
             told, noise = history.told[:, block], history.noise[:, block]
-            state.scatter = state.scatter + np.where(np.isfinite(noise), 0, hidden * mean)
-            state.hear(told, noise, hidden, scatter)
-        before = mean
-    missed = np.maximum(state.missed, 0)
-    unseen = drift.dispersion * np.minimum(missed, state.scatter)
-    variances = np.maximum(state.missed_var, 0) + unseen
-    totals = history.seen.sum(axis=1) + missed
-    return Levels(totals, variances, np.maximum(state.rate, 0), state.rate_var)
+            untold = np.where(np.isfinite(noise), 0, missed * rates[:, block])
+            state.scatter = state.scatter + untold
+            state.hear(told, noise, missed, scatter)
+        steps.append(_Step(before, state.step()))
+    return state.levels(history.seen.sum(axis=1), drift, _smoothed(steps))
 
 
 @dataclass(slots=True)
 class _State:
-    """What is believed of rates and of what was missed so far, block after block.
+    """What is believed of items block after block: `mean` (3, k) and `covariance` (3, 3, k).
 
-    `scatter` is what chance adds to the latter where no sketch told of it, divided by D.
+    That is of rates, of their slopes a block and of what was missed so far. `scatter` is what
+    chance adds to the latter where no sketch told of it, divided by D.
     """
 
-    rate: Floats
-    rate_var: Floats
-    missed: Floats
-    missed_var: Floats
+    mean: Floats
     covariance: Floats
     scatter: Floats
 
-    def see(self, seen: Floats, exposed: Floats, hidden: Floats, scatter: Floats) -> None:
-        """Learn what was `seen` of a block, and add what was `hidden` to what was missed."""
-        surprise = seen - exposed * self.rate
-        self.rate_var = self.rate_var + _own_jump(surprise, exposed, self.rate_var, scatter)
-        self.missed = self.missed + hidden * self.rate
-        self.missed_var = self.missed_var + 2 * hidden * self.covariance + hidden**2 * self.rate_var
-        self.covariance = self.covariance + hidden * self.rate_var
-        spread = exposed * self.rate_var + scatter  # times `exposed`: the variance of `seen`
-        gain, missed_gain = self.rate_var / spread, self.covariance / spread
-        self.rate = self.rate + gain * surprise
-        self.missed = self.missed + missed_gain * surprise
-        self.missed_var = self.missed_var - missed_gain * exposed * self.covariance
-        self.covariance = self.covariance - gain * exposed * self.covariance
-        self.rate_var = self.rate_var - gain * exposed * self.rate_var
+    @classmethod
+    def of(cls, rates: Floats, drift: Drift) -> "_State":
+        """Return what is believed at first of items with these mean rates."""
+        zero, covariance = np.zeros(len(rates)), np.zeros((3, 3, len(rates)))
+        covariance[0, 0] = (_VAGUE * rates) ** 2
+        covariance[1, 1] = (drift.trend * rates) ** 2
+        return cls(np.stack([rates, zero, zero]), covariance, zero)
+
+    def move(self, drift: Drift, block: int, rates: Floats) -> None:
+        """Let rates move into `block`, by their slopes and by chance."""
+        self.mean[0] += self.mean[1]
+        self.covariance[0] += self.covariance[1]
+        self.covariance[:, 0] += self.covariance[:, 1]
+        self.covariance[0, 0] += (drift.breaks.get(block, drift.phi) * rates) ** 2
+        if block in drift.breaks:
+            self.covariance[1, 1] += (drift.trend * rates) ** 2
+
+    def surprise(self, seen: Floats, exposed: Floats, scatter: Floats) -> Floats:
+        """Return how much more was `seen` than expected, and doubt the rate if it is too much."""
+        surprise: Floats = seen - exposed * self.mean[0]
+        self.covariance[0, 0] += _own_jump(surprise, exposed, self.covariance[0, 0], scatter)
+        return surprise
+
+    def see(self, surprise: Floats, exposed: Floats, hidden: Floats, scatter: Floats) -> None:
+        """Learn what was seen of a block, and add what was `hidden` to what was missed."""
+        self.mean[2] += hidden * self.mean[0]
+        self.covariance[2] += hidden * self.covariance[0]
+        self.covariance[:, 2] += hidden * self.covariance[:, 0]
+        of_rate = self.covariance[0].copy()
+        gain = of_rate / (exposed * of_rate[0] + scatter)
+        self.mean += gain * surprise
+        self.covariance -= gain * exposed * of_rate[:, np.newaxis]
 
     def hear(self, told: Floats, noise: Floats, hidden: Floats, scatter: Floats) -> None:
         """Learn what a sketch `told` of the block's hidden tokens, where its noise is finite."""
         some = np.isfinite(noise) & (hidden > 0)
         chance = np.where(some, hidden * scatter, 0.0)
-        of_rate = np.where(some, hidden * self.rate_var, 0.0)
-        of_missed = np.where(some, hidden * self.covariance, 0.0) + chance
-        spread = np.where(some, hidden * of_rate + chance + noise, 1.0)
-        surprise = np.where(some, told - hidden * self.rate, 0.0) / spread
-        self.rate = self.rate + of_rate * surprise
-        self.missed = self.missed + of_missed * surprise
-        self.missed_var = self.missed_var + chance - of_missed**2 / spread
-        self.covariance = self.covariance - of_rate * of_missed / spread
-        self.rate_var = self.rate_var - of_rate**2 / spread
+        of_hidden = np.where(some, hidden * self.covariance[0], 0.0)
+        spread = np.where(some, hidden * of_hidden[0] + chance + noise, 1.0)
+        surprise = np.where(some, told - hidden * self.mean[0], 0.0)
+        self.covariance[2, 2] += chance
+        of_hidden[2] += chance
+        gain = of_hidden / spread
+        self.mean += gain * surprise
+        self.covariance -= gain * of_hidden[:, np.newaxis]
+
+    def step(self) -> tuple[Floats, Floats]:
+        """Return rate and slope with their covariance."""
+        return self.mean[:2].copy(), self.covariance[:2, :2].copy()
+
+    def levels(self, seen: Floats, drift: Drift, course: Floats) -> Levels:
+        """Return what is believed in the end, where so much was `seen`."""
+        missed = np.maximum(self.mean[2], 0)
+        unseen = drift.dispersion * np.minimum(missed, self.scatter)
+        variances = np.maximum(self.covariance[2, 2], 0) + unseen
+        rates = np.maximum(self.mean[0] + self.mean[1], 0)
+        spread = self.covariance[:2, :2].sum(axis=(0, 1))
+        return Levels(seen + missed, variances, rates, spread, course)
+
+
+_Belief: TypeAlias = tuple[Floats, Floats]  # rate and slope (2, k), their covariance (2, 2, k)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What was believed of a block's rates before it was seen, and after."""
+
+    before: _Belief
+    after: _Belief
+
+
+def _smoothed(steps: Sequence[_Step]) -> Floats:
+    """Return the rates of each block (k, B), as later blocks have it as well."""
+    believed = steps[-1].after[0]
+    course = [believed[0]]
+    for step, following in zip(steps[-2::-1], steps[:0:-1], strict=True):
+        mean, covariance = step.after
+        foreseen, (first, second) = following.before[0], following.before[1]
+        later = covariance.copy()  # covariance with what follows, whose rate has the slope in it
+        later[:, 0] += covariance[:, 1]
+        wide = first[0] * second[1] - first[1] * second[0]
+        one, other = believed - foreseen
+        # Where slopes are known, all are 0, the rate alone tells.
+        some = wide > _FLAT * first[0] ** 2
+        of_rate = np.where(some, second[1] * one - first[1] * other, one)
+        of_slope = np.where(some, first[0] * other - second[0] * one, 0.0)
+        scale = np.where(some, wide, first[0])
+        believed = mean + (later[:, 0] * of_rate + later[:, 1] * of_slope) / scale
+        course.append(believed[0])
+    return np.stack(course[::-1], axis=1)
 
 
 def _own_jump(surprise: Floats, exposed: Floats, rate_var: Floats, scatter: Floats) -> Floats:
@@ -189,95 +255,3 @@ def _own_jump(surprise: Floats, exposed: Floats, rate_var: Floats, scatter: Floa
     jumped = np.abs(surprise) > _SURPRISE * np.sqrt(usual + np.abs(surprise) / 3)
     added: Floats = np.where(jumped, excess / np.maximum(exposed, 1e-9) ** 2, 0.0)
     return added
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Two counts each of one item: squared differences, and what phi^2 adds to them on average.
-
-    In units of chance: where rates stand still, a square is D on average. `first` and `last`
-    are the blocks of the two.
-    """
-
-    squares: Floats
-    slopes: Floats
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-
-    def where(self, mask: NDArray[np.bool_]) -> "_Pairs":
-        """Return some of the pairs."""
-        return _Pairs(self.squares[mask], self.slopes[mask], self.first[mask], self.last[mask])
-
-
-def measure_drift(history: History) -> Drift:
-    """Return the drift by the counts of items that were counted exactly in two blocks each.
-
-    Of two such rates d blocks apart, the squared difference over mean rate (1/n + 1/n') is D
-    on average plus phi^2 times d rate / (1/n + 1/n'): a line, fitted by weighted least squares
-    to the pairs that no break lies between.
-    """
-    pairs = _pairs(history)
-    drift, breaks = _fit(pairs), dict[int, float]()
-    for _ in range(_MOST_BREAKS):
-        found = _break(pairs, drift, breaks)
-        if found is None:
-            break
-        breaks |= found
-        spans = [(pairs.first < block) & (pairs.last >= block) for block in breaks]
-        drift = _fit(pairs.where(~np.any(spans, axis=0)))
-    return Drift(drift.phi, drift.dispersion, breaks)
-
-
-def _pairs(history: History) -> _Pairs:
-    found = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    whole = (history.exposed >= history.devices) & (history.devices > 0)
-    for lag in _LAGS:
-        items, first = np.nonzero(whole[:, lag:] & whole[:, :-lag])
-        n, later = history.devices[first], history.devices[first + lag]
-        one, other = history.seen[items, first] / n, history.seen[items, first + lag] / later
-        mean, width = (one + other) / 2, 1 / n + 1 / later
-        some = mean > 0
-        squares = (one - other)[some] ** 2 / (mean * width)[some]
-        found.append((squares, lag * (mean / width)[some], first[some], first[some] + lag))
-    return _Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
-
-
-def _fit(pairs: _Pairs) -> Drift:
-    """Return intercept and root of the slope of the line through (slopes, squares)."""
-    squares, slopes = pairs.squares, pairs.slopes
-    if len(squares) < _LEAST_PAIRS:
-        return STATIONARY
-    phi_squared, dispersion = 0.0, 1.0
-    for _ in range(3):  # weights are those of a chi-square of one degree about the line
-        weights = (dispersion + phi_squared * slopes) ** -2
-        # Sums, not products of vectors: BLAS would set all cores to work on these few.
-        total, first = weights.sum(), (weights * slopes).sum()
-        second = (weights * slopes**2).sum()
-        top = total * (weights * slopes * squares).sum() - first * (weights * squares).sum()
-        bottom = total * second - first**2
-        phi_squared = min(1.0, max(0.0, top / bottom)) if bottom > 0 else 0.0
-        left = squares - phi_squared * slopes
-        dispersion = max(1.0, float((weights * left).sum() / total))
-    return Drift(float(np.sqrt(phi_squared)), dispersion)
-
-
-def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int, float] | None:
-    """Return the block, not `known` yet, before which most items jumped furthest; None if none did.
-
-    A square is a chi-square of one degree about the line, with a median of 0.45: of items that
-    did not jump, half are below that, whatever a few others did.
-    """
-    best, worst = None, _JUMP
-    neighbours = pairs.where(pairs.last == pairs.first + 1)
-    for block in np.unique(neighbours.last).tolist():
-        here = neighbours.where(neighbours.last == block)
-        if block in known or len(here.squares) < _LEAST_PAIRS:
-            continue
-        median = float(np.median(here.squares / (drift.dispersion + drift.phi**2 * here.slopes)))
-        if median > worst:
-            best, worst = (block, here), median
-    if best is None:
-        return None
-    block, here = best
-    excess = (here.squares - drift.dispersion).sum() / here.slopes.sum()
-    return {block: float(np.sqrt(min(max(excess, 0.0), _MOST_JUMP**2)))}

@@ -8,8 +8,9 @@ finds nothing, but once an item is known, what it was in each earlier round is r
     sign x cell  =  c + noise of variance F2 / w        F2: the sum of the others' squared counts
 
 unbiased, whoever else is there. What is known by now of the others is taken off their cells first,
-what was sampled of them and what their rates make of the rest; so that F2 falls to about the tokens
-of the round. The noise is measured by what is left in the cells: it is the same for all.
+what was sampled of them and what their rates at that time make of the rest; so that F2 falls to
+about the tokens of the round. The noise is measured by what is left in the cells: it is the same
+for all.
 
 A cell counts modulo 2^b: of the counts that leave its remainder the one in a window is taken, from
 `_BELOW` deviations of noise below 0 up, or around what is expected if that is beyond. A device
@@ -52,6 +53,7 @@ _LATE = 2.0  # the exponent that rounds before the first sample have
 _OTHERS = 4.0  # times its tokens: the variance that other rounds leave of an item in one
 _LEAST_NOISE = 0.1  # of a sketch, in which hardly anything is left
 _NOTHING = 1e-9
+_LEAST_RATE = 0.05  # of an item's mean, in any block
 _CELLS, _ABOUT = "past {}", "past of {}"  # arrays of the tally, a block: cells; bits and seed
 
 
@@ -148,10 +150,9 @@ def levels_of(domain: Domain, tally: Tally, history: History, drift: Drift) -> L
     levels = filter_levels(told, drift)
     # Once more, with the others' tokens as the first time says: that takes off some of what is
     # the item's own as well, so the noise stays that of the first time.
-    missed = levels.totals - history.seen.sum(axis=1)
-    expected *= (missed / np.maximum(expected.sum(axis=1), _NOTHING))[:, np.newaxis]
-    again = _told(history, pasts, unseen, expected)
-    return filter_levels(replace(again, noise=told.noise), drift)
+    rates = np.maximum(levels.course, _LEAST_RATE * history.rates[:, np.newaxis])
+    again = _told(history, pasts, unseen, unseen * rates)
+    return filter_levels(replace(again, noise=told.noise), drift, rates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.drift import measure_drift
 from protocol.item_space import Keys
-from protocol.local_level import Drift, Floats, History, filter_levels, measure_drift
+from protocol.local_level import Drift, Floats, History, filter_levels
 from protocol.mechanism import Estimate, Plan, add_estimates
 from protocol.mechanisms.counters import Group, beside, bits_for
 from protocol.mechanisms.hindsight import levels_of
@@ -34,7 +35,8 @@ _LAST = 0.25  # of the rounds: the end
 _JUMP = 3.0  # deviations, and a token, by which the last block must belie the rate
 _NEWS = 0.25  # of how many devices a round is expected to have: what the last one counts
 _USUAL = 1.3  # by which it may differ; beyond, others have come, and may stay
-_DEVICES, _OFFERED, _DRIFT, _CROWD = "devices", "offered", "drift", "crowd"  # arrays of the tally
+_DEVICES, _OFFERED, _CROWD = "devices", "offered", "crowd"  # arrays of the tally
+_DRIFT, _TREND = "drift", "trend"  # two more; a tally of earlier versions has no trend
 _KEYS = "given up"  # another
 _SEEN, _EXPOSED = "seen {}", "exposed {}"  # and columns, one a block
 _SLIP, _SLIPPED = "slip", "slipped"  # of the last round, and variances of all
@@ -69,6 +71,7 @@ def remember(
     tally = add_estimates(tally, [*counted, *(sampled or [])])
     drift = measure_drift(history_of(tally))
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(tally.arrays[_DEVICES]))]
+    tally = tally.keep(_TREND, np.array([drift.trend]))
     return tally.keep(_DRIFT, np.array([drift.phi, drift.dispersion, *jumps]))
 
 
@@ -103,7 +106,8 @@ def history_of(tally: Tally) -> History:
 def drift_of(tally: Tally) -> Drift:
     """Return how much rates were seen to move, in a study that has had a round."""
     phi, dispersion, *jumps = tally.arrays[_DRIFT].tolist()
-    return Drift(phi, dispersion, {block: jump for block, jump in enumerate(jumps) if jump})
+    breaks = {block: jump for block, jump in enumerate(jumps) if jump}
+    return Drift(phi, dispersion, breaks, float(tally.arrays.get(_TREND, np.zeros(1))[0]))
 
 
 def expect(tally: Tally, devices: int, items: Sequence[str]) -> tuple[Floats, Floats]:

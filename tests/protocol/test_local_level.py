@@ -5,16 +5,23 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from protocol.drift import measure_drift
 from protocol.local_level import (
     STATIONARY,
     Drift,
     Floats,
     History,
     filter_levels,
-    measure_drift,
 )
 
 DEVICES = np.full(20, 10_000.0)
+DRIFTS = [
+    STATIONARY,
+    Drift(0.2, 1.0),
+    Drift(0.5, 2.5),
+    Drift(0.0, 1.0, {}, 0.3),
+    Drift(0.2, 2.0, {}, 0.1),
+]
 
 
 def draw(seed: int, phi: float, tokens: int = 1, items: int = 3000) -> tuple[History, Floats]:
@@ -50,7 +57,7 @@ def test_without_drift_what_was_missed_follows_from_all_rounds_alike() -> None:
     assert levels.variances[0] == pytest.approx(15 + 150**2 * 25 / 250**2, rel=0.02)
 
 
-@pytest.mark.parametrize("drift", [STATIONARY, Drift(0.2, 1.0), Drift(0.5, 2.5)])
+@pytest.mark.parametrize("drift", DRIFTS)
 def test_the_filter_is_bayes_rule_with_the_whole_covariance(drift: Drift) -> None:
     """The same posterior from one dense Gaussian: prior of all levels, rows of observations."""
     rng = np.random.default_rng(1)
@@ -59,16 +66,16 @@ def test_the_filter_is_bayes_rule_with_the_whole_covariance(drift: Drift) -> Non
     seen = np.array([[0.0, 2.0, 0.0, 14.0, 9.0, 6.0, 30.0]])
     history = History(seen, exposed, devices)
     mean = history.rates[0]
-    blocks = np.arange(7)
-    walk = np.minimum.outer(blocks, blocks) * (drift.phi * mean) ** 2
-    prior = (3 * mean) ** 2 + walk
-    rows = blocks[exposed[0] > 0]
-    design = np.diag(exposed[0])[rows]
+    blocks = np.arange(8)  # and what the slope alone makes of the next
+    walk = np.minimum(np.minimum.outer(blocks, blocks), 6) * (drift.phi * mean) ** 2
+    prior = (3 * mean) ** 2 + walk + np.outer(blocks, blocks) * (drift.trend * mean) ** 2
+    rows = np.flatnonzero(exposed[0])
+    design = np.diag([*exposed[0], 0.0])[rows]
     noise = np.diag(drift.dispersion * mean * exposed[0][rows])
     gain = prior @ design.T @ np.linalg.inv(design @ prior @ design.T + noise)
-    level = mean + gain @ (seen[0][rows] - design @ np.full(7, mean))
+    level = mean + gain @ (seen[0][rows] - design @ np.full(8, mean))
     left = prior - gain @ design @ prior
-    hidden = devices - exposed[0]
+    hidden = np.array([*(devices - exposed[0]), 0.0])
     levels = filter_levels(history, drift)
     missed = hidden @ level
     assert levels.totals[0] == pytest.approx(seen.sum() + missed)
@@ -76,9 +83,10 @@ def test_the_filter_is_bayes_rule_with_the_whole_covariance(drift: Drift) -> Non
     assert levels.variances[0] == pytest.approx(hidden @ left @ hidden + scatter)
     assert levels.rates[0] == pytest.approx(level[-1])
     assert levels.rate_variances[0] == pytest.approx(left[-1, -1])
+    assert levels.course[0] == pytest.approx(level[:7])
 
 
-@pytest.mark.parametrize("drift", [STATIONARY, Drift(0.2, 1.0), Drift(0.5, 2.5)])
+@pytest.mark.parametrize("drift", DRIFTS)
 def test_what_a_sketch_told_of_hidden_tokens_is_weighed_as_bayes_rule_does(drift: Drift) -> None:
     """The same posterior from one dense Gaussian, of all levels and of the chance in each block."""
     devices = np.linspace(50, 150, 6)
@@ -92,7 +100,7 @@ def test_what_a_sketch_told_of_hidden_tokens_is_weighed_as_bayes_rule_does(drift
     scatter = drift.dispersion * mean
     prior = np.zeros((12, 12))
     walk = np.minimum.outer(blocks, blocks) * (drift.phi * mean) ** 2
-    prior[:6, :6] = (3 * mean) ** 2 + walk
+    prior[:6, :6] = (3 * mean) ** 2 + walk + np.outer(blocks, blocks) * (drift.trend * mean) ** 2
     prior[6:, 6:] = np.diag(np.where(heard, scatter * hidden, 0))
     centre = np.concatenate([np.full(6, mean), np.zeros(6)])
     sees = np.hstack([np.diag(exposed[0]), np.zeros((6, 6))])[exposed[0] > 0]
@@ -107,8 +115,8 @@ def test_what_a_sketch_told_of_hidden_tokens_is_weighed_as_bayes_rule_does(drift
     assert levels.totals[0] == pytest.approx(seen.sum() + asked @ state)
     untold = drift.dispersion * min(asked @ state, hidden[~heard].sum() * mean)
     assert levels.variances[0] == pytest.approx(asked @ left @ asked + untold)
-    assert levels.rates[0] == pytest.approx(state[5])
-    assert levels.rate_variances[0] == pytest.approx(left[5, 5])
+    assert levels.course[0] == pytest.approx(state[:6])
+    assert levels.rate_variances[0] >= left[5, 5] * (1 - 1e-9)
 
 
 def test_what_is_told_with_endless_noise_is_nothing() -> None:
@@ -127,6 +135,44 @@ def test_drift_and_dispersion_are_measured(phi: float, tokens: int) -> None:
     found = measure_drift(draw(5, phi, tokens)[0])
     assert found.phi == pytest.approx(phi, rel=0.2, abs=0.04)
     assert found.dispersion == pytest.approx(tokens, rel=0.12)
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_trend_is_told_from_steps(tokens: int) -> None:
+    """Over 5 seeds the trend stayed within 6% of its size; rates that step had 0.027 at most."""
+    history, _ = turned(5, 0.04, tokens)
+    found = measure_drift(history)
+    assert found.trend == pytest.approx(0.04, rel=0.2)
+    assert found.phi < 0.06
+    assert found.dispersion == pytest.approx(tokens, rel=0.12)
+    assert measure_drift(draw(5, 0.1, tokens)[0]).trend < 0.035
+
+
+def turned(seed: int, trend: float, tokens: int = 1) -> tuple[History, Floats]:
+    """Return a history of items whose rates rise or fall steadily, and their counts."""
+    rng = np.random.default_rng(seed)
+    middle = 10 ** rng.uniform(-4, -2, (3000, 1))
+    slopes = np.clip(rng.normal(0, trend, (3000, 1)), -0.1, 0.1) * middle
+    paths = middle + slopes * (np.arange(len(DEVICES)) - (len(DEVICES) - 1) / 2)
+    counts = tokens * rng.poisson(paths * DEVICES / tokens).astype(np.float64)
+    is_counted = np.arange(len(DEVICES)) >= rng.integers(0, 15, (3000, 1))
+    seen = np.where(is_counted, counts, rng.binomial(counts.astype(np.int64), 0.05))
+    return History(seen, np.where(is_counted, 1.0, 0.05) * DEVICES, DEVICES), counts.sum(axis=1)
+
+
+def test_what_came_before_follows_from_the_trend_of_what_came_after() -> None:
+    """Over 5 seeds frequent items had 14% to 18% less error than by steps alone."""
+    history, truth = turned(6, 0.04)
+    drift = measure_drift(history)
+    steps = Drift(0.15, drift.dispersion)  # what is measured if there is no trend to be had
+    errors = [filter_levels(history, how).totals - truth for how in (drift, steps)]
+    many = truth > 500
+    told, guessed = (float(np.sqrt((error[many] ** 2).mean())) for error in errors)
+    assert told < 0.9 * guessed
+    levels = filter_levels(history, drift)
+    some = levels.variances > 0
+    error = (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
+    assert 0.88 <= (np.abs(error) <= 1.96).mean() <= 0.98
 
 
 def test_from_few_counts_nothing_is_concluded() -> None:
