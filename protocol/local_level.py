@@ -82,12 +82,17 @@ class History:
         return _mean_rates(self.seen, self.exposed)
 
     def rates_between(self, breaks: Iterable[int]) -> Floats:
-        """Return for each block (k, B) the item's mean rate between the breaks around it."""
+        """Return for each block (k, B) the item's mean rate between the breaks around it.
+
+        Where it was exposed to nothing between them, that is its mean rate in all blocks.
+        """
         blocks = len(self.devices)
         ends = [0, *sorted(block for block in breaks if 0 < block < blocks), blocks]
         parts = []
         for start, end in pairwise(ends):
-            mean = _mean_rates(self.seen[:, start:end], self.exposed[:, start:end])
+            exposed = self.exposed[:, start:end]
+            mean = _mean_rates(self.seen[:, start:end], exposed)
+            mean = np.where(exposed.sum(axis=1) > 0, mean, self.rates)
             parts.append(np.repeat(mean[:, np.newaxis], end - start, axis=1))
         return np.concatenate(parts, axis=1)
 

@@ -231,6 +231,18 @@ def test_a_population_that_changes_at_once_is_broken_there() -> None:
     assert error.mean() < 0.7 * np.abs(plain - truth)[some].mean()
 
 
+def test_blocks_between_two_breaks_may_have_shown_nothing() -> None:
+    """As where tables could not be read while the population changed."""
+    exposed = np.array([[1.0, 1.0, 0.0, 0.0, 1.0, 1.0]]) * 100
+    seen, devices = np.array([[9.0, 7.0, 0.0, 0.0, 8.0, 9.0]]), np.full(6, 100.0)
+    history = History(seen, exposed, devices)
+    assert history.rates_between([2, 4])[0] == pytest.approx(
+        [0.08, 0.08, *[0.0825] * 2, *[0.085] * 2]
+    )
+    levels = filter_levels(history, Drift(0.1, 1.0, {2: 1.0, 4: 1.0}))
+    assert 33 <= levels.totals[0] <= 33 + 40
+
+
 def test_what_a_few_items_do_is_no_break() -> None:
     assert measure_drift(broken(4, share=0.1)[0]).breaks == {}
     history, _ = draw(2, 0.1)
