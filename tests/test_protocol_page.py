@@ -2,9 +2,16 @@
 
 import re
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from protocol.hashed import Hashed
+from protocol.mechanism import Terms
+from protocol.mechanisms.counters import Group, beside
+from protocol.mechanisms.hindsight import Past
+from protocol.mechanisms.strings import Fetch
+from protocol.mechanisms.tracked import Tracked, TrackedQuestion
 from protocol.messages import (
     ProblemType,
     pack_confirmations,
@@ -14,10 +21,12 @@ from protocol.messages import (
 )
 from protocol.report import Report, packed_bytes
 from protocol.reporting import EVERY_STUDY
+from protocol.sketches.primes import widest_prime
 from secagg.cohort import Entry, Sharer
 from secagg.deals import KeyDeal, Reveal, SeedDeal
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.parcels import PARCEL_BYTES, Parcel
+from secagg.ring import Lane
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -102,6 +111,44 @@ def test_a_roster_has_the_size_of_the_page() -> None:
     assert row("roster")[-1] == "160 n, or 224 n with a registrar"
     enrolled = Entry(ENTRY.identity, ENTRY.keys, ENTRY.signature, bytes(64))
     assert (len(pack_roster([ENTRY])), len(pack_roster([enrolled]))) == (160, 224)
+
+
+def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
+    question = TrackedQuestion(
+        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
+    )
+    terms = Terms(cohort_size=100, minimum=50, cohorts=2)
+    plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
+    names = [question.domain.name(item) for item in "abcde"]
+    plan = plan.model_copy(
+        update={
+            "groups": (Group(bits=3, items=tuple(names[:2])), Group(bits=5, items=(names[2],))),
+            "fetches": tuple(Fetch(name=name, piece=0) for name in names[:3]),
+            "past": Past(cells=101, bits=5),
+        }
+    )
+    pieces, table = plan.strings, plan.table.iblt.ring.lanes
+    counted = [*beside(200 * 3), Lane(2**5, 1), *beside(200 * 3)]
+    strings, sketch = Lane(widest_prime(2**24 - 1), pieces.numbers * 3), Lane(2**5, 101)
+    assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, sketch, *table)
+    assert [lane.length for lane in table] == [plan.cells, 2 * plan.cells]
+    assert [lane.q for lane in beside(200 * 3)] == [2**10, int(row_of_lanes("counters")[3][-8:])]
+    assert row_of_lanes("sketch")[2:] == ["`past.cells`", "2^`past.bits`"]
+    assert plan.past.nbytes == sketch.nbytes == -(-101 * 5 // 8)
+    limits = re.search(r"`past` has (\d+) to 2\^(\d+) cells of (\d+) to (\d+) bits", PAGE)
+    assert limits
+    least, most, fewest, widest = map(int, limits.groups())
+    Past(cells=least, bits=fewest)
+    Past(cells=2**most, bits=widest)
+    for cells, bits in ((least - 1, 4), (2**most + 1, 4), (64, fewest - 1), (64, widest + 1)):
+        with pytest.raises(ValueError, match="equal to"):
+            Past(cells=cells, bits=bits)
+
+
+def row_of_lanes(first: str) -> list[str]:
+    """Return the cells of the one row of lanes that begins so."""
+    (line,) = re.findall(rf"^\| {first}\b.*`.*$", PAGE, re.MULTILINE)
+    return [cell.strip() for cell in str(line).strip("|").split("|")]
 
 
 def test_a_parcel_is_a_commitment_an_envelope_and_nothing_else() -> None:
