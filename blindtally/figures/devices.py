@@ -76,16 +76,24 @@ class Known:
         return cls(population, Hashed(max_bytes=longest, key_bits=bits))
 
     @cached_property
+    def admitted(self) -> Mask:
+        """Return which items are of the domain: `#00ff00` is none where keys have such names."""
+        return np.array([item in self.domain for item in self.population.items])
+
+    @cached_property
     def keys(self) -> Keys:
-        """Return the key of each item."""
-        return self.domain.encode(self.population.items)
+        """Return the key of each item, zeros of one that has none."""
+        items, rows = self.population.items, np.flatnonzero(self.admitted)
+        keys = np.zeros((len(items), self.domain.chunks), np.uint64)
+        keys[rows] = self.domain.encode([items[row] for row in rows.tolist()])
+        return keys
 
     @cached_property
     def members(self) -> dict[str, list[int]]:
         """Return the rows of the items of each name: one, or several that share a key."""
         rows = dict[str, list[int]]()
-        for row, item in enumerate(self.population.items):
-            rows.setdefault(self.domain.name(item), []).append(row)
+        for row in np.flatnonzero(self.admitted).tolist():
+            rows.setdefault(self.domain.name(self.population.items[row]), []).append(row)
         return rows
 
     def held(self, name: str, counts: NDArray[np.int64]) -> list[tuple[str, str, int]]:
@@ -166,9 +174,9 @@ def tracked(
 def _send(plan: TrackedPlan, held: Held, known: Known, rng: np.random.Generator) -> Vector:
     """Return the sum of what the devices send."""
     counters, kinds = plan.counters, len(known.population.items)
-    counts = np.bincount(held.items, held.counts, kinds).astype(np.int64)
+    counts = np.bincount(held.items, held.counts, kinds).astype(np.int64) * known.admitted
     counted = [known.held(name, counts) for name in counters.items]
-    sampled, outside = held.sample(plan.t, kinds, rng), counts.copy()
+    sampled, outside = held.sample(plan.t, kinds, rng) * known.admitted, counts.copy()
     for name in counters.items:
         rows = known.members.get(name, [])
         sampled[rows] = outside[rows] = 0

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any
 
 import typer
@@ -121,6 +122,10 @@ def grid(
     data: Annotated[
         Path, typer.Option(help="A CSV file of items and counts.", autocompletion=completion.data)
     ],
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="So many settings, drawn by the seed.", show_default="all"),
+    ] = None,
     seed: Seed = 1,
     workers: Workers = 1,
     dask: Dask = None,
@@ -139,6 +144,8 @@ def grid(
         for tokens in _GRID_TOKENS
         for size in _GRID_WORDS
     ]
+    if sample is not None:
+        settings = Random(seed).sample(settings, min(sample, len(settings)))
     pictures.check(out)
     population = _load(data)
     pairs = shared(partial(beside, population, (seed,)), settings, "settings", workers, dask)

@@ -68,6 +68,18 @@ def test_what_is_simulated_is_what_the_mechanism_makes_of_devices(domain: Domain
         assert plan.groups
 
 
+def test_what_a_device_may_not_hold_is_not_sent() -> None:
+    domain = Hashed(max_bytes=9, key_bits=24)
+    known = Known(Population(("#00ff00", "green"), np.ones(2) / 2, domain), domain)
+    question = TrackedQuestion(threshold=9, contribution=20, domain=domain, words=300)
+    terms = Terms(cohort_size=100, minimum=50)
+    plan = Tracked().first_plan(question, terms, "test", 4, random.Random(1))
+    plan = plan.model_copy(update={"t": 1.0, "past": None})
+    held, rng = Held(np.arange(2), np.array([20, 5]), 2, 20), np.random.default_rng(1)
+    listing = plan.table.iblt.list_entries(_send(plan, held, known, rng), known.keys[:0])
+    assert listing.values.tolist() == [5]
+
+
 def test_items_that_share_a_key_are_counted_together_and_fetched_in_vain() -> None:
     domain, names = Hashed(max_bytes=9, key_bits=24), dict[str, str]()
     one, other = next(

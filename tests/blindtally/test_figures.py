@@ -268,6 +268,12 @@ def test_the_grid_is_told_and_drawn(
     made = {path.suffix: path.stat().st_size for path in tmp_path.glob("grid.*")}
     assert made.keys() == {".csv", ".png", ".svg"}
     assert all(made.values())
+    few = figures("grid", "--data", words, "--sample", 1, "--seed", 3, "--json", "-")
+    (row,) = json.loads(few.stdout)["rows"]
+    assert (
+        row
+        in json.loads(figures("grid", "--data", words, "--seed", 3, "--json", "-").stdout)["rows"]
+    )
 
 
 def test_the_rows_alone_need_no_picture(words: Path, tmp_path: Path) -> None:
