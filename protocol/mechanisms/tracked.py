@@ -31,11 +31,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from protocol.chance import Chance, uniforms
 from protocol.confidence import reaches
@@ -46,13 +44,12 @@ from protocol.mechanism import (
     Answer,
     Estimate,
     Histogram,
-    Plan,
     Summing,
     Terms,
     first_fields,
     ranked,
 )
-from protocol.mechanisms.counters import Counters, Group
+from protocol.mechanisms.counters import Counters
 from protocol.mechanisms.fetching import COUNTED, Fetching
 from protocol.mechanisms.hindsight import Past, Sharing, keep_past, levels_of
 from protocol.mechanisms.holdings import Holdings, gather
@@ -70,95 +67,15 @@ from protocol.mechanisms.outlook import (
     slipped,
     worth_tracking,
 )
-from protocol.mechanisms.strings import Fetch, Fetches, Strings
-from protocol.mechanisms.tables import (
-    MOST_CELLS,
-    Table,
-    TableQuestion,
-    check_words,
-    least_bytes,
-)
+from protocol.mechanisms.strings import Strings
+from protocol.mechanisms.tables import check_words, least_bytes
+from protocol.mechanisms.tracked_plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.untracked import Untracked
-from protocol.sampling import Threshold
-from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt import Listing
 from protocol.tally import Tally
 from secagg.ring import Ring, Vector
 
-
-class TrackedQuestion(TableQuestion):
-    """Which items of `domain` are heavy; `assume` says what of the rounds that did not count.
-
-    Tables count only if they are read whole, so that hash bits would be paid for in vain.
-    """
-
-    mechanism: Literal["tracked"] = "tracked"
-    hash_bits: int = Field(default=0, ge=0, le=24)
-    assume: Literal["drift", "stationary", "nothing"] = "drift"
-
-
-class TrackedPlan(Plan):
-    """Count the items of `groups`; sample the others at t into `cells`, of values to `most`.
-
-    Items are named as their domain names them; `fetches` are pieces of strings to fetch.
-    """
-
-    mechanism: Literal["tracked"] = "tracked"
-    question: TrackedQuestion
-    groups: tuple[Group, ...] = Field(default=(), max_length=64)
-    fetches: tuple[Fetch, ...] = Field(default=(), max_length=2**16)
-    past: Past | None = Field(default=None, exclude_if=lambda past: past is None)
-    cells: int = Field(ge=1, le=MOST_CELLS)
-    most: int = Field(ge=1, le=2**31 - 1)
-
-    @model_validator(mode="after")
-    def _keeps_to_the_words(self) -> Self:
-        nbytes = _ring(self).nbytes
-        if nbytes > self.question.nbytes:
-            raise ValueError(f"{nbytes} bytes are more than {self.question.words} words")
-        if len(set(self.counters.items)) < len(self.counters.items):
-            raise ValueError("an item is tracked twice")
-        names = [fetch.name for fetch in self.fetches]
-        if len(set(names)) < len(names) or not set(names) <= self.counters.rows.keys():
-            raise ValueError("strings are fetched once each, of items that are tracked")
-        return self
-
-    @property
-    def threshold(self) -> Threshold:
-        """Return how devices sample what is not tracked."""
-        return self.untracked.threshold
-
-    @property
-    def untracked(self) -> Untracked:
-        """Return how the table is filled."""
-        return Untracked(self.question, self.terms, self.t, self.most)
-
-    @property
-    def counters(self) -> Counters:
-        """Return the counters of what is tracked."""
-        most = self.terms.devices * self.question.contribution
-        return Counters(self.groups, most, bytes.fromhex(self.seed))
-
-    @property
-    def strings(self) -> Fetches:
-        """Return the pieces of strings that are fetched."""
-        return self.fetching.pieces(self.fetches)
-
-    @property
-    def fetching(self) -> Fetching:
-        """Return how the study's strings are fetched."""
-        return Fetching(self.question, self.terms, self.rounds)
-
-    @property
-    def sketch(self) -> CountSketch | None:
-        """Return the sketch of what is not tracked, if there is one."""
-        seed = bytes.fromhex(self.seed)
-        return self.past.sketch(self.question.domain.chunks, seed) if self.past else None
-
-    @property
-    def table(self) -> Table:
-        """Return the table of what is not."""
-        return self.untracked.table(self.cells, bytes.fromhex(self.seed))
+__all__ = ["Tracked", "TrackedPlan", "TrackedQuestion"]
 
 
 class Tracked(Summing[TrackedQuestion, TrackedPlan]):
@@ -196,7 +113,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
 
     def ring(self, plan: TrackedPlan) -> Ring:
         """Return the ring of counters and table."""
-        return _ring(plan)
+        return plan.ring
 
     def encode_sum(
         self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: Chance
@@ -227,13 +144,13 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         odds are in `Iblt.fault`. Not seen is a device that adds to a counter and its total, up
         to what all devices may hold; or to a string, which then does not hash to its key.
         """
-        counters, _, _, table = _split(plan, total)
+        counters, _, _, table = plan.split(total)
         found = plan.counters.fault(counters, participants * plan.question.contribution)
         return found or plan.table.iblt.fault(table, participants * plan.threshold.total)
 
     def decode(self, plan: TrackedPlan, total: Vector, participants: int, tally: Tally) -> Answer:
         """Return what was counted and what was sampled; the former also of an unread table."""
-        in_counters, in_strings, in_past, in_table = _split(plan, total)
+        in_counters, in_strings, in_past, in_table = plan.split(total)
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
             # A plan may be older than the tally, which has given items up meanwhile.
@@ -267,7 +184,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
     ) -> bool:
         """Return whether the table can be read; counters always can."""
         del participants
-        return _read(plan, _split(plan, total)[3], tally).complete
+        return _read(plan, plan.split(total)[3], tally).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, tally: Tally, rng: Random
@@ -319,13 +236,6 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         return ranked(map(Estimate, items, totals, variances))
 
 
-def _ring(plan: TrackedPlan) -> Ring:
-    strings = (plan.strings.lane,) if plan.fetches else ()
-    sketch = plan.sketch
-    past = sketch.ring.lanes if sketch else ()
-    return Ring((*plan.counters.lanes, *strings, *past, *plan.table.iblt.ring.lanes))
-
-
 def _names(plan: TrackedPlan, items: Items) -> list[str]:
     """Return the name of each item, of one outside the domain nothing: nobody holds it."""
     domain = plan.question.domain
@@ -336,14 +246,6 @@ def _rows(plan: TrackedPlan, names: list[str]) -> NDArray[np.int64]:
     """Return the counter of each name, -1 if it has none."""
     rows = plan.counters.rows
     return np.array([rows.get(name, -1) for name in names], np.int64)
-
-
-def _split(plan: TrackedPlan, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-    """Return the lanes of the counters, of strings and sketch if any, and those of the table."""
-    counters = 3 * len(plan.groups)
-    strings = counters + (1 if plan.fetches else 0)
-    past = strings + (1 if plan.past else 0)
-    return total[:counters], total[counters:strings], total[strings:past], total[past:]
 
 
 def _read(plan: TrackedPlan, table: Vector, tally: Tally) -> Listing:
