@@ -23,7 +23,7 @@ from protocol.item_space import Keys
 from protocol.mechanisms.pace import halfway
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
 from protocol.sampling import Threshold
-from protocol.tally import NOTHING
+from protocol.tally import NOTHING, Tally
 from secagg.ring import Vector
 
 _LONG = 64  # bits of a key from which on items are hashed
@@ -122,13 +122,15 @@ def paper_adaptive(
 class Found:
     """What a study found, by item, and as many more as it has no item for; rounds read; sizes.
 
-    `vector` and `plan` are the bytes that a device sends and hears in the last round.
+    `vector` and `plan` are the bytes that a device sends and hears in the last round, `tally` is
+    what is known after it.
     """
 
     mask: Mask
     read: int
     vector: int
     plan: int
+    tally: Tally
 
 
 class TooFewWordsError(ValueError):
@@ -168,7 +170,7 @@ def tracked(
         else:
             wrong += 1
     mask = np.concatenate([found, np.ones(wrong, np.bool_)])
-    return Found(mask, read, mechanism.ring(last).nbytes, len(last.model_dump_json()))
+    return Found(mask, read, mechanism.ring(last).nbytes, len(last.model_dump_json()), tally)
 
 
 def _send(plan: TrackedPlan, held: Held, known: Known, rng: np.random.Generator) -> Vector:

@@ -42,6 +42,16 @@ class Population:
         self, rounds: int, tokens: int, rng: np.random.Generator, drift: Drift = "none"
     ) -> Iterator[Round]:
         """Yield the counts of each of `rounds`, of `tokens` each on average."""
+        for number, shares in enumerate(self.courses(rounds, rng, drift)):
+            drawn = max(1, round(rng.normal(tokens, tokens / 10)))
+            if drift == "crowds" and number // _WEEK % 2:
+                drawn = max(1, drawn // 3)
+            yield rng.multinomial(drawn, shares)
+
+    def courses(
+        self, rounds: int, rng: np.random.Generator, drift: Drift = "none"
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield the shares that each of `rounds` is drawn by; chance is needed before the first."""
         flatter = self.shares**0.6
         other = rng.permutation(flatter / flatter.sum())
         comes = np.zeros(len(self.items), np.int64)
@@ -49,16 +59,13 @@ class Population:
             late = rng.random(len(self.items)) < 1 / 6
             comes[late] = rng.integers(1, rounds, int(late.sum()))
         for number in range(rounds):
-            drawn = max(1, round(rng.normal(tokens, tokens / 10)))
-            if drift == "crowds" and number // _WEEK % 2:
-                drawn = max(1, drawn // 3)
             away = 0.0
             if drift == "gradual":
                 away = number / max(1, rounds - 1)
             elif drift == "sudden":
                 away = float(2 * number >= rounds)
             shares = ((1 - away) * self.shares + away * other) * (comes <= number)
-            yield rng.multinomial(drawn, shares / shares.sum())
+            yield shares / shares.sum()
 
 
 def load(path: Path) -> Population:
