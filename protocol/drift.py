@@ -107,6 +107,8 @@ def _sum(columns: Floats, coefficients: Floats) -> Floats:
 
 def _least_squares(matrix: Floats, sums: Floats) -> Floats:
     """Return the coefficients, the last two not below 0, with the least weighted squares."""
+    widths = np.sqrt(np.diag(matrix))  # where tokens are many slopes are, and rounding matters
+    matrix, sums = matrix / np.outer(widths, widths), sums / widths
     best, least = np.zeros(3), math.inf
     for kept in ([0], [0, 1], [0, 2], [0, 1, 2]):
         some = matrix[np.ix_(kept, kept)]
@@ -117,7 +119,7 @@ def _least_squares(matrix: Floats, sums: Floats) -> Floats:
         squares = float(found @ matrix @ found - 2 * found @ sums)
         if (found[1:] >= 0).all() and squares < least:
             best, least = found, squares
-    return best
+    return best / widths
 
 
 def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int, float] | None:

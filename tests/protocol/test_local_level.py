@@ -137,6 +137,17 @@ def test_drift_and_dispersion_are_measured(phi: float, tokens: int) -> None:
     assert found.dispersion == pytest.approx(tokens, rel=0.12)
 
 
+@pytest.mark.parametrize("phi", [0.001, 0.05])
+def test_drift_is_measured_among_a_billion_devices(phi: float) -> None:
+    """Over 4 seeds within 5%: slopes are 10^9 beside ones, and must not drown them."""
+    rng = np.random.default_rng(8)
+    devices, rates = np.full(20, 1e9), 10 ** rng.uniform(-3, -1, (300, 1))
+    walks = 1 + np.cumsum(rng.normal(0, phi, (300, 20)), axis=1)
+    seen = rng.poisson(rates * walks * devices).astype(np.float64)
+    found = measure_drift(History(seen, np.broadcast_to(devices, seen.shape), devices))
+    assert found.phi == pytest.approx(phi, rel=0.2)
+
+
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_a_trend_is_told_from_steps(tokens: int) -> None:
     """Over 5 seeds the trend stayed within 6% of its size; rates that step had 0.027 at most."""
