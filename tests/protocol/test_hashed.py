@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from protocol.hashed import Hashed, KeyBits, fewest_bits
 
 DOMAIN = Hashed(max_bytes=40, salt="study 1")
-items = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=10))
+text = st.text(st.characters(exclude_characters="\0#", codec="utf-8"), max_size=10)
+items = st.lists(text)  # no "#": with 24 bits "#00ff00" has the shape of a name
 
 
 @pytest.mark.parametrize("bits", [24, 32, 40, 48, 72])
