@@ -9,8 +9,8 @@ open for nobody, and the sum of its masks is noise.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 
 from secagg.graph import Picking
@@ -120,6 +120,10 @@ class View:
 
     cohort: Cohort
     sharers: Mapping[int, Sharer]
+    # The survivors last asked for: whoever checks a quorum of signatures asks for one set.
+    _listed: tuple[frozenset[int] | None, bytes] = field(
+        default=(None, b""), init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         wrong = self.sharers.keys() - range(self.cohort.n)
@@ -177,9 +181,8 @@ class View:
 
     def confirmation(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return what `slot` signs to say that these, and no others, are in the sum."""
-        return statement_of("survivors", self.label, slot, _digest(survivors))
-
-
-@lru_cache(maxsize=8)  # whoever checks a quorum of signatures lists the same set each time
-def _digest(survivors: frozenset[int]) -> bytes:
-    return sha256(b"".join(other.to_bytes(4, "big") for other in sorted(survivors))).digest()
+        listed, digest = self._listed
+        if listed is not survivors:  # to compare large sets takes longer than a signature
+            digest = sha256(b"".join(o.to_bytes(4, "big") for o in sorted(survivors))).digest()
+            object.__setattr__(self, "_listed", (survivors, digest))
+        return statement_of("survivors", self.label, slot, digest)
