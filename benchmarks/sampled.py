@@ -124,7 +124,8 @@ class Sampled:
             dealt[slot] = state.own_share
             seeds = {owner: one for owner, one in dealt.items() if owner in survivors}
             keys = {owner: one for owner, one in dealt.items() if owner not in survivors}
-            reveal = Reveal(seeds, keys).signed(state.joined.identity, view.label, slot)
+            identity, inbox = state.joined.identity, inboxes[slot].digest
+            reveal = Reveal(seeds, keys).signed(identity, view.label, slot, inbox)
             reveals[slot] = reveal.pack()
         settled = Settled(view, dict.fromkeys(survivors, bytes(32)), own, inboxes)
         with self.watch.time("once"):

@@ -170,9 +170,13 @@ class Reveal:
         firsts = records.view(np.uint8).reshape(-1, REVEALED_BYTES)[:, -SHARE_BYTES]
         return not firsts.any() or all(map(is_share, records["share"].tolist()))
 
-    def signed(self, identity: Identity, label: bytes, slot: int) -> "Reveal":
-        """Return this reveal signed by `identity` as what participant `slot` says under `label`."""
-        said = statement("reveal", label, slot, self.said())
+    def signed(self, identity: Identity, label: bytes, slot: int, inbox: bytes) -> "Reveal":
+        """Return this reveal signed by `identity` as what participant `slot` says under `label`.
+
+        `inbox` is the digest of the one that it answers: who was handed another than the server
+        sent is not to be blamed for its answer.
+        """
+        said = statement("reveal", label, slot, inbox, self.said())
         found = replace(self, signature=identity.sign(said))
         vars(found)["_records"] = self.said()  # the same; made once
         return found

@@ -37,7 +37,7 @@ Mode: TypeAlias = Literal["semi-honest", "active"]
 _Logs: TypeAlias = NDArray[np.float64]
 _ROUNDING = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
-MOST_HOLDERS = 2_000  # envelopes of 200 kB a device, and a bounded search
+MOST_HOLDERS = 2_000  # parcels of 130 kB a deal, and a bounded search
 MOST_LOAD = 0.9  # of corrupt and lost (lost twice if active): beyond, little can be promised
 
 

@@ -146,6 +146,11 @@ class Inbox(Mapping[int, Parcel]):
         return self.records.tobytes()
 
     @property
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the inbox."""
+        return sha256(self.pack()).digest()
+
+    @property
     def owners(self) -> list[int]:
         """Return whose parcels these are, in rising order."""
         owners: list[int] = self.records["owner"].tolist()

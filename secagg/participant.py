@@ -266,7 +266,7 @@ class Confirmed(_State):
             else:
                 (seeds if owner in self.survivors else keys)[owner] = share
         reveal = Reveal(seeds, keys, frozenset(faulty))
-        return reveal.signed(self.joined.identity, self.view.label, self.slot)
+        return reveal.signed(self.joined.identity, self.view.label, self.slot, inbox.digest)
 
     def _check_witnesses(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
         cohort = self.view.cohort

@@ -121,5 +121,5 @@ def upload(
 
 def reveal(group: Group, slot: int, instead: Reveal) -> Reveal:
     """Return `instead`, signed by `slot`."""
-    said = instead.said()
-    return replace(instead, signature=sign(group, slot, "reveal", group.view.label, said))
+    identity, inbox = group.identities[slot], group.settled.inboxes[slot]
+    return instead.signed(identity, group.view.label, slot, inbox.digest)

@@ -11,7 +11,6 @@ from secagg.aggregator import Settled
 from secagg.cohort import View
 from secagg.deals import Reveal
 from secagg.errors import FaultyParticipantError
-from secagg.keys import statement
 from secagg.parcels import Inbox
 from secagg.shamir import SHARE_BYTES, P
 from tests.secagg.conftest import Group
@@ -41,8 +40,8 @@ def settled(group: Group) -> Settled:
 
 def resigned(group: Group, slot: int, reveal: Reveal) -> Reveal:
     """Return what `slot` would have said, had it wished to say `reveal`."""
-    said = statement("reveal", group.view.label, slot, reveal.said())
-    return replace(reveal, signature=group.identities[slot].sign(said))
+    inbox = group.settled.inboxes[slot]
+    return reveal.signed(group.identities[slot], group.view.label, slot, inbox.digest)
 
 
 def faulty(slot: int, match: str, check: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ What a dealer of false shares can do is in `test_unmasking`; here are all other 
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -401,6 +402,30 @@ def test_who_holds_back_its_shares_counts_as_lost(group: Group) -> None:
         finish(group, lost=[LOST], given=revealing(group, keep))
     rest = {slot: reveal for slot, reveal in group.reveals.items() if slot != LIAR}
     found = aggregator.unmask(group.settled, RING, rest, group.masked_sum())
+    assert_exact_and_quiet(group, found)
+
+
+def test_nobody_is_blamed_for_its_answer_to_parcels_that_were_altered_on_their_way(
+    group: Group,
+) -> None:
+    # Who has t shares of a seed, or dealt it, knows the other shares, and so the pads on them.
+    group.share()
+    owner, victim = LIAR, group.view.holders(LIAR)[0]
+    group.mask()
+    group.confirm()
+    group.reveal(EVERYBODY - {victim})
+    share = lying.seed_shares(group, owner)[victim]
+    purpose = lying.seed_purpose(group, owner, victim)
+    other = lying.sealed(group, owner, victim, lying.false(share), purpose)
+    settled = group.settled
+    for parcel in (other, GARBAGE):
+        handed = {**settled.inboxes[victim], owner: parcel}
+        state = replace(group.confirmed[victim])  # not spent
+        reveal = state.reveal(group.confirmations, handed, group.rng)
+        assert reveal.seed_shares.get(owner) == (lying.false(share) if parcel is other else None)
+        check = partial(aggregator.check_reveal, settled, victim, reveal)
+        refused(victim, "did not sign this", check)
+    found = aggregator.unmask(settled, RING, group.reveals, group.masked_sum())
     assert_exact_and_quiet(group, found)
 
 

@@ -194,8 +194,8 @@ class Device:
             await self.compute_confirmation()  # and keep it to myself
         response = await self.get("parcels")
         assert response.status_code == 200, response.text
-        parcels = unpack_parcels(response.content)
-        return self.confirmed.reveal(confirmations, parcels, self.rng).pack()
+        self.parcels = unpack_parcels(response.content)
+        return self.confirmed.reveal(confirmations, self.parcels, self.rng).pack()
 
     async def reveal(self) -> None:
         """Hear the confirmations, give the shares."""

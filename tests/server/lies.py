@@ -54,8 +54,7 @@ def with_envelope(device: Device, body: bytes, number: int, envelope: bytes) -> 
 def signed_reveal(device: Device, reveal: Reveal) -> bytes:
     """Return `reveal`, signed by the device."""
     slot, view = device.masked.slot, device.masked.view
-    said = statement("reveal", view.label, slot, reveal.said())
-    return replace(reveal, signature=device.identity.sign(said)).pack()
+    return reveal.signed(device.identity, view.label, slot, device.parcels.digest).pack()
 
 
 def altered(shares: Shares, owner: int, change: Callable[[bytes], bytes]) -> dict[int, bytes]:

@@ -185,7 +185,12 @@ class Sum:
     def reveal(self, slot: int, given: Mapping[int, tuple[int, bytes]] | None = None) -> bytes:
         """Return the message with shares."""
         said = ref.records(self.given(slot) if given is None else given)
-        return said + self.sign(slot, "reveal", self.view, said)
+        return said + self.sign(slot, "reveal", self.view, self.answered(slot) + said)
+
+    def answered(self, slot: int) -> bytes:
+        """Return the digest of the parcels that `slot` is asked to open."""
+        inbox = self.inbox(slot)
+        return ref.digest(*(ref.u32(owner) + inbox[owner] for owner in sorted(inbox)))
 
     def total(self) -> list[list[int]]:
         """Return the sum of the survivors' inputs."""

@@ -174,7 +174,7 @@ def to_the_server() -> list[dict[str, Any]]:
     def upload(deal: bytes, vector: bytes = packed, label: bytes = ONE.view) -> bytes:
         return deal + vector + ONE.sign(ME, "vector", label, deal + vector)
 
-    given = ONE.given(ME)
+    given, answered = ONE.given(ME), ONE.answered(ME)
     owner = next(slot for slot in given if slot not in (ME, LOST))
     stranger = next(slot for slot in ONE.survivors if slot not in given)
     share = given[owner][1]
@@ -245,12 +245,18 @@ def to_the_server() -> list[dict[str, Any]]:
         (
             "reveal",
             "signed by another",
-            ref.records(given) + ONE.sign(1, "reveal", ONE.view, ref.records(given)),
+            ref.records(given) + ONE.sign(1, "reveal", ONE.view, answered + ref.records(given)),
         ),
         (
             "reveal",
             "signed under the cohort, not the view",
-            ref.records(given) + ONE.sign(ME, "reveal", ONE.label, ref.records(given)),
+            ref.records(given) + ONE.sign(ME, "reveal", ONE.label, answered + ref.records(given)),
+        ),
+        (
+            "reveal",
+            "the answer to other parcels than were sent",
+            ref.records(given)
+            + ONE.sign(ME, "reveal", ONE.view, ONE.answered(1) + ref.records(given)),
         ),
     ]
     return [
