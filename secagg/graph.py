@@ -37,18 +37,18 @@ class Picking:
     def __init__(self, label: bytes, shape: Parameters) -> None:
         self._key = sha256(b"blindtally holders v1\0" + label).digest()[:_KEY_BYTES]
         self._shape = shape
-        self._asked: tuple[int, bytes] | None = None
-        self._found: tuple[int, ...] = ()
+        self._asked: tuple[tuple[int, bytes], tuple[int, ...]] | None = None
         if not shape.is_complete:
             self._holder_draws = _draws(shape.n - 1, shape.holders)
             self._partner_draws = _draws(shape.n - 1, shape.partners)
 
     def holders(self, slot: int, contribution: bytes) -> tuple[int, ...]:
         """Return the k holders of `slot`, its partners first."""
-        if (slot, contribution) != self._asked:  # a participant asks for its own, again and again
-            self._asked = slot, contribution
-            self._found = self.all_holders({slot: contribution})[slot]
-        return self._found
+        asked, last = (slot, contribution), self._asked
+        if last is None or last[0] != asked:  # a participant asks for its own, again and again
+            # In one step: nothing is kept of what fails, nor seen by threads before it is whole.
+            last = self._asked = asked, self.all_holders({slot: contribution})[slot]
+        return last[1]
 
     def all_holders(self, contributions: Mapping[int, bytes]) -> dict[int, tuple[int, ...]]:
         """Return the k holders of each of those who contributed, its partners first.
