@@ -55,9 +55,9 @@ def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, 
 def deals_floor(floors: Floors, n: int, kept: float, holders: int, vector_bytes: int) -> float:
     """Return the seconds that the hashes of all deals take: what the others leave out.
 
-    Each of `n` deals its mask key, each that is kept its seed.
+    Each of `n` deals its mask key, each that is kept its seed, and signs what it was handed.
     """
-    return (n + kept) * floors["hash"] / vector_bytes * holders * PARCEL_BYTES
+    return (n + 2 * kept) * floors["hash"] / vector_bytes * holders * PARCEL_BYTES
 
 
 def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> Work:

@@ -206,7 +206,8 @@ def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
     insort(owners, slot)
     if records["owner"].tolist() != owners:
         return False
-    if (records["kind"] != settled.wanted[records["owner"]]).any():
+    wanted = settled.wanted[records["owner"]] if settled.lost else SEED
+    if (records["kind"] != wanted).any():
         return False
     return reveal.are_shares
 
