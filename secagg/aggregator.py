@@ -249,16 +249,26 @@ def unmask(
     the interpreter took a third longer.
 
     Raises:
-        RecoveryError: if a secret that is needed cannot be had from the shares.
+        RecoveryError: if a secret that is needed cannot be had from the shares: of the first such;
+            it names all who lied about any.
         ValueError: if the survivors are fewer than the quorum.
     """
     if len(settled.survivors) < settled.view.cohort.quorum:
         raise ValueError(f"{len(settled.survivors)} survivors are fewer than a quorum")
     unmasking = Unmasking(settled, ring, reveals, masked_sum)
-    for slot in sorted(settled.survivors):
-        unmasking.take_off_own(slot)
-    for slot in sorted(settled.lost):
-        unmasking.take_off_pairwise(slot)
+    failed = None
+    for slots, take_off in (
+        (settled.survivors, unmasking.take_off_own),
+        (settled.lost, unmasking.take_off_pairwise),
+    ):
+        for slot in sorted(slots):
+            try:
+                take_off(slot)
+            except RecoveryError as error:  # go on: else one liar would hide those behind it
+                failed = failed or error
+    if failed is not None:
+        failed.blamed = unmasking.blamed
+        raise failed
     return Unmasked(unmasking.total, unmasking.blamed)
 
 

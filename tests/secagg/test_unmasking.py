@@ -177,15 +177,17 @@ def test_two_dealers_of_few_false_shares_are_both_blamed(group: Group) -> None:
     assert set(found.blamed) == {1, 2}
 
 
-def test_whoever_was_blamed_before_the_sum_failed_is_named_too(group: Group) -> None:
+def test_whoever_else_lied_is_named_where_the_sum_fails(group: Group) -> None:
     def lie(group: Group) -> None:
         falsify_seed(group, 1, owner=1)
         falsify_seed(group, N, owner=2)
+        falsify_seed(group, 1, owner=5)
+        falsify_seed(group, N, owner=6)
 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
     assert caught.value.owner == 2
-    assert set(caught.value.blamed) == {1, 2}
+    assert set(caught.value.blamed) == {1, 2, 5, 6}
 
 
 # A dealer whose shares meet, but in another secret
