@@ -44,7 +44,6 @@ _OF_WORKERS = {"workers", "dask"}
 # Why the others have none: a piece of work takes half a second or more (docs/scaling.md).
 _OF_A_TRIE = "a level of 10,000,000 devices takes a tenth of a second, which is nothing to share"
 _OF_NUMBERS = "what a round takes does not grow with its devices, so there is nothing to share"
-_OF_MANY_REPORTS = "only the work of rounds that are sums is shared"
 _OF_RELEASES = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
 # What --set does not take: what options say, or the command itself.
 _OPTIONS = {*SumQuestion.model_fields, "epsilon", "delta", "invited", "goal", "most"}
@@ -226,12 +225,11 @@ def simulate(
         raise failed(f"no mechanism {mechanism!r}; there is {', '.join(MECHANISMS)}")
     if mechanism in REPORTING:
         why = ", of strings of any characters," if mechanism == "prefix-extension" else ""
-        taken = {*_ALL, *_ALWAYS, *taken_by(mechanism)}
-        whys = dict.fromkeys(_OF_WORKERS, _OF_MANY_REPORTS)
-        refuse_others(context, taken, f"a simulation of {mechanism}{why}", whys)
+        taken = {*_ALL, *_ALWAYS, *_OF_WORKERS, *taken_by(mechanism)}
+        refuse_others(context, taken, f"a simulation of {mechanism}{why}")
         own |= {"mechanism": mechanism, "threshold": threshold, "confidence": confidence}
         own |= {"delta": delta, "goal": goal, "most": most}
-        own |= {"alphabet": alphabet, "length": length}
+        own |= {"alphabet": alphabet, "length": length, "workers": workers, "dask": dask}
         kind: Kind = simulate_reports if mechanism in ORACLES else simulate_heavy
         _play(kind, own, words, sets, json_path)
         return

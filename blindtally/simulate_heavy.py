@@ -5,22 +5,17 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from blindtally import tables
 from blindtally.data import read
 from blindtally.measures import Comparison, compare, heavy_hitters
 from blindtally.progress import waiting
-from blindtally.simulate_reports import Wanted, dictionary, terms_for
-from protocol.chance import seeded
+from blindtally.simulate_reports import Wanted, dictionary, left_out, said_by, terms_for
 from protocol.domain import Domain, Utf8, cheapest_domain
 from protocol.hashed import Hashed
-from protocol.histograms import Histograms, Total
 from protocol.mechanism import VARIANCE
 from protocol.mechanisms import REPORTING, parse_question
 from protocol.mechanisms.linear import LinearPlan
 from protocol.mechanisms.prefix_extension import PrefixPlan
-from protocol.sampling import clip_all
 from protocol.tally import NOTHING, Tally
 
 _LISTED = 1000
@@ -64,16 +59,12 @@ def run(wanted: Wanted) -> Heavy:
         asked["delta"] = wanted.delta
     question = parse_question(wanted.settings | asked | {"epsilon": wanted.epsilon})
     clients = population.clients(1, wanted.clients)
-    rng = np.random.default_rng(wanted.seed)
-    held = clip_all(Histograms.joined(next(population.rounds(1, clients, 1, rng))), 1, rng)
-    short, truth = held.within(domain.__contains__), Total()
-    truth.add(held)
     mechanism = REPORTING[wanted.mechanism]
     terms, chance = terms_for(clients), Random(wanted.seed)
     plan: LinearPlan | PrefixPlan = mechanism.first_plan(question, terms, "simulation", 1, chance)
-    with waiting("reports"):
-        heard = mechanism.gather(plan, mechanism.encode(plan, short, seeded(rng)))
-        tally = mechanism.decode(plan, heard, NOTHING).tally
+    said = said_by(population, clients, mechanism, plan, wanted)
+    with waiting("what they name"):
+        tally = mechanism.decode(plan, said.heard, NOTHING).tally
     least = plan.extension.sure_count(clients) if isinstance(plan, PrefixPlan) else None
     if wanted.threshold is None:
         taken = _threshold(plan, clients, tally)
@@ -86,13 +77,13 @@ def run(wanted: Wanted) -> Heavy:
     return Heavy(
         plan,
         clients,
-        compare(found, truth.counts(), question.threshold),
+        compare(found, said.truth, question.threshold),
         mechanism.nbytes(plan),
         mechanism.epsilon(plan),
         mechanism.delta(plan),
         question.threshold,
         least,
-        len(held.which) - len(short.which),
+        left_out(domain, said.truth),
     )
 
 

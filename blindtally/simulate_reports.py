@@ -10,20 +10,23 @@ import numpy as np
 from scipy.special import erf
 
 from blindtally import tables
-from blindtally.data import read
+from blindtally.data import Population, read
 from blindtally.measures import Found, heavy_hitters
 from blindtally.progress import waiting
-from protocol.chance import seeded
+from blindtally.together import hands
 from protocol.domain import Alphabet, Domain, Listed, strings_of
-from protocol.histograms import Histograms, Total
+from protocol.hearing import ReportTurn, Said, hear
 from protocol.mechanism import Estimate, Terms
 from protocol.mechanisms import REPORTING
 from protocol.mechanisms.local import LocalPlan, LocalQuestion
-from protocol.sampling import clip_all
+from protocol.reporting import RP, H, Reporting
+from protocol.stretches import STRETCH
 from protocol.tally import NOTHING
 
 _LISTED = 1000
 _ODDS = 0.05  # that any item which nobody holds is above the threshold that is taken
+# Of a piece, the least: in a single round, workers have to make up for the second that they start.
+_PIECE_SECONDS = 1.0
 _DEVICES = 100_000  # of one cohort, which is what terms count in
 
 
@@ -45,6 +48,8 @@ class Wanted:
     length: int | None
     settings: dict[str, Any]
     seed: int
+    workers: int
+    dask: str | None
 
 
 @dataclass(frozen=True)
@@ -110,20 +115,14 @@ def run(wanted: Wanted) -> Reported:
         }
     )
     clients = population.clients(1, wanted.clients)
-    rng = np.random.default_rng(wanted.seed)
-    held = clip_all(Histograms.joined(next(population.rounds(1, clients, 1, rng))), 1, rng)
-    inside, truth = held.within(domain.__contains__), Total()
-    truth.add(inside)
-    counts = truth.counts()
     mechanism = REPORTING[wanted.mechanism]
     chance = Random(wanted.seed)
     plan = mechanism.first_plan(question, terms_for(clients), "simulation", 1, chance)
     if wanted.threshold is None:
         bar = plan.oracle.bar(clients, _ODDS / domain.values)
         question = question.model_copy(update={"threshold": max(1.0, math.ceil(clients * bar))})
-    with waiting("reports"):
-        reports = mechanism.encode(plan, inside, seeded(rng))
-        answer = mechanism.decode(plan, mechanism.gather(plan, reports), NOTHING)
+    said = said_by(population, clients, mechanism, plan, wanted)
+    answer, counts = mechanism.decode(plan, said.heard, NOTHING), said.truth
     return Reported(
         plan,
         clients,
@@ -132,8 +131,32 @@ def run(wanted: Wanted) -> Reported:
         np.array([0 if item is None else counts.get(item, 0) for item in _names(domain)], float),
         tuple(mechanism.conclude(question, answer.tally)),
         question.threshold,
-        len(held.which) - len(inside.which),
+        left_out(domain, counts),
     )
+
+
+def said_by(
+    population: Population,
+    clients: int,
+    mechanism: Reporting[Any, RP, H],
+    plan: RP,
+    wanted: Wanted,
+) -> Said[H]:
+    """Return what so many devices report, by as many workers as are wanted, and what they hold.
+
+    Raises:
+        typer.Exit: as `blindtally.workers.hired`.
+    """
+    rng = np.random.default_rng(wanted.seed)
+    people = next(population.rounds(1, clients, 1, rng, stretch=STRETCH))
+    turn = ReportTurn(mechanism, plan, wanted.seed)
+    with hands(wanted.workers, wanted.dask, _PIECE_SECONDS) as some, waiting("reports"):
+        return hear(turn, people, rng, some)
+
+
+def left_out(domain: Domain, truth: dict[str, int]) -> int:
+    """Return how many devices hold an item outside the domain."""
+    return sum(count for item, count in truth.items() if item not in domain)
 
 
 def dictionary(wanted: Wanted, items: tuple[str, ...]) -> Listed | Alphabet:

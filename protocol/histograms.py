@@ -183,7 +183,10 @@ class Histograms(Sequence[Mapping[str, int]]):
 
     def within(self, admits: Callable[[str], bool]) -> "Histograms":
         """Return the same devices without the items that `admits` does not."""
-        admitted = np.fromiter(map(admits, self.items), np.bool_, len(self.items))
+        items = self.items
+        admitted = items.made(
+            "admitted", admits, lambda: np.fromiter(map(admits, items), np.bool_, len(items))
+        )
         return self.counted(np.where(admitted[self.which], self.counts, 0))
 
     def sums(self, amounts: Places) -> Places:

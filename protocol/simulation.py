@@ -24,10 +24,12 @@ from protocol.round import Phase, phases
 from protocol.stretches import (
     PHASES,
     STAYS,
+    A,
     AtRandom,
     Block,
     Blocks,
     Cohorts,
+    Growing,
     Losing,
     People,
     Stretch,
@@ -69,8 +71,8 @@ class Outcome(Generic[P]):
 class Hands(Protocol):
     """Who does the work of a round: this process alone, or others, of whom nothing else hangs."""
 
-    def add(self, sums: Sums[P], stretches: Sequence[Stretch]) -> None:
-        """Add stretches, in their order, to what is summed so far."""
+    def add(self, growing: Growing[A], stretches: Sequence[Stretch]) -> None:
+        """Add stretches, in their order, to what there is so far."""
 
     def sum_cohorts(self, cohorts: Iterable["SecureCohort"]) -> Iterator["Summed | None"]:
         """Yield what `sum_cohort` returns of each of `cohorts`, in their order."""
@@ -79,10 +81,10 @@ class Hands(Protocol):
 class Alone:
     """The process that asks."""
 
-    def add(self, sums: Sums[P], stretches: Sequence[Stretch]) -> None:
+    def add(self, growing: Growing[A], stretches: Sequence[Stretch]) -> None:
         """Add one after the other."""
         for stretch in stretches:
-            sums.play(stretch.number, stretch.blocks())
+            growing.play(stretch.number, stretch.blocks())
 
     def sum_cohorts(self, cohorts: Iterable["SecureCohort"]) -> Iterator["Summed | None"]:
         """Sum one after the other."""

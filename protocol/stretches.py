@@ -12,7 +12,8 @@ with nothing to do. Nothing else hangs on the length but which devices a seed dr
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ Losing: TypeAlias = Callable[[int], Losses]  # of a stretch by number
 Block: TypeAlias = Sequence[Histogram]
 Blocks: TypeAlias = Iterable[Block]
 B_co = TypeVar("B_co", bound=Block, covariant=True)
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,20 @@ class Stretch:
     blocks: Callable[[], Blocks]
 
 
+class Growing(Protocol[A]):
+    """What stretches add up to, in the order of their numbers, played here or elsewhere."""
+
+    @property
+    def elsewhere(self) -> Callable[[Sequence[Stretch]], A]:
+        """Return what makes of stretches what they add to it; it can be pickled."""
+
+    def play(self, stretch: int, blocks: Blocks) -> object:
+        """Add a stretch, played here."""
+
+    def add(self, part: A) -> None:
+        """Add stretches that were played elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What stretches add to a round: their sum, who enrolled, and what they hold together.
@@ -183,6 +199,11 @@ class Sums(Generic[P]):
             self._seat(is_in[lost != _ENROLLING])
             self.truth.add(given if plan.invited == 1 else held.take(np.flatnonzero(is_here)))
         return chance
+
+    @property
+    def elsewhere(self) -> Callable[[Sequence[Stretch]], Part]:
+        """Return what plays stretches elsewhere."""
+        return partial(play, self.turn)
 
     def add(self, part: Part) -> None:
         """Add stretches that were played elsewhere."""

@@ -78,7 +78,6 @@ def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: P
         ("ocms", ["--most", 0.1], "most must be 1 but for goal worst-mse"),
         ("tracked", ["--epsilon", 1, "--goal", "l2"], "tracked takes no --epsilon, --goal"),
         ("triehh", ["--confidence", 0.9], "triehh takes no --confidence"),
-        ("ocms", ["--workers", 2], "takes no --workers: only the work of rounds that are sums is"),
         ("triehh", ["--dask", "local"], "takes no --dask: a level of 10,000,000 devices takes"),
         ("triehh", ["--low", 0, "--workers", 2], "takes no --workers: what a round takes does not"),
     ],

@@ -18,16 +18,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindtally import simulate
+from blindtally import simulate, simulate_reports, together
 from blindtally.cli import app
 from blindtally.data import Counts, Devices
 from blindtally.together import Together
 from blindtally.workers import LOCAL, crowd, flowing
 from protocol.domain import Alphabet
+from protocol.hearing import ReportTurn, hear
 from protocol.mechanism import Terms
-from protocol.mechanisms import SUMMING, parse_question
+from protocol.mechanisms import REPORTING, SUMMING, parse_question
 from protocol.simulation import ALONE, Hands, run_study
 from protocol.stretches import People
+from protocol.tally import NOTHING
 
 TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
 COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}
@@ -90,6 +92,57 @@ def test_secure_cohorts_are_summed_by_workers(processes: Executor) -> None:
     assert [one.answer for one in plain] == [one.answer for one in secure]
 
 
+def reported(
+    name: str, fleet: Any, hands: Hands, changed: Callable[[Any], Any] = lambda people: people
+) -> tuple[Any, Any]:
+    """Return what devices report in a round, and what they hold."""
+    domain: Any = {"kind": "listed", "items": ["ab", "cd", "ef"]}
+    domain = {"kind": "utf8", "max_bytes": 2} if name == "prefix-extension" else domain
+    asked = {"mechanism": name, "threshold": 5, "domain": domain, "epsilon": 4.0}
+    plan = REPORTING[name].first_plan(parse_question(asked), TERMS, "simulation", 1, rng())
+    chance = np.random.default_rng(1)
+    people = changed(next(fleet.rounds(1, 90, 1, chance, 9, 9)))
+    said = hear(ReportTurn(REPORTING[name], plan, 1), people, chance, hands)
+    return REPORTING[name].decode(plan, said.heard, NOTHING), said.truth
+
+
+@pytest.mark.parametrize("name", ["krr", "hadamard", "glps-hh", "prefix-extension"])
+@pytest.mark.parametrize("fleet", FLEETS, ids=["devices", "counts"])
+def test_reports_are_the_same_on_any_number_of_workers(
+    fleet: Any, name: str, processes: Executor
+) -> None:
+    alone = reported(name, fleet, ALONE)
+    for workers in (1, 2, 4):
+        assert reported(name, fleet, Together(processes, workers, TINY)) == alone
+
+
+@pytest.mark.parametrize("mechanism", ["ocms", "prefix-extension"])
+def test_simulate_has_workers_report(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = list[int]()
+
+    def spied(*args: Any) -> Iterator[Any]:
+        for result in flowing(*args):
+            pieces.append(1)
+            yield result
+
+    monkeypatch.setattr(simulate_reports, "STRETCH", 100)
+    monkeypatch.setattr(simulate_reports, "_PIECE_SECONDS", TINY)
+    monkeypatch.setattr(together, "flowing", spied)
+    data = tmp_path / "words.csv"
+    data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
+    asked = ["simulate", mechanism, "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]
+    found = []
+    for workers, expected in ((1, 0), (2, 7), (4, 7)):  # nine stretches, of which two stay here
+        pieces.clear()
+        told = CliRunner().invoke(app, [*map(str, asked), "--workers", str(workers)])
+        assert told.exit_code == 0, told.stderr
+        found.append(json.loads(told.stdout))
+        assert len(pieces) == expected
+    assert found[0] == found[1] == found[2]
+
+
 def die_once(folder: Path, blocks: Callable[[], Iterable[Any]]) -> Iterable[Any]:
     """Kill the worker that plays this stretch first."""
     if not (folder / "died").exists():
@@ -111,6 +164,10 @@ def test_a_worker_that_is_killed_in_mid_round_costs_no_result(
         assert executor is not None
         hands = Together(executor, workers, TINY)
         assert played(FLEETS[0], hands, changed=changed) == played(FLEETS[0], ALONE)
+        assert (tmp_path / "died").exists()
+        (tmp_path / "died").unlink()
+        dying = reported("krr", FLEETS[0], hands, lambda one: next(changed([one])))
+        assert dying == reported("krr", FLEETS[0], ALONE)
     assert (tmp_path / "died").exists()
 
 
