@@ -251,12 +251,13 @@ class Confirmed(_State):
                 quorum confirmed, or one of the witnesses that I pick did not.
             OutOfPhaseError: if this was asked before, and answered or refused for signatures.
         """
-        if self.slot in parcels or not parcels.keys() <= self.view.sharers.keys():
+        dealers = parcels.keys()
+        if self.slot in dealers or not dealers <= self.view.sharers.keys():
             raise RefusedError("passed on a share of somebody who dealt none")
+        inbox = parcels if isinstance(parcels, Inbox) else Inbox.unpack(inbox_bytes(parcels))
         self._spend()  # asked again after a refusal, I would draw other witnesses
         if self.view.cohort.assumptions.is_active:
             self._check_witnesses(confirmations, rng)
-        inbox = parcels if isinstance(parcels, Inbox) else Inbox.unpack(inbox_bytes(parcels))
         owners = inbox.owners
         found = open_parcels(inbox, [self._pad(owner) for owner in owners])
         seeds, keys, faulty = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
