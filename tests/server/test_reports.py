@@ -87,7 +87,8 @@ OWN: dict[str, dict[str, Any]] = {  # what another question than one of an oracl
 }
 DEVICES = {
     "prefix-extension": 240,  # so that some 40 tell each length
-    "bucket-hh": 240,  # 13 sums of 5.2 deviations, odds of 3e-6 to fail; of 60 devices 6%
+    "bucket-hh": 240,  # none of 3,000 failed; of 60 devices one in twenty does
+    "glps-hh": 120,  # none of 3,000 failed; of 60 devices one in 140 does
 }
 
 
@@ -95,7 +96,11 @@ DEVICES = {
 async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     served: Served, mechanism: str
 ) -> None:
-    """Of 60 devices, or 240, five in six hold one item: all tell it from 599, or from 56 bits."""
+    """Of 60 devices, or up to 240, five in six hold one item: all tell it from 599, or from 56 bits.
+
+    But for those that look the same: where the random rows of the Bucket mechanism leave a bit
+    open, two items have one estimate.
+    """
     asked = QUESTION | {"mechanism": mechanism} | OWN.get(mechanism, {})
     question = {name: value for name, value in asked.items() if value is not None}
     devices = DEVICES.get(mechanism, 60)
@@ -110,7 +115,7 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     assert (view.state, view.participants) == ("decoded", devices)
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
     found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-    assert found[0].item == "word 7"
+    assert "word 7" in {one.item for one in found if one.estimate == found[0].estimate}
     assert found[0].estimate == pytest.approx(holders, abs=5 * found[0].standard_error)
     for one in found:  # normal, and cut nowhere
         ends = one.estimate + 1.96 * one.standard_error * np.array([-1, 1])
