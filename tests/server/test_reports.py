@@ -96,7 +96,7 @@ DEVICES = {
 async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     served: Served, mechanism: str
 ) -> None:
-    """Of 60 devices, or up to 240, five in six hold one item: all tell it from 599, or from 56 bits.
+    """Of 60 to 240 devices, five in six hold one item: all tell it from 599, or from 56 bits.
 
     But for those that look the same: where the random rows of the Bucket mechanism leave a bit
     open, two items have one estimate.
