@@ -23,7 +23,7 @@ Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -44,7 +44,7 @@ from secagg.deals import (
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair, is_signed, statement
 from secagg.masks import Wardrobe
-from secagg.parcels import Inbox, Parcel, commit_shares, deliver
+from secagg.parcels import Inbox, commit_shares, deliver
 from secagg.recovery import Given
 from secagg.ring import Ring, Vector
 from secagg.roster import identity_of, mask_key
@@ -75,7 +75,7 @@ def check_upload(view: View, slot: int, upload: Upload) -> None:
         FaultyParticipantError: if there is not one parcel for each of its holders that
             shared, or the upload is not signed.
     """
-    holders = len(heard_holders(view, slot))
+    holders = view.heard_holders[slot]
     if len(upload.deal.parcels) != holders:
         raise FaultyParticipantError(
             slot, f"dealt {len(upload.deal.parcels)} shares of its seed to {holders}"
@@ -96,13 +96,6 @@ def check_confirmation(view: View, slot: int, survivors: frozenset[int], signatu
 def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -> None:
     if not is_signed(identity_of(cohort.roster, slot), said, signature):
         raise FaultyParticipantError(slot, "did not sign this")
-
-
-def heard_holders(view: View, slot: int) -> tuple[int, ...]:
-    """Return the holders of `slot` that shared, in the order of their shares."""
-    if len(view.sharers) == view.cohort.n:
-        return view.holders(slot)
-    return tuple(filter(view.sharers.keys().__contains__, view.holders(slot)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,23 +151,16 @@ def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, Se
     Raises:
         ValueError: if one of those lost since they shared is not in `keys`.
     """
-    inboxes = deliver(_dealt(view, keys, seeds), view.sharers)
+    owners = view.slots.tolist()
+    if missing := [owner for owner in owners if owner not in seeds and owner not in keys]:
+        raise ValueError(f"what participant {missing[0]} dealt is missing")
+    is_lost = np.array([owner not in seeds for owner in owners], np.bool_)
+    dealt = [seeds[owner].parcels if owner in seeds else keys[owner].parcels for owner in owners]
+    given = view.have_shared | is_lost[:, np.newaxis]  # of a key each holder has a share
+    inboxes = deliver(view.slots, view.picks, given, dealt)
     committed = {owner: deal.commitment for owner, deal in seeds.items()}
     own = {owner: deal.own for owner, deal in seeds.items()}
     return Settled(view, committed, own, inboxes)
-
-
-def _dealt(
-    view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, SeedDeal]
-) -> Iterator[tuple[int, tuple[int, ...], Sequence[Parcel]]]:
-    """Yield each sharer with its holders and the parcels for them that matter."""
-    for owner in sorted(view.sharers):
-        if owner in seeds:
-            yield owner, heard_holders(view, owner), seeds[owner].parcels
-        elif owner in keys:
-            yield owner, view.holders(owner), keys[owner].parcels
-        else:
-            raise ValueError(f"what participant {owner} dealt is missing")
 
 
 def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:

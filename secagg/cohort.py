@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
+import numpy as np
+from numpy.typing import NDArray
+
 from secagg.graph import Picking
 from secagg.keys import PublicKeys, Purpose, is_signed, statement, statement_of
 from secagg.parameters import Assumptions, Parameters, parameters
@@ -145,12 +148,36 @@ class View:
         return {slot: sharer.contribution for slot, sharer in self.sharers.items()}
 
     @cached_property
-    def _holders(self) -> dict[int, tuple[int, ...]]:
-        return self.cohort.picking.all_holders(self._contributions)
+    def slots(self) -> NDArray[np.int64]:
+        """Return the sharers, in rising order."""
+        return np.array(sorted(self.sharers), np.int64)
+
+    @cached_property
+    def picks(self) -> NDArray[np.int64]:
+        """Return the k holders that each of `slots` picked, a row each, in the order of shares."""
+        said = self._contributions
+        return self.cohort.picking.all_holders({slot: said[slot] for slot in self.slots.tolist()})
+
+    @cached_property
+    def have_shared(self) -> NDArray[np.bool_]:
+        """Return whether each of `picks` shared, too: who did not is dealt no share of a seed."""
+        shared = np.zeros(self.cohort.n, np.bool_)
+        shared[self.slots] = True
+        found: NDArray[np.bool_] = shared[self.picks]
+        return found
+
+    @cached_property
+    def heard_holders(self) -> dict[int, int]:
+        """Return how many of its holders have shared, for each sharer."""
+        return dict(zip(self.slots.tolist(), self.have_shared.sum(axis=1).tolist(), strict=True))
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {slot: row for row, slot in enumerate(self.slots.tolist())}
 
     def holders(self, slot: int) -> tuple[int, ...]:
         """Return the k holders that sharer `slot` picked, in the order of their shares."""
-        return self._holders[slot]
+        return tuple(self.picks[self._rows[slot]].tolist())
 
     def partners(self, slot: int) -> frozenset[int]:
         """Return the sharers whom sharer `slot` masks with."""
@@ -160,8 +187,8 @@ class View:
     def graph(self) -> dict[int, set[int]]:
         """Return the partners of all sharers, for whoever needs those of many."""
         found: dict[int, set[int]] = {slot: set() for slot in self.sharers}
-        for slot in self.sharers:
-            picked = self.holders(slot)[: self.cohort.parameters.partners]
+        partners = self.picks[:, : self.cohort.parameters.partners]
+        for slot, picked in zip(self.slots.tolist(), partners.tolist(), strict=True):
             for other in found.keys() & picked:
                 found[slot].add(other)
                 found[other].add(slot)

@@ -47,25 +47,26 @@ class Picking:
         asked, last = (slot, contribution), self._asked
         if last is None or last[0] != asked:  # a participant asks for its own, again and again
             # In one step: nothing is kept of what fails, nor seen by threads before it is whole.
-            last = self._asked = asked, self.all_holders({slot: contribution})[slot]
+            found = self.all_holders({slot: contribution})
+            last = self._asked = asked, tuple(found[0].tolist())
         return last[1]
 
-    def all_holders(self, contributions: Mapping[int, bytes]) -> dict[int, tuple[int, ...]]:
-        """Return the k holders of each of those who contributed, its partners first.
+    def all_holders(self, contributions: Mapping[int, bytes]) -> NDArray[np.int64]:
+        """Return the k holders of each of those who contributed, a row each, its partners first.
 
         Words of 32 bits are scaled to the n - 1 others: each pick is uniform to within a
         factor of 1 + n / 2^32.
         """
-        n, k = self._shape.n, self._shape.holders
         if self._shape.is_complete:
-            return {slot: (*range(slot), *range(slot + 1, n)) for slot in contributions}
-        found = {}
+            others, slots = np.arange(self._shape.n - 1), np.array([*contributions], np.int64)
+            return others + (others >= slots[:, np.newaxis])
+        found = np.empty((len(contributions), self._shape.holders), np.int64)
+        at = 0
         for slots, words in self._streams(contributions, self._holder_draws):
             picks = self._scaled(words)
             picks += picks >= slots.astype(np.uint64)[:, np.newaxis]
-            for slot, row in zip(slots.tolist(), picks.tolist(), strict=True):
-                found[slot] = tuple(dict.fromkeys(row))[:k]
-                assert len(found[slot]) == k, "fails for one stream in 2^80"
+            found[at : at + len(slots)] = _first_distinct(picks, self._shape.holders)
+            at += len(slots)
         return found
 
     def partners(self, slot: int, contributions: Mapping[int, bytes]) -> frozenset[int]:
@@ -116,6 +117,20 @@ class Picking:
             blocks = np.tile(keyed, count) ^ counters.reshape(-1)
             streams = permute_blocks(self._key, blocks) ^ np.tile(half[:, 1], count)
             yield here, streams[:, :draws]
+
+
+def _first_distinct(picks: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+    """Return the first `count` that differ of each row of `picks`, below 2^32 each."""
+    draws = picks.shape[1]
+    places = np.arange(draws, dtype=np.uint64)
+    keys = np.sort(picks << np.uint64(32) | places, axis=1)  # each next to those that repeat it
+    values = keys >> np.uint64(32)
+    rows, again = np.nonzero(values[:, 1:] == values[:, :-1])
+    is_new = np.ones(picks.shape, np.bool_)
+    is_new[rows, keys[rows, again + 1] & np.uint64(2**32 - 1)] = False
+    is_new &= is_new.cumsum(axis=1, dtype=np.int32) <= count
+    assert (is_new.sum(axis=1) == count).all(), "fails for one stream in 2^80"
+    return picks[is_new].reshape(-1, count)
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ but the first byte are under the pad: that one is 0 but for odds of 2^-247.
 Source: [SEC1, section 3.8], whose XOR encryption has a tag where this has the commitment.
 """
 
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -34,6 +34,7 @@ from secagg.shamir import SHARE_BYTES, is_share
 
 ENVELOPE_BYTES = SHARE_BYTES
 PARCEL_BYTES = DIGEST_BYTES + ENVELOPE_BYTES
+_DELIVERED = 64  # deals handed on together: half a megabyte, which stays in the cache
 _RECORD = np.dtype(
     [("owner", ">u4"), ("commitment", f"V{DIGEST_BYTES}"), ("envelope", f"V{ENVELOPE_BYTES}")]
 )
@@ -193,31 +194,38 @@ def inbox_bytes(parcels: Mapping[int, Parcel]) -> bytes:
 
 
 def deliver(
-    dealt: Iterable[tuple[int, Collection[int], Sequence[Parcel]]], addressees: Iterable[int]
+    owners: NDArray[np.int64],
+    holders: NDArray[np.int64],
+    given: NDArray[np.bool_],
+    dealt: Sequence[Sequence[Parcel]],
 ) -> dict[int, Inbox]:
-    """Return the inbox of each of `addressees`.
+    """Return the inbox of each of `owners`, which rise.
 
-    `dealt` are owners in rising order, each with its holders and with the parcel of each of
-    them; a parcel for somebody else than the addressees goes to nobody.
+    Of owner i row i of `holders` are its holders, in the order of their shares, and `given` says
+    which of them the parcels of `dealt` are for. What is for nobody of `owners` goes to nobody.
 
     Raises:
-        ValueError: if somebody dealt more or fewer parcels than there are holders.
+        ValueError: if somebody dealt more or fewer parcels than that.
     """
-    rows = [(owner, holders, parcels_bytes(parcels)) for owner, holders, parcels in dealt]
-    for owner, picked, body in rows:
-        if len(body) != len(picked) * PARCEL_BYTES:
-            raise ValueError(f"participant {owner} did not deal a parcel to each of its holders")
-    counts = [len(picked) for _, picked, _ in rows]
-    owners = np.repeat(np.array([owner for owner, *_ in rows], np.uint32), counts)
-    holders = np.fromiter(chain.from_iterable(picked for _, picked, _ in rows), np.int64)
-    parcels = np.frombuffer(b"".join(body for *_, body in rows), f"V{PARCEL_BYTES}")
-    order = np.argsort(holders.astype(np.min_scalar_type(holders.max(initial=0))), kind="stable")
-    whole = np.empty(len(order), _WHOLE)
-    whole["owner"], whole["parcel"] = owners[order], parcels[order]
-    records, holders = whole.view(_RECORD), holders[order]
-    slots = np.array([*addressees], np.int64)
-    starts, ends = (np.searchsorted(holders, slots, side).tolist() for side in ("left", "right"))
+    bodies, counts = [parcels_bytes(parcels) for parcels in dealt], given.sum(axis=1)
+    sizes = np.array([len(body) for body in bodies], np.int64)
+    if (wrong := np.flatnonzero(sizes != counts * PARCEL_BYTES)).size:
+        slot = int(owners[wrong[0]])
+        raise ValueError(f"participant {slot} did not deal a parcel to each of its holders")
+    addressed = holders[given]
+    narrow = addressed.astype(np.min_scalar_type(addressed.max(initial=0)))
+    order = np.argsort(narrow, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    whole, at = np.empty(len(order), _WHOLE), 0
+    whole["owner"] = np.repeat(owners.astype(np.uint32), counts)[order]
+    for start in range(0, len(bodies), _DELIVERED):  # all at once would be copied through memory
+        parcels = np.frombuffer(b"".join(bodies[start : start + _DELIVERED]), f"V{PARCEL_BYTES}")
+        whole["parcel"][places[at : at + len(parcels)]] = parcels
+        at += len(parcels)
+    records, addressed = whole.view(_RECORD), addressed[order]
+    starts, ends = (np.searchsorted(addressed, owners, side).tolist() for side in ("left", "right"))
     return {
         slot: Inbox(records[start:end])
-        for slot, start, end in zip(slots.tolist(), starts, ends, strict=True)
+        for slot, start, end in zip(owners.tolist(), starts, ends, strict=True)
     }

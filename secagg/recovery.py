@@ -58,11 +58,13 @@ class Given:
 
     def _recover(self) -> Iterator[tuple[int, bytes | None]]:
         """Yield owners of whose shares t were given or more, each with its secret."""
-        t, everybody = self.threshold, sorted(self._view.sharers)
+        t, everybody, picks = self.threshold, self._view.slots, self._view.picks
         for start in range(0, len(everybody), _SEARCHED):
-            some = everybody[start : start + _SEARCHED]
-            owners, holders = np.array(some), np.array([(o, *self._view.holders(o)) for o in some])
-            at, found = self._find(owners, holders)
+            owners = everybody[start : start + _SEARCHED]
+            holders = np.column_stack([owners, picks[start : start + _SEARCHED]])
+            at, found = self._find(owners, holders[:, :t])
+            if not found.all():  # somebody is lost, or complained
+                at, found = self._find(owners, holders)
             counts = found.cumsum(axis=1, dtype=np.int32)
             enough = counts[:, -1] >= t
             first = (found & (counts <= t))[enough]

@@ -72,7 +72,9 @@ def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes
     24 bits times bytes are a product of matrices for each secret, and exact in float64: at most
     2^16 products, each below 2^(24 + 8), add up to less than 2^48.
     """
-    limbs, divisors = _limbs_at_zero(xs)
+    # Where nobody is lost, the same shares are taken of all secrets.
+    limbs, divisors = _limbs_at_zero(xs[:1] if (xs == xs[0]).all() else xs)
+    divisors *= len(xs) // len(divisors)
     # Below 2^(16 + 24 limbs + 264); the columns hold it, and its sign.
     columns = np.zeros((SHARE_BYTES + _LIMB * (len(limbs) + 1), len(shares)), dtype=np.int64)
     weights = limbs.transpose(1, 0, 2).astype(np.float64)
