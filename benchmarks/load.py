@@ -22,13 +22,14 @@ from protocol.messages import (
     RoundView,
     Seat,
     Survivors,
+    unpack_confirmations,
     unpack_parcels,
     unpack_roster,
     unpack_sharers,
 )
 from secagg.cohort import Cohort, View
 from secagg.keys import Identity
-from secagg.participant import Joined, Masked, Shared, join
+from secagg.participant import Confirmed, Joined, Masked, Shared, join
 
 THREADS = 16  # connections at a time
 _CHUNK = 200  # devices whose bodies are held: 80 MB of vectors
@@ -90,6 +91,7 @@ class Loader:
     seat: Seat = field(init=False)
     shared: Shared = field(init=False)
     masked: Masked = field(init=False)
+    confirmed: Confirmed = field(init=False)
 
     def __post_init__(self) -> None:
         self.identity = Identity.generate(self.rng)
@@ -142,7 +144,9 @@ class Load:
             self._join(study, view)
             self._share(view)
             self._mask(view)
-            self._reveal()
+            is_active = view.plan.terms.assumptions.is_active
+            self._confirm(is_active)
+            self._reveal(is_active)
 
     def _send(self, name: str, requests: list[Request], expected: int) -> list[bytes]:
         """Send all of a chunk at the same time; return the bodies of the answers."""
@@ -166,12 +170,15 @@ class Load:
             for one, body in zip(chunk, bodies, strict=True):
                 one.seat = Seat.model_validate_json(body)
 
-    def _hear(self, what: str) -> dict[int, bytes]:
-        """Wait for the phase to be over, then let everybody ask; return what each cohort hears."""
+    def _wait(self, what: str) -> None:
         first = {one.seat.cohort: one for one in self.loaders}
         for one in first.values():
             while self._wires.ask(one.hear(what)).status == 202:
                 pass
+
+    def _hear(self, what: str) -> dict[int, bytes]:
+        """Wait for the phase to be over, then let everybody ask; return what each cohort hears."""
+        self._wait(what)
         heard = {}
         for chunk in self._chunks():
             bodies = self._send(f"hear {what}", [one.hear(what) for one in chunk], 200)
@@ -214,17 +221,28 @@ class Load:
                 requests.append(one.say("vector", upload.pack()))
             self._send("say vector", requests, 204)
 
-    def _reveal(self) -> None:
-        self._hear("parcels")  # so that all is packed once
+    def _confirm(self, is_active: bool) -> None:
+        self._wait("survivors")
         for chunk in self._chunks():
             told = self._send("hear survivors", [one.hear("survivors") for one in chunk], 200)
+            requests = []
+            for one, body in zip(chunk, told, strict=True):
+                survivors = Survivors.model_validate_json(body).survivors
+                one.confirmed, signature = one.masked.confirm(survivors)
+                requests.append(one.say("confirmation", signature))
+            if is_active:
+                self._send("say confirmation", requests, 204)
+
+    def _reveal(self, is_active: bool) -> None:
+        told = self._hear("confirmations") if is_active else {}
+        confirmations = {number: unpack_confirmations(body) for number, body in told.items()}
+        self._wait("parcels")  # so that all is packed once
+        for chunk in self._chunks():
             parcels = self._send("hear parcels", [one.hear("parcels") for one in chunk], 200)
             requests = []
-            for one, survivors, inbox in zip(chunk, told, parcels, strict=True):
-                confirmed, _ = one.masked.confirm(
-                    Survivors.model_validate_json(survivors).survivors
-                )
-                reveal = confirmed.reveal({}, unpack_parcels(inbox), self.rng)
+            for one, inbox in zip(chunk, parcels, strict=True):
+                known = confirmations.get(one.seat.cohort, {})
+                reveal = one.confirmed.reveal(known, unpack_parcels(inbox), self.rng)
                 requests.append(one.say("reveal", reveal.pack()))
             self._send("say reveal", requests, 204)
 

@@ -1,13 +1,16 @@
 """A service under load: real servers, a real database, devices that upload 400 kB each.
 
     python -m benchmarks.service [--devices N ...] [--words W] [--replicas R]
-                                 [--database postgresql|sqlite] [--cohort N] [--json PATH]
+                                 [--database postgresql|sqlite] [--cohort N] [--rate G]
+                                 [--json PATH]
 
 `blindtally serve` runs as often as there are replicas (SQLite has one), on addresses of this
 machine. Devices come in cohorts of 1,000 at most (`--cohort`) and take part in one round, phase by
 phase; what they send in a phase is made beforehand and is in no figure. To keep the making cheap
 they assume nobody corrupt and nobody lost, and a semi-honest server: four holders each, so an
-upload is the 400 kB of its vector and a kilobyte of shares. All are sent over 16 connections.
+upload is the 400 kB of its vector and a kilobyte of shares. With `--rate` they assume so many
+corrupt and as many lost, and a server that may do what it likes: the mode `active`, with its
+confirmations and as many holders as that takes. All are sent over 16 connections.
 
 Times of a phase are those of its requests, one by one, as devices see them, with the load
 generator on the same processors (its share has a row). Server CPU is that of the server
@@ -202,8 +205,13 @@ def _mean(work: Callable[[], object]) -> float:
     return (time.process_time() - start) / _FLOORS
 
 
-def study_request(devices: int, words: int, most: int = _COHORT) -> dict[str, object]:
-    """Return a study of vectors of so many words of 32 bits, with `most` devices in a cohort."""
+def study_request(
+    devices: int, words: int, most: int = _COHORT, rate: float | None = None
+) -> dict[str, object]:
+    """Return a study of vectors of so many words of 32 bits, with `most` devices in a cohort.
+
+    With a `rate` so many are assumed corrupt, and lost, and the mode is `active`.
+    """
     cohorts = -(-devices // most)
     size = -(-devices // cohorts)
     bits = (size * cohorts).bit_length()
@@ -216,12 +224,14 @@ def study_request(devices: int, words: int, most: int = _COHORT) -> dict[str, ob
         "hashes": 1,
     }
     assert bits < 32
-    terms = {"cohort_size": size, "minimum": 3, "cohorts": cohorts, "mode": "semi-honest"}
+    mode = "semi-honest" if rate is None else "active"
+    terms = {"cohort_size": size, "minimum": 3, "cohorts": cohorts, "mode": mode}
+    rates = dict.fromkeys(("corrupt", "dropout"), rate or 0.0)
     phases = ("enrolling", "sharing", "masking", "confirming", "unmasking", "patience")
     return {
         "name": f"{devices} devices",
         "question": question,
-        "terms": terms | {"corrupt": 0.0, "dropout": 0.0},
+        "terms": terms | rates,
         "rounds": 1,
         "timeouts": dict.fromkeys(phases, _DAY),
         "start": True,
@@ -262,6 +272,8 @@ def rows_of(name: str, devices: int, meter: Meter, closing: float, floor: Floor)
         for percent in (50, 99):
             value = float(np.percentile(seconds, percent)) * 1e3
             rows.append(Row(f"{name}: {phase}, p{percent}", value, "ms"))
+        spent = 1e3 * meter.spent[phase] / len(seconds)
+        rows.append(Row(f"{name}: {phase}, server CPU", spent, "ms"))
     upload = "say vector"
     count, elapsed = len(meter.latencies[upload]), meter.elapsed[upload]
     bare = 1 / floor.elapsed
@@ -294,6 +306,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, action="append", help="200, 1,000 and 5,000")
     parser.add_argument("--words", type=int, default=100_000, help="of 32 bits, in a vector")
     parser.add_argument("--cohort", type=int, default=_COHORT, help="devices in a cohort, at most")
+    parser.add_argument("--rate", type=float, help="assumed corrupt, and lost, in the mode active")
     parser.add_argument("--replicas", type=int, help="2, with SQLite 1")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
@@ -310,8 +323,10 @@ def main() -> None:
             servers = [stack.enter_context(Replica(folder, url)) for _ in range(count)]
             meter = Meter([one.process for one in servers], backend)
             name = f"{devices:,} devices, {count} on {arguments.database}"
+            if arguments.rate is not None:
+                name += f", active at {arguments.rate:g}"
             print(name, file=sys.stderr)
-            asked = study_request(devices, arguments.words, arguments.cohort)
+            asked = study_request(devices, arguments.words, arguments.cohort, arguments.rate)
             closing, nbytes = run(asked, servers, meter)
             floor = measure_floor(url, nbytes, backend)
         rows += rows_of(name, devices, meter, closing, floor)
