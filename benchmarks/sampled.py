@@ -1,8 +1,8 @@
 """A server's work for a cohort too large to simulate every participant of.
 
-All devices join, all secrets are shared and recovered. What a sample of them sends in each
-phase is checked, masks of a sample of survivors and of the lost are taken off, and both are
-scaled up.
+All devices join, all parcels are handed on, and all secrets are recovered. What a sample of
+devices sends in each phase is checked, masks of a sample of survivors and of the lost are taken
+off, and both are scaled up.
 """
 
 import time
@@ -20,18 +20,27 @@ from secagg.aggregator import (
     check_reveal,
     check_shares,
     check_upload,
+    settle_deals,
 )
 from secagg.cohort import Cohort, Entry, Sharer, View
-from secagg.deals import KeyDeal, Reveal, Upload, commit_seed
+from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
 from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode
-from secagg.parcels import ENVELOPE_BYTES, Inbox, Parcel, commit_share, inbox_bytes
+from secagg.parcels import (
+    ENVELOPE_BYTES,
+    PARCEL_BYTES,
+    Inbox,
+    Parcel,
+    commit_share,
+    inbox_bytes,
+    unpack_parcels,
+)
 from secagg.participant import Joined, Masked, Shared, join
 from secagg.ring import Ring
 from secagg.shamir import SHARE_BYTES, split
 
 BURSTS = 10  # of floors, before and after the work
-HEARD = 100  # participants whose messages are checked
+HEARD = 300  # participants whose messages are checked
 LOST = 40  # participants whose masks with others are taken off
 KEPT = 500  # survivors, with one mask each to take off
 
@@ -63,7 +72,7 @@ class Sampled:
             unmasked, masks = self._unmask(view, share, floors)
             each = {name: spent / HEARD for name, spent in self.watch.seconds.items()}
             heard = checking_work(floors, each, self.n, share, self.mode)
-            heard += Work(self.watch.seconds["once"], 0)
+            heard += Work(self.watch.seconds["once"], 0) + self._settled(view, share)
             rows.append(unmasked.row(f"unmask, {self.name}, {share:.0%} lost, {masks:,} masks"))
             what = f"{self.name}, {share:.0%} lost"
             rows.append((heard + unmasked).row(f"all, {what}"))
@@ -113,7 +122,7 @@ class Sampled:
         for slot, state in masked.items():
             again = Masked(slot, view, state.joined, state.sealing, state.own_share)
             signatures[slot] = again.confirm(survivors)[1]
-            owners = [owner for owner in view.sharers if slot in view.holders(owner)]
+            owners = view.slots[(view.picks == slot).any(axis=1)].tolist()
             dealt = {owner: bytes(1) + self.rng.randbytes(SHARE_BYTES - 1) for owner in owners}
             parcels = {
                 owner: Parcel(commit_share(one), bytes(ENVELOPE_BYTES))
@@ -139,9 +148,21 @@ class Sampled:
             with self.watch.time("last"):
                 check_reveal(settled, slot, Reveal.unpack(body))
 
+    def _settled(self, view: View, share: float) -> Work:
+        """Time what settles which parcels matter; what is in them is drawn."""
+        nbytes, lost = view.cohort.parameters.holders * PARCEL_BYTES, round(share * self.n)
+        dealt = {slot: unpack_parcels(self.rng.randbytes(nbytes)) for slot in range(self.n)}
+        keys = {slot: KeyDeal(bytes(32), dealt[slot]) for slot in range(lost)}
+        seeds = {slot: SeedDeal(bytes(32), bytes(32), dealt[slot]) for slot in range(lost, self.n)}
+        settle_deals(view, keys, seeds)  # memory that a virtual machine never had costs it most
+        start = time.process_time()
+        settle_deals(view, keys, seeds)
+        return Work(time.process_time() - start, 0)
+
     def _unmask(self, view: View, share: float, floors: Floors) -> tuple[Work, int]:
         """Recover all, take masks off for a sample of survivors and lost ones; scale up."""
         view = View(view.cohort, view.sharers)  # as yet without its graph
+        assert view.holders(0)  # which were paid for when messages were checked
         lost = range(round(share * self.n))
         seeds = {slot: self.rng.randbytes(32) for slot in range(len(lost), self.n)}
         chosen = [*lost][:LOST], [*seeds][:KEPT]

@@ -14,7 +14,7 @@ and counts are those in PATH, lines of "word,count", or made up, with frequencie
                        sampled away. Of devices, as the simulation does it; and of different keys,
                        each of which is hashed. The references are 10^6 items a second
 
-    two processes      with --shared, N devices over 10 rounds by one process, and by two that share
+    two processes      with --shared, N devices over R rounds by one process, and by two that share
                        each round; the reference is what one does. Rounds of much less than 10^7
                        devices are not shared, since a piece takes half a second or more
 
@@ -57,7 +57,6 @@ from protocol.sketches.iblt import Cell, Iblt
 _WORDS = 5_000
 _HEAVY = 5e-5  # of all devices
 _TOKENS = 10**9
-_SHARED_ROUNDS = 10
 _GOAL = 10**8 / 60  # devices and rounds a second
 _ENCODED = 10**6
 _SECURE_WORDS = 10_000
@@ -117,17 +116,17 @@ def simulations(fleets: list[int], rounds: int, data: Path) -> Iterator[Row]:
         yield Row(f"{name} F1", f1, "F1")
 
 
-def sharing(devices: int, data: Path) -> Iterator[Row]:
+def sharing(devices: int, rounds: int, data: Path) -> Iterator[Row]:
     """Yield the rows of two processes that share each round, beside one."""
     speeds, costs, found = [], [], []
-    played = devices * _SHARED_ROUNDS
+    played = devices * rounds
     for workers in (1, 2):
-        seconds, used, f1 = simulated(devices, _SHARED_ROUNDS, data, workers)
+        seconds, used, f1 = simulated(devices, rounds, data, workers)
         speeds.append(played / seconds / 1e6)
         costs.append(1e6 * (used.ru_utime + used.ru_stime) / played)
         found.append(f1)
     assert found[0] == found[1]
-    name = f"{devices:,} devices, {_SHARED_ROUNDS} rounds, two processes:"
+    name = f"{devices:,} devices, {rounds} rounds, two processes:"
     (one, two), (alone, both) = speeds, costs
     yield Row(f"{name} devices x rounds", two, "M/s", one, two / one)
     yield Row(f"{name} CPU, each", both, "us", alone, both / alone)
@@ -174,7 +173,7 @@ def main() -> None:
     # Simulations first: the memory of a process counts what it was forked from.
     with on_disk(population) as data:
         rows = list(simulations(options.devices, options.rounds, data))
-        rows += sharing(options.shared, data) if options.shared else []
+        rows += sharing(options.shared, options.rounds, data) if options.shared else []
     rows += encoding(population)
     if options.secure:
         rows += whole.rows(options.secure, _SECURE_WORDS, options.rates)

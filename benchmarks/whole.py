@@ -9,6 +9,10 @@ The floor, measured in the same run (`benchmarks.floors`), of each device:
                 vector hashed, three times k envelopes
     server's    its signature checked three times (once if semi-honest), and once under its deal,
                 its vector hashed and added, its own mask taken off, deals hashed
+
+Two processes are compared with one on the same cohorts, and beside it stands what two gain that
+do nothing but the primitives: cores that are threads of one core, or are lent to others, give less
+than twice as much to any program.
 """
 
 import gc
@@ -23,6 +27,7 @@ import psutil
 from benchmarks.floors import Floors, device_floor, sealing_floor
 from benchmarks.rows import Row
 from benchmarks.server_work import deals_floor
+from blindtally.pool import Pool
 from blindtally.together import hands
 from protocol.domain import Alphabet
 from protocol.mechanism import Plan, Terms
@@ -32,6 +37,7 @@ from secagg.parameters import parameters
 from secagg.ring import Lane, Ring
 
 BURSTS = 10  # of floors, before and after each cohort
+_GAINED = 100  # bursts of primitives that a process does alone, and beside another
 GOAL = 1.5  # times the floor
 
 
@@ -102,6 +108,21 @@ def _spent() -> float:
     return sum(one.user + one.system for one in times)
 
 
+def _primitives(words: int) -> None:
+    Floors(words).measure(_GAINED)
+
+
+def gain(words: int) -> float:
+    """Return how many times as fast two processes do primitives as one of them."""
+    with Pool(2) as pool:
+        seconds = []
+        for count in (2, 1, 2):  # once to warm up
+            start = time.perf_counter()
+            list(pool.map(_primitives, [words] * count))
+            seconds.append((time.perf_counter() - start) / count)
+    return seconds[1] / seconds[2]
+
+
 def rows(n: int, words: int, rates: list[float], cohorts: int = 2) -> list[Row]:
     """Return the figures of one process, and of the last rate those of two."""
     found = []
@@ -125,6 +146,9 @@ def rows(n: int, words: int, rates: list[float], cohorts: int = 2) -> list[Row]:
     found.append(
         Row(f"{name}: clock, beside one process", speed[1], "1/s", speed[0], speed[1] / speed[0])
     )
+    ours, theirs = speed[1] / speed[0], gain(words)
+    what = f"{name}: gain of two processes, beside that of primitives"
+    found.append(Row(what, ours, "", theirs, ours / theirs))
     cpu = [1e3 * spent / cohorts / n for _, spent in (one, two)]
     found.append(Row(f"{name}: CPU, beside one process", cpu[1], "ms", cpu[0], cpu[1] / cpu[0]))
     return found
