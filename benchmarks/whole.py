@@ -37,7 +37,7 @@ from secagg.parameters import parameters
 from secagg.ring import Lane, Ring
 
 BURSTS = 10  # of floors, before and after each cohort
-_GAINED = 100  # bursts of primitives that a process does alone, and beside another
+_GAINED = 600  # bursts of primitives that a process does alone, and beside another: a second
 GOAL = 1.5  # times the floor
 
 

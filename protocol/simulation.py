@@ -290,6 +290,7 @@ def secure_sum(
         sharing[slot], deals[slot] = joined[slot].share(slot, cohort, rng)
         check_shares(cohort, slot, deals[slot])
     view = View(cohort, {slot: deal.sharer for slot, deal in deals.items()})
+    assert view.graph.keys() == deals.keys()  # found once for all, where a device looks for its own
 
     masking, seeds, masked_sum = {}, {}, ring.zero()
     for slot in there[Phase.MASKING]:

@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from secagg.graph import Picking
 from secagg.keys import PublicKeys, Purpose, is_signed, statement, statement_of
 from secagg.parameters import Assumptions, Parameters, parameters
-from secagg.roster import DIGEST_BYTES, Entry, Roster, Sharer, Sharers, roster_bytes, sharers_bytes
+from secagg.roster import (
+    DIGEST_BYTES,
+    Entry,
+    Roster,
+    Sharer,
+    Sharers,
+    repeated,
+    roster_bytes,
+    sharers_bytes,
+)
 
 __all__ = ["DIGEST_BYTES", "Cohort", "Entry", "Registry", "Sharer", "View", "advertisement"]
 
@@ -104,6 +113,11 @@ class Cohort:
         return self.registry is None or self.registry.admits(entry.identity, entry.enrolment)
 
     @cached_property
+    def repeated(self) -> str | None:
+        """Return what is in the roster twice, an identity or a key, or None."""
+        return repeated(self.roster)
+
+    @cached_property
     def picking(self) -> Picking:
         """Return how the participants pick their holders."""
         return Picking(self.label, self.parameters)
@@ -180,7 +194,9 @@ class View:
         return tuple(self.picks[self._rows[slot]].tolist())
 
     def partners(self, slot: int) -> frozenset[int]:
-        """Return the sharers whom sharer `slot` masks with."""
+        """Return the sharers whom sharer `slot` masks with: by the graph, if that is there."""
+        if "graph" in vars(self):
+            return frozenset(self.graph[slot])
         return self.cohort.picking.partners(slot, self._contributions)
 
     @cached_property

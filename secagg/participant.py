@@ -24,7 +24,7 @@ Source: [Bonawitz17, figure 4] on a graph of picked holders [Bell20, section 4].
 with the vector, witnesses and the commitments in the deals are ours.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -36,7 +36,7 @@ from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, st
 from secagg.masks import Wardrobe
 from secagg.parcels import Inbox, Parcel, commit_share, inbox_bytes, open_parcels, seal_shares
 from secagg.ring import Ring, Vector
-from secagg.roster import identity_of, mask_key, repeated, seal_key
+from secagg.roster import identity_of, mask_key, seal_key
 from secagg.shamir import split
 
 
@@ -82,7 +82,8 @@ class Joined(_State):
                 roster twice, or (`active`) a holder that I picked did not sign its keys or is
                 not enrolled. I pick once: whoever is shown another roster refuses for good.
         """
-        _check_roster(cohort.roster)
+        if cohort.repeated:  # one device in two slots, or two masks in one
+            raise RefusedError(f"showed a roster with the same {cohort.repeated} twice")
         if not 0 <= slot < cohort.n or not self._is_mine(cohort.roster[slot]):
             raise RefusedError(f"showed a roster with another than me in slot {slot}")
         self._spend()
@@ -107,12 +108,6 @@ class Joined(_State):
 
     def _is_mine(self, entry: Entry) -> bool:
         return (entry.identity, entry.keys) == (self.identity.public, self.public)
-
-
-def _check_roster(roster: Sequence[Entry]) -> None:
-    # One device in two slots would be two of the corrupt; a key twice, two masks in one.
-    if what := repeated(roster):
-        raise RefusedError(f"showed a roster with the same {what} twice")
 
 
 @dataclass(slots=True)

@@ -164,7 +164,9 @@ def test_all_purposes_of_a_sum_differ(view: View) -> None:
 def test_the_graph_is_everybodys_partners(gather: Gather) -> None:
     for mode in ("active", "semi-honest"):
         here = gather(25, Assumptions(0.1, 0.2, mode=mode)).share(range(2, 25))
-        assert here.graph == {slot: here.partners(slot) for slot in here.sharers}
+        alone = {slot: here.partners(slot) for slot in here.sharers}
+        assert here.graph == alone
+        assert {slot: here.partners(slot) for slot in here.sharers} == alone
 
 
 def test_an_entry_is_vouched_for_by_its_identity_under_the_plan(cohort: Cohort) -> None:
