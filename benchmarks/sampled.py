@@ -134,8 +134,9 @@ class Sampled:
             seeds = {owner: one for owner, one in dealt.items() if owner in survivors}
             keys = {owner: one for owner, one in dealt.items() if owner not in survivors}
             identity, inbox = state.joined.identity, inboxes[slot].digest
-            reveal = Reveal(seeds, keys).signed(identity, view.label, slot, inbox)
-            reveals[slot] = reveal.pack()
+            reveal = Reveal(seeds, keys)
+            answer = view.answer(slot, survivors, inbox, reveal.said())
+            reveals[slot] = reveal.signed(identity, answer).pack()
         settled = Settled(view, dict.fromkeys(survivors, bytes(32)), own, inboxes)
         with self.watch.time("once"):
             assert settled.survivors.isdisjoint(settled.lost)
