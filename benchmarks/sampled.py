@@ -141,10 +141,10 @@ class Sampled:
         with self.watch.time("once"):
             assert settled.survivors.isdisjoint(settled.lost)
             assert len(settled.wanted) == self.n
-            view.confirmation(0, survivors)  # whose digest is that of all
+            view.confirmation(0, settled.survivors)  # whose digest is that of all
         for slot, signature in signatures.items() if self.mode == "active" else ():
             with self.watch.time("last"):
-                check_confirmation(view, slot, survivors, signature)
+                check_confirmation(view, slot, settled.survivors, signature)
         for slot, body in reveals.items():
             with self.watch.time("last"):
                 check_reveal(settled, slot, Reveal.unpack(body))
