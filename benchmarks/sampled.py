@@ -134,16 +134,17 @@ class Sampled:
             seeds = {owner: one for owner, one in dealt.items() if owner in survivors}
             keys = {owner: one for owner, one in dealt.items() if owner not in survivors}
             identity, inbox = state.joined.identity, inboxes[slot].digest
-            reveal = Reveal(seeds, keys).signed(identity, view.label, slot, inbox)
-            reveals[slot] = reveal.pack()
+            reveal = Reveal(seeds, keys)
+            answer = view.answer(slot, survivors, inbox, reveal.said())
+            reveals[slot] = reveal.signed(identity, answer).pack()
         settled = Settled(view, dict.fromkeys(survivors, bytes(32)), own, inboxes)
         with self.watch.time("once"):
             assert settled.survivors.isdisjoint(settled.lost)
             assert len(settled.wanted) == self.n
-            view.confirmation(0, survivors)  # whose digest is that of all
+            view.confirmation(0, settled.survivors)  # whose digest is that of all
         for slot, signature in signatures.items() if self.mode == "active" else ():
             with self.watch.time("last"):
-                check_confirmation(view, slot, survivors, signature)
+                check_confirmation(view, slot, settled.survivors, signature)
         for slot, body in reveals.items():
             with self.watch.time("last"):
                 check_reveal(settled, slot, Reveal.unpack(body))

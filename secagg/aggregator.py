@@ -171,15 +171,16 @@ def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
     Raises:
         FaultyParticipantError: if its own is missing or a parcel is not answered, a share is of
             one who dealt it none, of the other secret than was asked for, or no share at all,
-            or the reveal is not signed, or answers another inbox than was sent.
+            or the reveal is not signed, or answers another inbox or other survivors than
+            were sent.
     """
     if slot not in settled.survivors:
         raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
     if not _gives_all(settled, slot, reveal):
         _refuse(settled, slot, reveal)
-    inbox = settled.inboxes[slot].digest
-    said = statement("reveal", settled.view.label, slot, inbox, reveal.said())
-    _check_signature(settled.view.cohort, slot, said, reveal.signature)
+    view, inbox = settled.view, settled.inboxes[slot].digest
+    said = view.answer(slot, settled.survivors, inbox, reveal.said())
+    _check_signature(view.cohort, slot, said, reveal.signature)
 
 
 def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:

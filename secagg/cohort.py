@@ -224,8 +224,19 @@ class View:
 
     def confirmation(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return what `slot` signs to say that these, and no others, are in the sum."""
+        return statement_of("survivors", self.label, slot, self._digest(survivors))
+
+    def answer(self, slot: int, survivors: frozenset[int], inbox: bytes, said: bytes) -> bytes:
+        """Return what `slot` signs to say the records `said`, given these survivors and an inbox.
+
+        Of the inbox it is the digest. Both are what the answer follows from: who was told of other
+        survivors or handed other parcels than the server sent is not to be blamed for it.
+        """
+        return statement("reveal", self.label, slot, self._digest(survivors), inbox, said)
+
+    def _digest(self, survivors: frozenset[int]) -> bytes:
         listed, digest = self._listed
         if listed is not survivors:  # to compare large sets takes longer than a signature
             digest = sha256(b"".join(o.to_bytes(4, "big") for o in sorted(survivors))).digest()
             object.__setattr__(self, "_listed", (survivors, digest))
-        return statement_of("survivors", self.label, slot, digest)
+        return digest

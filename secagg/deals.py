@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from secagg.cohort import DIGEST_BYTES, Sharer
 from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import SIGNATURE_BYTES, Identity, statement
+from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.parcels import PARCEL_BYTES, Parcel, parcels_bytes, unpack_parcels
 from secagg.shamir import SHARE_BYTES, is_share
 
@@ -170,14 +170,9 @@ class Reveal:
         firsts = records.view(np.uint8).reshape(-1, REVEALED_BYTES)[:, -SHARE_BYTES]
         return not firsts.any() or all(map(is_share, records["share"].tolist()))
 
-    def signed(self, identity: Identity, label: bytes, slot: int, inbox: bytes) -> "Reveal":
-        """Return this reveal signed by `identity` as what participant `slot` says under `label`.
-
-        `inbox` is the digest of the one that it answers: who was handed another than the server
-        sent is not to be blamed for its answer.
-        """
-        said = statement("reveal", label, slot, inbox, self.said())
-        found = replace(self, signature=identity.sign(said))
+    def signed(self, identity: Identity, answer: bytes) -> "Reveal":
+        """Return this reveal signed by `identity`, under the `View.answer` of what it says."""
+        found = replace(self, signature=identity.sign(answer))
         vars(found)["_records"] = self.said()  # the same; made once
         return found
 

@@ -262,7 +262,8 @@ class Confirmed(_State):
             else:
                 (seeds if owner in self.survivors else keys)[owner] = share
         reveal = Reveal(seeds, keys, frozenset(faulty))
-        return reveal.signed(self.joined.identity, self.view.label, self.slot, inbox.digest)
+        answer = self.view.answer(self.slot, self.survivors, inbox.digest, reveal.said())
+        return reveal.signed(self.joined.identity, answer)
 
     def _check_witnesses(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
         cohort = self.view.cohort

@@ -121,5 +121,7 @@ def upload(
 
 def reveal(group: Group, slot: int, instead: Reveal) -> Reveal:
     """Return `instead`, signed by `slot`."""
-    identity, inbox = group.identities[slot], group.settled.inboxes[slot]
-    return instead.signed(identity, group.view.label, slot, inbox.digest)
+    settled = group.settled
+    inbox = settled.inboxes[slot].digest
+    answer = settled.view.answer(slot, settled.survivors, inbox, instead.said())
+    return instead.signed(group.identities[slot], answer)

@@ -40,8 +40,10 @@ def settled(group: Group) -> Settled:
 
 def resigned(group: Group, slot: int, reveal: Reveal) -> Reveal:
     """Return what `slot` would have said, had it wished to say `reveal`."""
-    inbox = group.settled.inboxes[slot]
-    return reveal.signed(group.identities[slot], group.view.label, slot, inbox.digest)
+    settled = group.settled
+    inbox = settled.inboxes[slot].digest
+    answer = settled.view.answer(slot, settled.survivors, inbox, reveal.said())
+    return reveal.signed(group.identities[slot], answer)
 
 
 def faulty(slot: int, match: str, check: Callable[[], None]) -> None:

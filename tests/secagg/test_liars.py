@@ -18,7 +18,7 @@ from secagg.keys import KeyPair
 from secagg.parcels import Parcel, commit_share
 from secagg.shamir import SHARE_BYTES
 from tests.secagg import lying
-from tests.secagg.conftest import RING, Group, same
+from tests.secagg.conftest import ASSUMPTIONS, RING, Group, same
 
 N = 15
 LIAR = 0
@@ -427,6 +427,23 @@ def test_nobody_is_blamed_for_its_answer_to_parcels_that_were_altered_on_their_w
         refused(victim, "did not sign this", check)
     found = aggregator.unmask(settled, RING, group.reveals, group.masked_sum())
     assert_exact_and_quiet(group, found)
+
+
+def test_an_honest_dealer_is_not_named_if_its_holders_were_told_that_it_is_lost(
+    gather: Gather,
+) -> None:
+    # In the semi-honest mode nobody confirms the survivors. Whoever alters that list on its way
+    # makes holders try the other pad, under which no parcel opens.
+    group = gather(N, replace(ASSUMPTIONS, mode="semi-honest"))
+    group.share()
+    settled = group.mask()
+    told = EVERYBODY - {LIAR}
+    for slot in told:
+        state, _ = group.masked[slot].confirm(told)
+        reveal = state.reveal({}, settled.inboxes[slot], group.rng)
+        assert reveal.faulty == settled.inboxes[slot].keys() & {LIAR}
+        check = partial(aggregator.check_reveal, settled, slot, reveal)
+        refused(slot, "did not sign this", check)
 
 
 def complaining(group: Group, count: int) -> Callable[[Reveals], Reveals]:

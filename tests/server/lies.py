@@ -53,8 +53,9 @@ def with_envelope(device: Device, body: bytes, number: int, envelope: bytes) -> 
 
 def signed_reveal(device: Device, reveal: Reveal) -> bytes:
     """Return `reveal`, signed by the device."""
-    slot, view = device.masked.slot, device.masked.view
-    return reveal.signed(device.identity, view.label, slot, device.parcels.digest).pack()
+    state, inbox = device.confirmed, device.parcels.digest
+    answer = state.view.answer(state.slot, state.survivors, inbox, reveal.said())
+    return reveal.signed(device.identity, answer).pack()
 
 
 def altered(shares: Shares, owner: int, change: Callable[[bytes], bytes]) -> dict[int, bytes]:

@@ -187,10 +187,12 @@ class Sum:
         said = ref.records(self.given(slot) if given is None else given)
         return said + self.sign(slot, "reveal", self.view, self.answered(slot) + said)
 
-    def answered(self, slot: int) -> bytes:
-        """Return the digest of the parcels that `slot` is asked to open."""
+    def answered(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
+        """Return the digests of the survivors and of the parcels that `slot` is asked to open."""
+        listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
         inbox = self.inbox(slot)
-        return ref.digest(*(ref.u32(owner) + inbox[owner] for owner in sorted(inbox)))
+        parcels = ref.digest(*(ref.u32(owner) + inbox[owner] for owner in sorted(inbox)))
+        return ref.digest(listed) + parcels
 
     def total(self) -> list[list[int]]:
         """Return the sum of the survivors' inputs."""

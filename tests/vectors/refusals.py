@@ -174,7 +174,8 @@ def to_the_server() -> list[dict[str, Any]]:
     def upload(deal: bytes, vector: bytes = packed, label: bytes = ONE.view) -> bytes:
         return deal + vector + ONE.sign(ME, "vector", label, deal + vector)
 
-    given, answered = ONE.given(ME), ONE.answered(ME)
+    given, answered, others_parcels = ONE.given(ME), ONE.answered(ME), ONE.answered(1)
+    others_survivors = ONE.answered(ME, (*ONE.survivors, LOST))
     owner = next(slot for slot in given if slot not in (ME, LOST))
     stranger = next(slot for slot in ONE.survivors if slot not in given)
     share = given[owner][1]
@@ -256,7 +257,13 @@ def to_the_server() -> list[dict[str, Any]]:
             "reveal",
             "the answer to other parcels than were sent",
             ref.records(given)
-            + ONE.sign(ME, "reveal", ONE.view, ONE.answered(1) + ref.records(given)),
+            + ONE.sign(ME, "reveal", ONE.view, others_parcels + ref.records(given)),
+        ),
+        (
+            "reveal",
+            "the answer to one who was told of other survivors",
+            ref.records(given)
+            + ONE.sign(ME, "reveal", ONE.view, others_survivors + ref.records(given)),
         ),
     ]
     return [
