@@ -253,6 +253,7 @@ def unmask(
                 take_off(slot)
             except RecoveryError as error:  # go on: else one liar would hide those behind it
                 failed = failed or error
+                unmasking.is_lost = True
     if failed is not None:
         failed.blamed = unmasking.blamed
         raise failed
@@ -267,6 +268,7 @@ class Unmasking:
     ) -> None:
         self.total = tuple(lane.copy() for lane in masked_sum)
         self.blamed = dict[int, str]()
+        self.is_lost = False  # there will be no sum: only liars are looked for, not their secrets
         self._settled = settled
         self._wardrobe = Wardrobe(ring)
         self._given = Given(settled.view, settled.survivors, reveals)
@@ -314,7 +316,7 @@ class Unmasking:
         if secret is not None and is_committed(secret):
             return secret
         self.blamed[owner] = FALSE_DEALER
-        corrected = correct(shares, threshold)
+        corrected = None if self.is_lost else correct(shares, threshold)
         if corrected is None or not is_committed(corrected[0]):
             what = "its shares meet in another secret than it committed to"
             raise RecoveryError(owner, what, self.blamed)

@@ -190,6 +190,25 @@ def test_whoever_else_lied_is_named_where_the_sum_fails(group: Group) -> None:
     assert set(caught.value.blamed) == {1, 2, 5, 6}
 
 
+def test_once_a_sum_failed_no_time_is_spent_on_what_liars_dealt(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lie(group: Group) -> None:
+        for owner in (1, 2, 5, 6):
+            falsify_seed(group, N, owner=owner)
+
+    tried = list[int]()
+
+    def correct(shares: dict[int, bytes], threshold: int) -> None:
+        tried.append(len(shares) - threshold)  # the slowest step by far: it grows with their square
+
+    monkeypatch.setattr(aggregator, "correct", correct)
+    with pytest.raises(RecoveryError) as caught:
+        play(group, mask=lie)
+    assert set(caught.value.blamed) == {1, 2, 5, 6}
+    assert len(tried) == 1
+
+
 # A dealer whose shares meet, but in another secret
 
 
