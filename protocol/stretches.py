@@ -10,7 +10,7 @@ Shorter stretches would cost a generator each, of 20 us, for less; longer ones w
 with nothing to do. Nothing else hangs on the length but which devices a seed draws.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -173,7 +173,7 @@ class Part:
     total: Vector
     enrolled: int
     sat: NDArray[np.uint8]
-    truth: Mapping[str, int]
+    truth: Total
 
 
 class Sums(Generic[P]):
@@ -209,7 +209,7 @@ class Sums(Generic[P]):
         """Add stretches that were played elsewhere."""
         self.turn.mechanism.ring(self.turn.plan).add(self.total, part.total)
         self._seat(np.unpackbits(part.sat, count=part.enrolled).astype(np.bool_))
-        self.truth.add_counts(part.truth)
+        self.truth.join(part.truth)
 
 
 def play(turn: Turn[P], stretches: Sequence[Stretch]) -> Part:
@@ -219,7 +219,7 @@ def play(turn: Turn[P], stretches: Sequence[Stretch]) -> Part:
     for one in stretches:
         sums.play(one.number, one.blocks())
     sat = np.concatenate(seated)
-    return Part(sums.total, len(sat), np.packbits(sat), sums.truth.counts())
+    return Part(sums.total, len(sat), np.packbits(sat), sums.truth)
 
 
 class Cohorts:
@@ -234,11 +234,16 @@ class Cohorts:
 
     def add(self, sat: Flags) -> None:
         """Seat the next devices."""
-        places = self._enrolled + np.flatnonzero(sat)
-        found = np.bincount(places // self._size, minlength=len(self.survivors))
-        found[: len(self.survivors)] += self.survivors
-        self.survivors = found
-        self._enrolled += len(sat)
+        if not len(sat):
+            return
+        first = self._enrolled // self._size
+        end = self._enrolled + len(sat)
+        starts = np.arange(first * self._size, end, self._size) - self._enrolled
+        found = np.add.reduceat(sat, np.maximum(starts, 0), dtype=np.int64)
+        survivors = np.zeros(first + len(found), np.int64)
+        survivors[: len(self.survivors)] = self.survivors
+        survivors[first:] += found
+        self.survivors, self._enrolled = survivors, end
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for number, survivors in enumerate(self.survivors.tolist()):

@@ -1,6 +1,7 @@
 """Histograms as arrays say what dictionaries say."""
 
 from collections import Counter
+from pickle import dumps, loads
 
 import numpy as np
 import pytest
@@ -42,6 +43,26 @@ def test_what_devices_hold_together_is_told_of_all_blocks(blocks: list[Held]) ->
         for one in small:
             truth.update(one)
     assert total.counts() == truth
+
+
+@given(st.lists(fleets, min_size=1), st.lists(fleets), st.booleans())
+def test_totals_join_whatever_tables_they_have(
+    ours: list[Held], theirs: list[Held], is_one: bool
+) -> None:
+    table = Items(item for held in ours + theirs for one in held for item in one)
+    truth, totals = Counter[str](), (Total(), Total())
+    for total, blocks in zip(totals, (ours, theirs), strict=True):
+        for held in blocks:
+            small = [{item: count % 1000 + 1 for item, count in one.items()} for one in held]
+            block = Histograms.of(small)
+            if is_one:
+                which = np.array([table.places[block.items[at]] for at in block.which], np.int64)
+                block = Histograms(table, which, block.counts, block.ends)
+            total.add(block)
+            for one in small:
+                truth.update(one)
+    totals[0].join(loads(dumps(totals[1])))  # noqa: S301 - made here
+    assert totals[0].counts() == truth
 
 
 def test_blocks_of_one_table_are_joined() -> None:
