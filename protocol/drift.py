@@ -21,6 +21,7 @@ _LAGS = (1, 2, 4, 8)
 _LEAST_PAIRS = 40  # of counts that are compared; from fewer nothing is concluded
 _TIMES = 3  # that the weights of a fit are taken from the last one
 _LEAST_JUMP = 0.5  # of rates, in multiples of their mean, that is a break
+_LEAST_TIMES = 2.0  # and of what they move anyhow
 _SURE = 5.0  # standard errors by which squares must be more than rates that move make them
 _CAP = 9.0  # times what is usual: more of a square than that is one item's own matter
 _MOST_BREAKS = 8  # of a study
@@ -126,12 +127,12 @@ def _least_squares(matrix: Floats, sums: Floats) -> Floats:
 
 
 def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int, float] | None:
-    """Return the block, not `known` yet, before which items jumped furthest; None if they did not.
+    """Return the block, not `known` yet, before which items surely jumped; None if there is none.
 
     Squares are capped, so that it takes many items, whatever a few did. Right after a break items
     are tracked by their first counts after it, which are high by chance: that is no second one.
     """
-    best, worst = None, 0.0
+    best, surest = None, _SURE
     moves = drift.phi**2 + drift.trend**2  # of neighbours, in multiples of slopes
     neighbours = pairs.where(pairs.last == pairs.first + 1)
     for block in np.unique(neighbours.last).tolist():
@@ -139,15 +140,14 @@ def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int,
         if block in known or block - 1 in known or len(here.squares) < _LEAST_PAIRS:
             continue
         capped = np.minimum(here.squares / (drift.dispersion + moves * here.slopes), _CAP)
-        excess = float(capped.mean()) - 1
-        is_sure = excess > _SURE * float(capped.std()) / math.sqrt(len(capped))
-        jump = _jump(here, drift)
-        if is_sure and jump > max(_LEAST_JUMP, 2 * math.sqrt(moves)) and excess > worst:
-            best, worst = {block: jump}, excess
+        jump, error = _jump(here, drift), float(capped.std()) / math.sqrt(len(capped))
+        sure = (float(capped.mean()) - 1) / max(error, 1e-9)
+        if sure > surest and jump > max(_LEAST_JUMP, _LEAST_TIMES * math.sqrt(moves)):
+            best, surest = {block: jump}, sure
     return best
 
 
 def _jump(here: _Pairs, drift: Drift) -> float:
-    """Return the phi that explains the squares of the pairs on both sides of a break."""
+    """Return the phi that explains the squares of pairs with a break between the two."""
     excess = (here.squares - drift.dispersion).sum() / here.slopes.sum()
     return float(np.sqrt(min(max(excess, 0.0), _MOST_JUMP**2)))
