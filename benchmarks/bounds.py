@@ -29,7 +29,7 @@ from blindtally.figures.devices import Known, deal, tracked
 from blindtally.figures.populations import DRIFTS, load
 from protocol.local_level import Floats, History, filter_levels
 from protocol.mechanisms import hindsight
-from protocol.mechanisms.outlook import drift_of, history_of
+from protocol.mechanisms.outlook import drift_of, history_of, likely_from
 from protocol.tally import Tally
 
 _ROUNDS, _TAU, _TOKENS, _NEAR = 30, 50.0, 10_000, 8
@@ -80,7 +80,7 @@ def run(known: Known, drift: str, words: int, number: int) -> dict[str, tuple[fl
     wrong = np.zeros(len(found.mask) - len(counts), np.bool_)
     scores = {"found": (f1(found.mask, np.concatenate([counts >= _TAU, wrong])), np.nan)}
     for name, of in [*totals(known, found.tally, rates), ("true totals", truth.astype(float))]:
-        reached = np.concatenate([of >= _TAU, np.zeros(max(0, unknown), np.bool_)])
+        reached = np.concatenate([of >= likely_from(_TAU), np.zeros(max(0, unknown), np.bool_)])
         scores[name] = f1(reached, missed), float((of - truth)[near].std())
     return scores
 

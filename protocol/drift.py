@@ -20,7 +20,10 @@ from protocol.local_level import STATIONARY, Drift, Floats, History
 _LAGS = (1, 2, 4, 8)
 _LEAST_PAIRS = 40  # of counts that are compared; from fewer nothing is concluded
 _TIMES = 3  # that the weights of a fit are taken from the last one
-_JUMP = 1.5  # the median square of items beyond which most of them have jumped
+_LEAST_JUMP = 0.5  # of rates, in multiples of their mean, that is a break
+_LEAST_TIMES = 2.0  # and of what they move anyhow
+_SURE = 5.0  # standard errors by which squares must be more than rates that move make them
+_CAP = 9.0  # times what is usual: more of a square than that is one item's own matter
 _MOST_BREAKS = 8  # of a study
 _MOST_JUMP = 3.0  # of a rate at a break, in multiples of its mean
 
@@ -62,7 +65,8 @@ def measure_drift(history: History) -> Drift:
         if found is None:
             break
         breaks |= found
-        spans = [(pairs.first < block) & (pairs.last >= block) for block in breaks]
+        # Nor with what was counted right after one: items stay tracked if that is high by chance.
+        spans = [(pairs.first <= block) & (pairs.last >= block) for block in breaks]
         drift = _fit(pairs.where(~np.any(spans, axis=0)))
     return replace(drift, breaks=breaks)
 
@@ -123,23 +127,27 @@ def _least_squares(matrix: Floats, sums: Floats) -> Floats:
 
 
 def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int, float] | None:
-    """Return the block, not `known` yet, before which most items jumped furthest; None if none did.
+    """Return the block, not `known` yet, before which items surely jumped; None if there is none.
 
-    A square is a chi-square of one degree about the line, with a median of 0.45: of items that
-    did not jump, half are below that, whatever a few others did.
+    Squares are capped, so that it takes many items, whatever a few did. Right after a break items
+    are tracked by their first counts after it, which are high by chance: that is no second one.
     """
-    best, worst = None, _JUMP
+    best, surest = None, _SURE
     moves = drift.phi**2 + drift.trend**2  # of neighbours, in multiples of slopes
     neighbours = pairs.where(pairs.last == pairs.first + 1)
     for block in np.unique(neighbours.last).tolist():
         here = neighbours.where(neighbours.last == block)
-        if block in known or len(here.squares) < _LEAST_PAIRS:
+        if block in known or block - 1 in known or len(here.squares) < _LEAST_PAIRS:
             continue
-        median = float(np.median(here.squares / (drift.dispersion + moves * here.slopes)))
-        if median > worst:
-            best, worst = (block, here), median
-    if best is None:
-        return None
-    block, here = best
+        capped = np.minimum(here.squares / (drift.dispersion + moves * here.slopes), _CAP)
+        jump, error = _jump(here, drift), float(capped.std()) / math.sqrt(len(capped))
+        sure = (float(capped.mean()) - 1) / max(error, 1e-9)
+        if sure > surest and jump > max(_LEAST_JUMP, _LEAST_TIMES * math.sqrt(moves)):
+            best, surest = {block: jump}, sure
+    return best
+
+
+def _jump(here: _Pairs, drift: Drift) -> float:
+    """Return the phi that explains the squares of pairs with a break between the two."""
     excess = (here.squares - drift.dispersion).sum() / here.slopes.sum()
-    return {block: float(np.sqrt(min(max(excess, 0.0), _MOST_JUMP**2)))}
+    return float(np.sqrt(min(max(excess, 0.0), _MOST_JUMP**2)))

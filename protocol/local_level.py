@@ -14,7 +14,7 @@ around it: from all of them alike if phi and trend are 0 (the population is *sta
 nearest only if phi is large. A trend v, which each item has for itself and keeps, says what was
 before by what came after. phi, trend and D are measured (`drift.py`).
 
-Where most items jump at once, between two blocks, the population itself has *broken* there: that
+Where items jump together, between two blocks, the population itself has *broken* there: that
 step has a phi of its own, and what is behind it tells little of what is before. And where one item
 is seen so much more or less than was expected that chance cannot explain it, it has jumped by
 itself: its rate is believed to have moved by as much as it takes.

@@ -5,11 +5,14 @@ it was exposed (`local_level.py`): `devices` and `offered` for all items alike, 
 what it was exposed to besides, by being counted. An item that was never seen before was exposed
 to all that was offered, which its first sample makes known: no column needs to be filled.
 
-Most items that are ever sampled are rare. Once there are many, those that cannot become heavy any
-more, by six standard errors, are *given up*: their keys are all that is kept, since they help to
-read a table that is stuck. One that is sampled again begins anew, as if it had not been seen.
+Most items that are ever sampled are rare. They are remembered as well: what is known of them is
+taken off the cells of sketches that they share with others (`hindsight.py`). Once there are very
+many, the rarest of those that cannot become heavy any more, by six standard errors, are *given up*:
+their keys are all that is kept, since they help to read a table that is stuck. One that is sampled
+again begins anew, as if it had not been seen.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +29,7 @@ from protocol.sampling import Threshold
 from protocol.tally import Tally
 
 MOST_BLOCKS = 64  # a longer study has several rounds in a block
-_MANY = 4096  # items, from which on some are given up
+_MANY = 2**14  # items, from which on some are given up: 64 blocks of these take some 100 MB
 _MOST_KEYS = 2**16  # that are kept of them; to try more takes seconds
 _GIVEN_UP = 6.0  # standard errors below the threshold at which their numbers are
 _HOPE = 2.0  # standard errors below the threshold at which an item is given up
@@ -159,13 +162,21 @@ class Outlook:
     def reaches(self, hope: float) -> NDArray[np.bool_]:
         """Return which totals, with `hope` deviations, will reach the threshold."""
         hoped: Floats = self.totals + hope * self.deviations
-        return hoped >= self.plan.question.threshold
+        return hoped >= likely_from(self.plan.question.threshold)
 
     def reaching(self, hope: float) -> list[str]:
         """Return the items whose totals do so, the highest first."""
         found = np.flatnonzero(self.reaches(hope))
         ordered = found[np.argsort(-self.totals[found], kind="stable")]
         return [self.tally.items[row] for row in ordered.tolist()]
+
+
+def likely_from(threshold: float) -> float:
+    """Return the estimate from which on a total is likelier to reach `threshold` than not.
+
+    Totals are whole: one that is estimated at 49.6 is likelier to be 50 than 49.
+    """
+    return math.ceil(threshold) - 0.5
 
 
 def worth_tracking(outlook: Outlook, nbytes: int) -> tuple[Group, ...]:
@@ -222,13 +233,21 @@ def is_ending(plan: Plan) -> bool:
 
 
 def give_up(plan: Plan, tally: Tally) -> Tally:
-    """Return `tally` without the numbers of items that will not be heavy after `plan`'s round."""
-    if len(tally.items) <= _MANY:
+    """Return `tally` without the numbers of the rarest beyond `_MANY` that will not be heavy.
+
+    That is after `plan`'s round.
+    """
+    beyond = len(tally.items) - _MANY
+    if beyond <= 0:
         return tally
-    hopeless = ~Outlook.of(plan, tally).reaches(_GIVEN_UP)
-    names = [tally.items[row] for row in np.flatnonzero(hopeless).tolist()]
+    outlook = Outlook.of(plan, tally)
+    hopeless = np.flatnonzero(~outlook.reaches(_GIVEN_UP))
+    rarest = hopeless[np.argsort(outlook.totals[hopeless], kind="stable")][:beyond]
+    names = [tally.items[row] for row in rarest.tolist()]
     keys = np.concatenate([given_up(plan, tally), plan.question.domain.keys_of(names)])
-    return tally.where(~hopeless).keep(_KEYS, np.unique(keys, axis=0)[:_MOST_KEYS])
+    kept = np.ones(len(tally.items), np.bool_)
+    kept[rarest] = False
+    return tally.where(kept).keep(_KEYS, np.unique(keys, axis=0)[:_MOST_KEYS])
 
 
 def given_up(plan: Plan, tally: Tally) -> Keys:

@@ -62,6 +62,7 @@ from protocol.mechanisms.outlook import (
     give_up,
     given_up,
     history_of,
+    likely_from,
     remember,
     remember_slips,
     slipped,
@@ -229,7 +230,7 @@ class Tracked(Summing[TrackedQuestion, TrackedPlan]):
         drift = drift_of(tally) if question.assume == "drift" else STATIONARY
         levels = levels_of(question.domain, tally, history, drift)
         spread = levels.variances + slipped(tally)
-        certain = question.threshold, question.confidence
+        certain = likely_from(question.threshold), question.confidence
         heavy = np.flatnonzero(reaches(levels.totals, spread, *certain))
         totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
         items = [tally.items[row] for row in heavy.tolist()]

@@ -215,10 +215,15 @@ def test_a_drift_that_is_ignored_shows() -> None:
     assert errors[0] < 0.8 * errors[1]
 
 
-def broken(seed: int, items: int = 2000, share: float = 1.0) -> tuple[History, Floats]:
-    """Return a history in which a share of the items change their rates before block 10."""
+def broken(
+    seed: int, items: int = 2000, share: float = 1.0, rates: tuple[float, float] = (-4, -2)
+) -> tuple[History, Floats]:
+    """Return a history in which a share of the items change their rates before block 10.
+
+    The logarithms of rates lie between the two of `rates`.
+    """
     rng = np.random.default_rng(seed)
-    before, after = 10 ** rng.uniform(-4, -2, (2, items))
+    before, after = 10 ** rng.uniform(*rates, (2, items))
     after = np.where(rng.random(items) < share, after, before)
     late = np.arange(len(DEVICES)) >= 10
     counts = rng.poisson(np.where(late, *np.array([after, before])[:, :, np.newaxis]) * DEVICES)
@@ -240,6 +245,30 @@ def test_a_population_that_changes_at_once_is_broken_there() -> None:
     assert (error <= 1.96 * np.sqrt(levels.variances[some])).mean() > 0.88
     plain = filter_levels(history, Drift(0.05, 1.0)).totals
     assert error.mean() < 0.7 * np.abs(plain - truth)[some].mean()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_break_shows_in_items_of_a_token_a_block(seed: int) -> None:
+    """Which lie about in whole tokens, so that half of the squares tell nothing of them."""
+    drift = measure_drift(broken(seed, rates=(-4.5, -3.5))[0])
+    assert set(drift.breaks) == {10}
+    assert 0.5 < drift.breaks[10] < 2
+    assert drift.phi < 0.1
+    assert drift.trend < 0.05
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_items_kept_for_their_first_counts_after_a_break_make_no_second_one(seed: int) -> None:
+    """All fall to half a token at block 10; who has one or none then is counted no more."""
+    rng, blocks = np.random.default_rng(seed), np.arange(len(DEVICES))
+    before = 10 ** rng.uniform(-4.5, -3.5, (20_000, 1))
+    counts = rng.poisson(np.where(blocks < 10, before, 5e-5) * DEVICES).astype(np.float64)
+    is_counted = (blocks >= 7) & ((counts[:, 10:11] > 1) | (blocks <= 10))
+    history = History(counts * is_counted, is_counted * DEVICES, DEVICES)
+    drift = measure_drift(history)
+    assert set(drift.breaks) == {10}
+    assert drift.phi < 0.1
+    assert drift.trend < 0.03
 
 
 def test_blocks_between_two_breaks_may_have_shown_nothing() -> None:

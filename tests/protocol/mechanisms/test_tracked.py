@@ -14,7 +14,7 @@ from protocol.hashed import Hashed
 from protocol.mechanism import Answer, Terms
 from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.counters import Group
-from protocol.mechanisms.outlook import MOST_BLOCKS, history_of
+from protocol.mechanisms.outlook import MOST_BLOCKS, Outlook, give_up, history_of, likely_from
 from protocol.mechanisms.strings import Strings
 from protocol.mechanisms.tracked import Tracked, TrackedPlan, TrackedQuestion
 from protocol.simulation import Outcome, run_study
@@ -195,6 +195,36 @@ def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
         {one.item for one in MECHANISM.conclude(question(), o[-1].tally)} for o in (every, some)
     ]
     assert len(found[0] ^ found[1]) <= 2
+
+
+def test_no_more_is_given_up_than_there_is_no_room_for_and_the_rarest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcome = play(question(), rounds=20)[-1]
+    tally, outlook = outcome.tally, Outlook.of(outcome.plan, outcome.tally)
+    monkeypatch.setattr("protocol.mechanisms.outlook._MANY", len(tally.items) - 30)
+    kept = give_up(outcome.plan, tally).items
+    gone = [row for row, item in enumerate(tally.items) if item not in kept]
+    assert len(gone) == 30
+    rarer = np.sum(outlook.totals < outlook.totals[gone].max())
+    assert rarer < 30 + np.sum(outlook.reaches(6.0))
+    monkeypatch.setattr("protocol.mechanisms.outlook._MANY", 0)
+    hopeful = np.flatnonzero(outlook.reaches(6.0)).tolist()
+    assert give_up(outcome.plan, tally).items == tuple(tally.items[row] for row in hopeful)
+
+
+@pytest.mark.parametrize(("threshold", "least"), [(50, 49.5), (49.2, 49.5), (50.01, 50.5)])
+def test_a_total_is_likely_to_reach_a_threshold_from_half_a_token_below(
+    threshold: float, least: float
+) -> None:
+    """Of totals that are all as frequent, more reach it from there on than not."""
+    assert likely_from(threshold) == least
+    rng = np.random.default_rng(1)
+    totals = rng.integers(0, 120, 200_000)
+    estimates = totals + rng.normal(0, 1, len(totals))
+    for shift, is_likely in ((-0.25, False), (0.25, True)):
+        near = np.abs(estimates - least - shift) < 0.1
+        assert ((totals[near] >= threshold).mean() > 0.5) == is_likely
 
 
 def test_strings_too_long_for_the_words_are_refused_with_the_words_that_do() -> None:
