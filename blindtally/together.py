@@ -80,7 +80,9 @@ class Together:
 
     def _pieces(self, stretches: int) -> int:
         whole = math.floor(stretches * (self._each or 0) / self._least)
-        return min(stretches, whole, _PIECES * self._workers)
+        pieces = min(stretches, whole, _PIECES * self._workers)
+        # As many for each: of three pieces for two, one would wait for the third of the other.
+        return pieces - pieces % self._workers if pieces > self._workers else pieces
 
     def _here(self, growing: Growing[A], stretches: Sequence[Stretch]) -> None:
         started = self._clock()
