@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from protocol.local_level import STATIONARY, Drift, Floats, History
 
 _LAGS = (1, 2, 4, 8)
+_WHOLE = 1 - 1e-9  # of a block's devices, which is all of them: sums of many rounds are rounded
 _LEAST_PAIRS = 40  # of counts that are compared; from fewer nothing is concluded
 _TIMES = 3  # that the weights of a fit are taken from the last one
 _LEAST_JUMP = 0.5  # of rates, in multiples of their mean, that is a break
@@ -73,7 +74,7 @@ def measure_drift(history: History) -> Drift:
 
 def _pairs(history: History) -> _Pairs:
     found = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    whole = (history.exposed >= history.devices) & (history.devices > 0)
+    whole = (history.exposed >= _WHOLE * history.devices) & (history.devices > 0)
     for lag in _LAGS:
         items, first = np.nonzero(whole[:, lag:] & whole[:, :-lag])
         n, later = history.devices[first], history.devices[first + lag]

@@ -1,6 +1,6 @@
 """Totals of counts that were seen in part are unbiased, and as uncertain as they say."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -184,6 +184,14 @@ def test_what_came_before_follows_from_the_trend_of_what_came_after() -> None:
     some = levels.variances > 0
     error = (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
     assert 0.88 <= (np.abs(error) <= 1.96).mean() <= 0.98
+
+
+def test_blocks_of_many_rounds_are_compared_although_their_exposures_are_rounded() -> None:
+    """As where a block has two rounds, whose sampled parts and others add up to a bit less."""
+    history, _ = draw(1, 0.1)
+    rounded = replace(history, exposed=history.exposed * (1 - 2**-52))
+    assert (rounded.exposed < DEVICES).all()
+    assert measure_drift(rounded) == measure_drift(history) != STATIONARY
 
 
 def test_from_few_counts_nothing_is_concluded() -> None:
