@@ -14,9 +14,10 @@ confirmations and as many holders as that takes. All are sent over 16 connection
 
 Times of a phase are those of its requests, one by one, as devices see them, with the load
 generator on the same processors (its share has a row). Server CPU is that of the server
-processes alone, PostgreSQL's has rows of its own. The floor of an upload, measured in the same
-run: SHA-256 of what arrives, an Ed25519 verification, and a bare insert of 400 kB, each
-committed. The sum is compared with what it must be.
+processes alone, PostgreSQL's has rows of its own; that of a phase is of its requests. What servers
+do between phases, closing them, packing what is handed on and summing, is in one row. The floor of
+an upload, measured in the same run: SHA-256 of what arrives, an Ed25519 verification, and a bare
+insert of 400 kB, each committed. The sum is compared with what it must be.
 """
 
 import argparse
@@ -105,6 +106,7 @@ class Meter:
     spent_by_database: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     spent_by_load: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     peak: int = 0
+    whole: float = 0.0  # what servers took from the first word to the answer, between phases too
     _over: Event = field(default_factory=Event)
 
     def around(self, phase: str, send: Callable[[], list[Answer]]) -> list[Answer]:
@@ -246,6 +248,7 @@ def run(asked: dict[str, object], replicas: list[Replica], meter: Meter) -> tupl
     view = RoundView.model_validate(ask(port, "GET", path))
     devices = view.plan.terms.devices
     load = Load(devices, [one.port for one in replicas], meter.around, SystemRandom())
+    before = processor(*meter.servers)
     with meter.watching():
         load.play(study, view)
         start = time.monotonic()
@@ -253,6 +256,7 @@ def run(asked: dict[str, object], replicas: list[Replica], meter: Meter) -> tupl
             time.sleep(0.05)
             view = RoundView.model_validate(ask(port, "GET", path))
         closing = time.monotonic() - start
+    meter.whole = processor(*meter.servers) - before
     if (view.state, view.participants) != ("decoded", devices):
         raise SystemExit(f"the round is {view.state}, with {view.participants} of {devices}")
     ring = SUMMING[view.plan.mechanism].ring(view.plan)
@@ -291,6 +295,7 @@ def rows_of(name: str, devices: int, meter: Meter, closing: float, floor: Floor)
     rows.append(Row(f"{name}: devices through all phases", devices / everything, "1/s"))
     spent = sum(meter.spent.values()) / devices
     rows.append(Row(f"{name}: server CPU a device, all phases", spent * 1e3, "ms"))
+    rows.append(Row(f"{name}: the same, and between phases", meter.whole / devices * 1e3, "ms"))
     if floor.database:
         spent = sum(meter.spent_by_database.values()) / devices
         rows.append(Row(f"{name}: PostgreSQL CPU a device, all phases", spent * 1e3, "ms"))
