@@ -15,7 +15,7 @@ and counts are those in PATH, lines of "word,count", or made up, with frequencie
                        each of which is hashed. The references are 10^6 items a second
 
     two processes      with --shared, N devices over R rounds by one process, and by two that share
-                       each round; the reference is what one does. Rounds of much less than 10^7
+                       each round; the reference is what one does. Rounds of less than some 3 x 10^7
                        devices are not shared, since a piece takes half a second or more
 
     whole protocol     with --secure, cohorts of N devices with all that they and the server do: see
@@ -161,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, nargs="*", default=[10**5, 10**6])
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--shared", type=int, help="devices of a round, such as 10000000")
+    parser.add_argument("--shared", type=int, help="devices of a round, such as 40000000")
     parser.add_argument("--secure", type=int, help="devices in a cohort, such as 1000")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.2])
     parser.add_argument("--words", type=Path, help="a file of words and counts")

@@ -29,7 +29,7 @@ from protocol.sampling import Threshold
 from protocol.tally import Tally
 
 MOST_BLOCKS = 64  # a longer study has several rounds in a block
-_MANY = 2**14  # items, from which on some are given up: 64 blocks of these take some 100 MB
+_MANY = 2**14  # items, from which on some are given up: 64 blocks of these take 100 to 350 MB
 _MOST_KEYS = 2**16  # that are kept of them; to try more takes seconds
 _GIVEN_UP = 6.0  # standard errors below the threshold at which their numbers are
 _HOPE = 2.0  # standard errors below the threshold at which an item is given up
