@@ -134,18 +134,36 @@ def _break(pairs: _Pairs, drift: Drift, known: Mapping[int, float]) -> dict[int,
     are tracked by their first counts after it, which are high by chance: that is no second one.
     """
     best, surest = None, _SURE
-    moves = drift.phi**2 + drift.trend**2  # of neighbours, in multiples of slopes
+    least = max(_LEAST_JUMP, _LEAST_TIMES * math.hypot(drift.phi, drift.trend))
     neighbours = pairs.where(pairs.last == pairs.first + 1)
     for block in np.unique(neighbours.last).tolist():
         here = neighbours.where(neighbours.last == block)
         if block in known or block - 1 in known or len(here.squares) < _LEAST_PAIRS:
             continue
-        capped = np.minimum(here.squares / (drift.dispersion + moves * here.slopes), _CAP)
-        jump, error = _jump(here, drift), float(capped.std()) / math.sqrt(len(capped))
-        sure = (float(capped.mean()) - 1) / max(error, 1e-9)
-        if sure > surest and jump > max(_LEAST_JUMP, _LEAST_TIMES * math.sqrt(moves)):
+        jump, sure = _jump(here, drift), _sureness(here, drift)
+        if sure > surest and jump > least and _lasts(pairs, drift, block):
             best, surest = {block: jump}, sure
     return best
+
+
+def _lasts(pairs: _Pairs, drift: Drift, block: int) -> bool:
+    """Return whether blocks about `block` differ also without it, or without the one before it.
+
+    If not, one block was odd, and what came before it goes on after it.
+    """
+    for first in (block - 2, block - 1):
+        here = pairs.where((pairs.first == first) & (pairs.last == first + 2))
+        if len(here.squares) >= _LEAST_PAIRS and _sureness(here, drift) <= _SURE:
+            return False
+    return True
+
+
+def _sureness(here: _Pairs, drift: Drift) -> float:
+    """Return by how many standard errors squares, capped, are above what neighbours move."""
+    moves = drift.phi**2 + drift.trend**2  # in multiples of slopes
+    capped = np.minimum(here.squares / (drift.dispersion + moves * here.slopes), _CAP)
+    error = float(capped.std()) / math.sqrt(len(capped))
+    return (float(capped.mean()) - 1) / max(error, 1e-9)
 
 
 def _jump(here: _Pairs, drift: Drift) -> float:

@@ -279,6 +279,18 @@ def test_items_kept_for_their_first_counts_after_a_break_make_no_second_one(seed
     assert drift.trend < 0.03
 
 
+@pytest.mark.parametrize("rates", [(-4.5, -3.5), (-4, -2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_odd_block_is_no_break(seed: int, rates: tuple[float, float]) -> None:
+    """Rates are others in block 10 only: what came before it goes on after it."""
+    rng, blocks = np.random.default_rng(seed), np.arange(len(DEVICES))
+    usual, odd = 10 ** rng.uniform(*rates, (2, 2000, 1))
+    counts = rng.poisson(np.where(blocks == 10, odd, usual) * DEVICES).astype(np.float64)
+    is_counted = blocks >= rng.integers(0, 8, (2000, 1))
+    history = History(counts * is_counted, is_counted * DEVICES, DEVICES)
+    assert measure_drift(history).breaks == {}
+
+
 def test_blocks_between_two_breaks_may_have_shown_nothing() -> None:
     """As where tables could not be read while the population changed."""
     exposed = np.array([[1.0, 1.0, 0.0, 0.0, 1.0, 1.0]]) * 100
