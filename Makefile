@@ -4,9 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PYTEST := $(BIN)/pytest --dist worksteal
+# Only slow tests use the fuzzer, whose import takes seconds in each worker.
+NO_FUZZER := -p no:schemathesis
+
+# Compiled modules are kept: otherwise every worker would compile all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million test soak check lint types imports format bench env compose-test clean
+.PHONY: help setup demo demo-million quick test test-slow soak check lint types imports format generate bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +22,15 @@ setup: $(VENV)/dev ## make .venv with everything that development needs
 demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devices 300 --json out.json")
 	@$(BIN)/blindtally demo $(ARGS)
 
-test: lint types imports ## check style, types and import contracts, and run the tests (ARGS="-k graph")
-	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
+quick: lint imports $(VENV)/kernels ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
+	$(BIN)/dmypy run --timeout 900
+	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
+
+test: lint imports types $(VENV)/kernels ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
+	$(PYTEST) --numprocesses auto $(NO_FUZZER) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
+	$(PYTEST) --numprocesses auto -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
 
 soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
 	$(BIN)/python -m tests.server.simulation.soak $(ARGS)
@@ -38,6 +51,9 @@ format: $(VENV)/dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+generate: $(VENV)/dev ## write the analyst's blocking classes from the asynchronous ones
+	$(BIN)/python tools/unasync.py
+
 demo-million: $(VENV)/dev ## simulate 1,000,000 devices over 100 rounds, in memory (ARGS="--json out.json")
 	$(BIN)/python -m benchmarks.scale --devices 1000000 --rounds 100 $(ARGS)
 
@@ -52,15 +68,21 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 	BLINDTALLY_COMPOSE=1 $(BIN)/pytest --capture=no tests/compose
 
 clean: ## remove .venv and everything made; databases and demo results stay
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
+	rm -rf $(VENV) dist .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is younger than pyproject.toml once its dependencies are installed. Whoever has the
-# tools of development has those of the demo.
+# A stamp newer than pyproject.toml means that its dependencies are installed. The development
+# tools include those of the demo.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
 	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/demo $@
+
+# Each worker would compile all kernels otherwise.
+$(VENV)/kernels: $(wildcard protocol/*/*/*kernel.py) | $(VENV)/dev
+	$(BIN)/python -m tests.compile_kernels
+	@touch $@
 
 $(VENV)/demo: pyproject.toml | $(BIN)/python
 	@echo "installing blindtally and what it needs into $(VENV): once, a minute or so" >&2

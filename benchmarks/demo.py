@@ -16,35 +16,45 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.rows import Row, report
-from blindtally.demo.setup import CONTRIBUTION, DEVICES, DROPOUT, ROUNDS, choose
-from blindtally.measures import measure
-from protocol.mechanisms import MECHANISMS
-from protocol.simulation import run_study
+from benchmarks.rows import BenchmarkRow, report
+from blindtally.fleet_run.setup import (
+    DEFAULT_CONTRIBUTION,
+    DEFAULT_DEVICES,
+    DEFAULT_DROPOUT,
+    DEFAULT_ROUNDS,
+    build_setup,
+)
+from blindtally.simulate.accuracy import score_study
+from protocol.mechanisms.registry import MECHANISMS
+from protocol.simulation.study import run_study
 
-ENOUGH = 0.9
-FIRST = 1_000  # seeds that nothing was chosen on
+F1_GOAL = 0.9
+FIRST_SEED = 1_000  # seeds that nothing was chosen on
 
 
 def f1(seed: int) -> float:
     """Return the F1 of one study."""
-    setup = choose(
+    setup = build_setup(
         None,
-        devices=DEVICES,
-        rounds=ROUNDS,
-        dropout=DROPOUT,
+        devices=DEFAULT_DEVICES,
+        rounds=DEFAULT_ROUNDS,
+        dropout=DEFAULT_DROPOUT,
         seed=seed,
         threshold=None,
-        contribution=CONTRIBUTION,
+        contribution=DEFAULT_CONTRIBUTION,
         words=None,
     )
     domain = setup.question.domain
-    order = np.random.default_rng(seed).permutation(len(setup.holdings))[: DEVICES * ROUNDS]
+    order = np.random.default_rng(seed).permutation(len(setup.holdings))[
+        : DEFAULT_DEVICES * DEFAULT_ROUNDS
+    ]
     held = [
         {item: count for item, count in setup.holdings[device].items() if item in domain}
         for device in order
     ]
-    rounds = [[held[start : start + DEVICES]] for start in range(0, len(held), DEVICES)]
+    rounds = [
+        [held[start : start + DEFAULT_DEVICES]] for start in range(0, len(held), DEFAULT_DEVICES)
+    ]
     mechanism = MECHANISMS[setup.question.mechanism]
     study = run_study(
         mechanism,
@@ -52,10 +62,10 @@ def f1(seed: int) -> float:
         setup.terms,
         rounds,
         Random(seed),
-        planned=ROUNDS,
-        dropout=DROPOUT,
+        planned=DEFAULT_ROUNDS,
+        dropout=DEFAULT_DROPOUT,
     )
-    return measure(study, setup.question).comparison.score.f1
+    return score_study(study, setup.question).comparison.score.f1
 
 
 def main() -> None:
@@ -66,14 +76,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
     arguments = parser.parse_args()
-    seeds = range(FIRST, FIRST + arguments.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     shown = Console(file=sys.stderr)
     scores = np.array([f1(seed) for seed in track(seeds, "seeds", console=shown, transient=True)])
-    enough = float((scores >= ENOUGH).mean())
+    enough = float((scores >= F1_GOAL).mean())
     rows = [
-        Row(f"studies of {len(scores)} with F1 of {ENOUGH} or more", enough, "share"),
-        Row("F1, mean", float(scores.mean()), "F1", ENOUGH, float(scores.mean()) / ENOUGH),
-        Row("F1, least", float(scores.min()), "F1", ENOUGH, float(scores.min()) / ENOUGH),
+        BenchmarkRow(f"studies of {len(scores)} with F1 of {F1_GOAL} or more", enough, "share"),
+        BenchmarkRow(
+            "F1, mean", float(scores.mean()), "F1", F1_GOAL, float(scores.mean()) / F1_GOAL
+        ),
+        BenchmarkRow(
+            "F1, least", float(scores.min()), "F1", F1_GOAL, float(scores.min()) / F1_GOAL
+        ),
     ]
     report(rows, "reference", arguments.json)
 

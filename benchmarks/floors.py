@@ -19,9 +19,9 @@ from random import Random
 
 import numpy as np
 
-from secagg.keys import Identity, KeyPair, Stream, is_signed
+from secagg.keys import Identity, KeyPair, Keystream, is_signed
 
-BURST = 10
+CALLS_PER_BURST = 10
 
 
 class Floors:
@@ -37,10 +37,10 @@ class Floors:
         for name, work in list(self._work.items()) * bursts:
             work()
             start = time.process_time()
-            for _ in range(BURST):
+            for _ in range(CALLS_PER_BURST):
                 work()
             self._seconds[name] += time.process_time() - start
-        self._times += BURST * bursts
+        self._times += CALLS_PER_BURST * bursts
 
     def __getitem__(self, name: str) -> float:
         return self._seconds[name] / self._times
@@ -74,7 +74,7 @@ def _primitives(words: int) -> dict[str, Callable[[], object]]:
     signature = identity.sign(said)
 
     def mask() -> None:
-        Stream(bytes(16)).fill(buffer)
+        Keystream(bytes(16)).fill(buffer)
         np.add(total, buffer, out=total)
 
     def arrival() -> None:

@@ -27,54 +27,62 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.populations import Population, flat, glps_error, recoveries, rivalled
-from benchmarks.rows import Row, report
-from protocol.chance import Chance, seeded, system
-from protocol.oracles.bucket import Bucket
-from protocol.oracles.glps import SparseRecovery
-from protocol.oracles.jl import JohnsonLindenstrauss
-from protocol.oracles.projection import Noise, Projection
+from benchmarks.populations import (
+    PopulationSampler,
+    count_recoveries,
+    glps_error,
+    with_runner_up,
+    with_uniform_tail,
+)
+from benchmarks.rows import BenchmarkRow, report
+from protocol.oracles.hsu2012.bucket import BucketProjection
+from protocol.oracles.hsu2012.glps import SparseRecovery
+from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.projection import NoiseKind, Projection
+from protocol.randomness import RandomWords, seeded_words, system_words
 
 _SHARES = (0.02, 0.05, 0.1, 0.15, *(k / 10 for k in range(2, 10)), 0.95)
-_NOISES: tuple[Noise, ...] = ("paper", "laplace", "gaussian", "pure", "sampled")
+_NOISES: tuple[NoiseKind, ...] = ("paper", "laplace", "gaussian", "pure", "sampled")
 
 
-_Found = dict[float, dict[int, float]]  # by epsilon and n, smallest shares; 1 for none
+_SmallestShares = dict[float, dict[int, float]]  # by epsilon and n, smallest shares; 1 for none
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class MechanismCase:
     """One line of a table: a mechanism, what it is tried on, and what the prototype found."""
 
     name: str
-    make: Callable[[float, float, Noise, bytes], Projection]
-    population: Callable[[int, float], Population]
+    make: Callable[[float, float, NoiseKind, bytes], Projection]
+    population: Callable[[int, float], PopulationSampler]
     runs: int
     enough: int
-    found: dict[Noise, _Found]
+    found: dict[NoiseKind, _SmallestShares]
 
 
-def _jl(epsilon: float, delta: float, noise: Noise, seed: bytes) -> Projection:
+def _make_jl(epsilon: float, delta: float, noise: NoiseKind, seed: bytes) -> Projection:
     return JohnsonLindenstrauss(epsilon=epsilon, delta=delta, noise=noise, size=1000, seed=seed)
 
 
-def _bucket(bits: int, beta: float = 0.1) -> Callable[[float, float, Noise, bytes], Projection]:
-    return lambda epsilon, delta, noise, seed: Bucket(
+def _bucket_maker(
+    bits: int, beta: float = 0.1
+) -> Callable[[float, float, NoiseKind, bytes], Projection]:
+    return lambda epsilon, delta, noise, seed: BucketProjection(
         epsilon=epsilon, delta=delta, noise=noise, size=2**bits, seed=seed, beta=beta
     )
 
 
-def _glps(buckets: int) -> Callable[[float, float, Noise, bytes], Projection]:
+def _glps_maker(buckets: int) -> Callable[[float, float, NoiseKind, bytes], Projection]:
     return lambda epsilon, delta, noise, seed: SparseRecovery(
         epsilon=epsilon, delta=delta, noise=noise, size=2**20, seed=seed, buckets=buckets
     )
 
 
-def _tail(bits: int, values: int) -> Callable[[int, float], Population]:
-    return lambda n, share: flat(n, share, bits, min(values, 2**bits - 2))
+def _uniform_tail(bits: int, values: int) -> Callable[[int, float], PopulationSampler]:
+    return lambda n, share: with_uniform_tail(n, share, bits, min(values, 2**bits - 2))
 
 
-def _by_n(first: int, rows: dict[float, tuple[float, ...]]) -> _Found:
+def _shares_by_n(first: int, rows: dict[float, tuple[float, ...]]) -> _SmallestShares:
     """Return shares by epsilon and n, of rows that start at n = 10^first."""
     return {
         epsilon: {10 ** (first + step): share for step, share in enumerate(row)}
@@ -82,23 +90,29 @@ def _by_n(first: int, rows: dict[float, tuple[float, ...]]) -> _Found:
     }
 
 
-def _bucketed(name: str, bits: int, found: dict[Noise, _Found], beta: float = 0.1) -> Setting:
-    return Setting(f"Bucket {name}", _bucket(bits, beta), _tail(bits, 2000), 10, 9, found)
+def _bucket_case(
+    name: str, bits: int, found: dict[NoiseKind, _SmallestShares], beta: float = 0.1
+) -> MechanismCase:
+    return MechanismCase(
+        f"Bucket {name}", _bucket_maker(bits, beta), _uniform_tail(bits, 2000), 10, 9, found
+    )
 
 
-def _glpsed(buckets: int, found: dict[Noise, _Found]) -> Setting:
-    return Setting(f"GLPS B {buckets}", _glps(buckets), _tail(20, 3000), 8, 7, found)
+def _glps_case(buckets: int, found: dict[NoiseKind, _SmallestShares]) -> MechanismCase:
+    return MechanismCase(
+        f"GLPS B {buckets}", _glps_maker(buckets), _uniform_tail(20, 3000), 8, 7, found
+    )
 
 
-_SETTINGS = (
-    Setting(
+_MECHANISM_CASES = (
+    MechanismCase(
         "JL",
-        _jl,
-        rivalled,
+        _make_jl,
+        with_runner_up,
         20,
         18,
         {
-            "paper": _by_n(
+            "paper": _shares_by_n(
                 3,
                 {
                     0.5: (1, 1, 0.4, 0.15),
@@ -107,7 +121,7 @@ _SETTINGS = (
                     4: (0.5, 0.2, 0.1, 0.05),
                 },
             ),
-            "laplace": _by_n(
+            "laplace": _shares_by_n(
                 3,
                 {
                     0.5: (1, 1, 0.9, 0.4),
@@ -116,7 +130,7 @@ _SETTINGS = (
                     4: (1, 0.4, 0.15, 0.05),
                 },
             ),
-            "gaussian": _by_n(
+            "gaussian": _shares_by_n(
                 3,
                 {
                     0.5: (1, 0.95, 0.3, 0.1),
@@ -127,11 +141,11 @@ _SETTINGS = (
             ),
         },
     ),
-    _bucketed(
+    _bucket_case(
         "L 10",
         10,
         {
-            "paper": _by_n(
+            "paper": _shares_by_n(
                 5,
                 {
                     1: (1, 0.6, 0.2, 0.1),
@@ -140,14 +154,14 @@ _SETTINGS = (
                     8: (0.2, 0.1, 0.05, 0.05),
                 },
             ),
-            "sampled": _by_n(4, {1: (0.5, 0.15, 0.05, 0.02)}),
+            "sampled": _shares_by_n(4, {1: (0.5, 0.15, 0.05, 0.02)}),
         },
     ),
-    _bucketed(
+    _bucket_case(
         "L 20",
         20,
         {
-            "paper": _by_n(
+            "paper": _shares_by_n(
                 5,
                 {
                     1: (1, 0.8, 0.3, 0.1),
@@ -156,45 +170,47 @@ _SETTINGS = (
                     8: (0.4, 0.15, 0.05, 0.05),
                 },
             ),
-            "sampled": _by_n(4, {1: (0.7, 0.3, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.05)}),
+            "sampled": _shares_by_n(4, {1: (0.7, 0.3, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.05)}),
         },
     ),
-    _bucketed(
+    _bucket_case(
         "L 20 beta .5",
         20,
-        {"paper": _by_n(5, {1: (1, 0.7, 0.3, 0.1), 4: (0.5, 0.15, 0.1, 0.05)})},
+        {"paper": _shares_by_n(5, {1: (1, 0.7, 0.3, 0.1), 4: (0.5, 0.15, 0.1, 0.05)})},
         beta=0.5,
     ),
-    _bucketed(
+    _bucket_case(
         "L 32",
         32,
         {
-            "paper": _by_n(5, {1: (1, 1, 0.4, 0.15), 4: (1, 0.4, 0.15, 0.05)}),
-            "sampled": _by_n(4, {1: (0.9, 0.3, 0.1, 0.05)}),
+            "paper": _shares_by_n(5, {1: (1, 1, 0.4, 0.15), 4: (1, 0.4, 0.15, 0.05)}),
+            "sampled": _shares_by_n(4, {1: (0.9, 0.3, 0.1, 0.05)}),
         },
     ),
-    _glpsed(
+    _glps_case(
         4,
         {
-            "paper": _by_n(5, {1: (1, 0.5, 0.15, 0.05), 4: (0.5, 0.15, 0.05, 0.02)}),
-            "sampled": _by_n(5, {1: (0.15, 0.05, 0.05, 0.02)}),
+            "paper": _shares_by_n(5, {1: (1, 0.5, 0.15, 0.05), 4: (0.5, 0.15, 0.05, 0.02)}),
+            "sampled": _shares_by_n(5, {1: (0.15, 0.05, 0.05, 0.02)}),
         },
     ),
-    _glpsed(
+    _glps_case(
         16,
         {
-            "paper": _by_n(5, {1: (1, 0.9, 0.3, 0.1)}),
-            "pure": _by_n(5, {1: (0.95, 0.4, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.02)}),
-            "gaussian": _by_n(5, {1: (0.5, 0.15, 0.05, 0.02)}),
-            "sampled": _by_n(5, {4: (0.02, 0.02, 0.02, 0.02)}),
+            "paper": _shares_by_n(5, {1: (1, 0.9, 0.3, 0.1)}),
+            "pure": _shares_by_n(5, {1: (0.95, 0.4, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.02)}),
+            "gaussian": _shares_by_n(5, {1: (0.5, 0.15, 0.05, 0.02)}),
+            "sampled": _shares_by_n(5, {4: (0.02, 0.02, 0.02, 0.02)}),
         },
     ),
 )
 
 
-def cases(noises: list[Noise], everything: bool) -> Iterator[tuple[Setting, Noise, float, int]]:
+def cases(
+    noises: list[NoiseKind], everything: bool
+) -> Iterator[tuple[MechanismCase, NoiseKind, float, int]]:
     """Yield settings with a noise, epsilon and n: those of the prototype, or of other `noises`."""
-    for setting in _SETTINGS:
+    for setting in _MECHANISM_CASES:
         for noise in noises or setting.found:
             found = setting.found.get(noise, setting.found["paper"])
             for epsilon in found if everything else (1,):
@@ -203,7 +219,9 @@ def cases(noises: list[Noise], everything: bool) -> Iterator[tuple[Setting, Nois
                     yield setting, noise, epsilon, n
 
 
-def shares(setting: Setting, noise: Noise, epsilon: float, n: int) -> Iterator[Row]:
+def smallest_share_rows(
+    setting: MechanismCase, noise: NoiseKind, epsilon: float, n: int
+) -> Iterator[BenchmarkRow]:
     """Yield the smallest share that `setting` finds, and how often it finds one that it should."""
     delta = 0.0 if noise in ("pure", "sampled") else 1e-6
 
@@ -211,42 +229,46 @@ def shares(setting: Setting, noise: Noise, epsilon: float, n: int) -> Iterator[R
         return setting.make(float(epsilon), delta, noise, seed)
 
     def named(share: float, runs: int) -> int:
-        return recoveries(make, setting.population(n, share), runs)
+        return count_recoveries(make, setting.population(n, share), runs)
 
     enough = (share for share in _SHARES if named(share, setting.runs) >= setting.enough)
     found = next(enough, 1.0)
     name = f"{setting.name} {noise} {epsilon:g} {n:.0e}"
     reference = setting.found.get(noise, {}).get(epsilon, {}).get(n)
-    yield Row(name, found, "share", reference, reference and found / reference)
+    yield BenchmarkRow(name, found, "share", reference, reference and found / reference)
     if reference is not None and reference < _SHARES[-1]:
         hits = named(_SHARES[_SHARES.index(reference) + 1], 100)
-        yield Row(f"{name} above", hits, "of 100", 90, hits / 90)
+        yield BenchmarkRow(f"{name} above", hits, "of 100", 90, hits / 90)
 
 
-def errors() -> Iterator[Row]:
+def error_rows() -> Iterator[BenchmarkRow]:
     """Yield GLPS-HH's error beside what theorem 4.2 allows, with a constant of 2."""
     for power in range(6, 11):
         constant = glps_error(10**power)
-        yield Row(f"GLPS error 1e{power}", constant, "of bound", 2, constant / 2)
+        yield BenchmarkRow(f"GLPS error 1e{power}", constant, "of bound", 2, constant / 2)
 
 
-def speeds() -> Iterator[Row]:
+def speed_rows() -> Iterator[BenchmarkRow]:
     """Yield how many reports a second are made and added up."""
     rng = np.random.default_rng(0)
-    for setting, epsilon in zip((_SETTINGS[0], _SETTINGS[5]), (1.0, 1.0), strict=True):
+    for setting, epsilon in zip(
+        (_MECHANISM_CASES[0], _MECHANISM_CASES[5]), (1.0, 1.0), strict=True
+    ):
         for noise, n in (("gaussian", 500), ("sampled", 50_000)):
             delta = 0.0 if noise == "sampled" else 1e-6
             mechanism = setting.make(epsilon, delta, noise, bytes(32))  # type: ignore[arg-type]
             values = rng.integers(0, mechanism.size, n).astype(np.uint64)
             name = f"{setting.name} {noise}"
-            chances: dict[str, Chance] = {"seeded": seeded(rng), "system": system}
+            chances: dict[str, RandomWords] = {"seeded": seeded_words(rng), "system": system_words}
             for kind, chance in chances.items():
                 start = time.process_time()
                 reports = mechanism.perturb(values, chance)
-                yield Row(f"{name} perturb {kind}", n / (time.process_time() - start), "1/s")
+                yield BenchmarkRow(
+                    f"{name} perturb {kind}", n / (time.process_time() - start), "1/s"
+                )
             start = time.process_time()
             mechanism.aggregate(reports)
-            yield Row(f"{name} aggregate", n / (time.process_time() - start), "1/s")
+            yield BenchmarkRow(f"{name} aggregate", n / (time.process_time() - start), "1/s")
 
 
 def main() -> None:
@@ -256,9 +278,9 @@ def main() -> None:
     parser.add_argument("--noise", nargs="*", choices=_NOISES, default=[], help="these alone")
     parser.add_argument("--json", type=Path, help="where to write shares and errors")
     options = parser.parse_args()
-    rows = [row for case in cases(options.noise, options.all) for row in shares(*case)]
-    report([*rows, *errors()], "reference", options.json)
-    report(list(speeds()), "reference", None)
+    rows = [row for case in cases(options.noise, options.all) for row in smallest_share_rows(*case)]
+    report([*rows, *error_rows()], "reference", options.json)
+    report(list(speed_rows()), "reference", None)
 
 
 if __name__ == "__main__":

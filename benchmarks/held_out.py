@@ -25,9 +25,9 @@ import msgpack
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from blindtally.figures.populations import ROOT
+from blindtally.simulate.populations import PAPER_ALPHABET
 
-_WORDS = 10**9  # that counts are of
+_TOTAL_WORDS = 10**9  # that counts are of
 
 
 def words_of(wheel: Path, language: str) -> dict[str, int]:
@@ -36,23 +36,23 @@ def words_of(wheel: Path, language: str) -> dict[str, int]:
         packed = archive.read(f"wordfreq/data/large_{language}.msgpack.gz")
     buckets: list[list[str]] = msgpack.unpackb(gzip.decompress(packed), raw=False)[1:]
     return {
-        word: max(1, round(_WORDS * 10 ** (-place / 100)))
+        word: max(1, round(_TOTAL_WORDS * 10 ** (-place / 100)))
         for place, words in enumerate(buckets)
         for word in words
     }
 
 
-def cut(counts: Mapping[str, int]) -> dict[str, int]:
+def truncate_items(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the counts of the first three characters, of items whose are in the alphabet."""
     found = Counter[str]()
     for item, count in counts.items():
-        start = item[: ROOT.length].ljust(ROOT.length)
-        if start in ROOT:
+        start = item[: PAPER_ALPHABET.length].ljust(PAPER_ALPHABET.length)
+        if start in PAPER_ALPHABET:
             found[start] += count
     return dict(found)
 
 
-def holders(baskets: Path) -> dict[str, int]:
+def count_holders(baskets: Path) -> dict[str, int]:
     """Return how many lines of `baskets` hold each item."""
     with gzip.open(baskets, "rt") as lines:
         return Counter(item for line in lines for item in set(line.split()))
@@ -79,10 +79,10 @@ def main() -> None:
     if options.wheel:
         words = words_of(options.wheel, options.language)
         write(options.out / f"words_{options.language}.csv", words)
-        write(options.out / f"words_{options.language}_trunc3.csv", cut(words))
+        write(options.out / f"words_{options.language}_trunc3.csv", truncate_items(words))
     if options.baskets:
         name = options.baskets.name.split(".")[0]
-        write(options.out / f"{name}.csv", holders(options.baskets))
+        write(options.out / f"{name}.csv", count_holders(options.baskets))
 
 
 if __name__ == "__main__":

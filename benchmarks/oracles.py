@@ -22,15 +22,15 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.rows import Row, report
-from protocol.chance import Chance, seeded, system
-from protocol.oracles.counts import Reports, Values
+from benchmarks.rows import BenchmarkRow, report
+from protocol.arrays import ItemValues, PackedReports
 from protocol.oracles.hadamard import Hadamard
-from protocol.oracles.inner_product import OcmsGf
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.mixture import OcmsMixture
-from protocol.oracles.ocms import Ocms
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
+from protocol.randomness import RandomWords, seeded_words, system_words
 
 _DOMAIN = 100_000
 _ENCODED = 1_000_000
@@ -39,7 +39,7 @@ _PEER_REPORTS, _PEER_DOMAIN, _PEER_RUNS = 1000, 1000, 20
 
 # What runs in the peer's interpreter: reports of the values on stdin, each aggregated by its
 # server; least seconds and mean squared error on stdout.
-_PEER = """
+_PEER_PROGRAM = """
 import json, sys, time
 from pure_ldp.frequency_oracles.local_hashing import LHClient, LHServer
 import numpy as np
@@ -60,13 +60,13 @@ json.dump({"seconds": min(seconds), "error": float(np.mean(errors))}, sys.stdout
 """
 
 
-def zipf(count: int, domain: int, rng: np.random.Generator) -> Values:
+def zipf(count: int, domain: int, rng: np.random.Generator) -> ItemValues:
     """Return what `count` devices hold of `domain` values, the first most frequent."""
     weights = 1 / np.arange(1, domain + 1)
     return rng.choice(domain, count, p=weights / weights.sum()).astype(np.uint64)
 
 
-def best(work: Callable[[], object], runs: int = 3) -> float:
+def fastest_cpu_seconds(work: Callable[[], object], runs: int = 3) -> float:
     """Return the least CPU seconds that `work` takes."""
     times = []
     for _ in range(runs):
@@ -76,31 +76,33 @@ def best(work: Callable[[], object], runs: int = 3) -> float:
     return min(times)
 
 
-def encoding(oracle: Oracle, values: Values) -> list[Row]:
+def encoding_rows(oracle: Oracle, values: ItemValues) -> list[BenchmarkRow]:
     """Return the rows of encoding, by a seed and by the system's randomness."""
     rows = []
-    sources: tuple[tuple[str, Chance, float], ...] = (
-        ("a seed", seeded(np.random.default_rng(1)), 5.0),
-        ("the system", system, 2.0),
+    sources: tuple[tuple[str, RandomWords, float], ...] = (
+        ("a seed", seeded_words(np.random.default_rng(1)), 5.0),
+        ("the system", system_words, 2.0),
     )
     for source, chance, goal in sources:
-        seconds = best(lambda chance=chance: oracle.perturb(values, chance))  # type: ignore[misc]
+        seconds = fastest_cpu_seconds(lambda chance=chance: oracle.perturb(values, chance))  # type: ignore[misc]
         rate = len(values) / seconds / 1e6
-        name = f"encode {told(oracle)}, {source}"
-        rows.append(Row(name, rate, "M reports/s", goal, rate / goal))
+        name = f"encode {describe_oracle(oracle)}, {source}"
+        rows.append(BenchmarkRow(name, rate, "M reports/s", goal, rate / goal))
     return rows
 
 
-def decoding(oracle: Oracle, values: Values, goal: float | None) -> Row:
+def decoding_row(oracle: Oracle, values: ItemValues, goal: float | None) -> BenchmarkRow:
     """Return the row of decoding all of the dictionary from reports' bytes."""
-    reports = oracle.perturb(values, seeded(np.random.default_rng(2)))
+    reports = oracle.perturb(values, seeded_words(np.random.default_rng(2)))
     oracle.estimate(reports[:10])  # compiles
-    seconds = best(lambda: oracle.estimate(reports), 3 if len(values) <= _DOMAIN else 1)
-    name = f"decode {told(oracle)}, n = {len(values):,}"
-    return Row(name, seconds, "s", goal, goal and seconds / goal)
+    seconds = fastest_cpu_seconds(
+        lambda: oracle.estimate(reports), 3 if len(values) <= _DOMAIN else 1
+    )
+    name = f"decode {describe_oracle(oracle)}, n = {len(values):,}"
+    return BenchmarkRow(name, seconds, "s", goal, goal and seconds / goal)
 
 
-def told(oracle: Oracle) -> str:
+def describe_oracle(oracle: Oracle) -> str:
     """Return the oracle's name with its range and epsilon."""
     ranges = [
         f" {key} = {value}"
@@ -110,7 +112,7 @@ def told(oracle: Oracle) -> str:
     return f"{oracle.name}{','.join(ranges)}, eps {oracle.epsilon:g}"
 
 
-def sizes() -> list[Row]:
+def size_rows() -> list[BenchmarkRow]:
     """Return the rows of bits a report."""
     oracles = [OcmsGf.for_mse(epsilon, _DOMAIN) for epsilon in (1.0, 3.0, 5.0)]
     oracles_too = [Ocms.for_mse(epsilon, _DOMAIN) for epsilon in (1.0, 3.0, 5.0)]
@@ -118,12 +120,12 @@ def sizes() -> list[Row]:
     rows = []
     for kinds, figures in zip((oracles, oracles_too), expected, strict=True):
         for oracle, figure in zip(kinds, figures, strict=True):
-            name = f"bits of {told(oracle)}"
-            rows.append(Row(name, oracle.bits, "bits", figure, oracle.bits / figure))
+            name = f"bits of {describe_oracle(oracle)}"
+            rows.append(BenchmarkRow(name, oracle.bits, "bits", figure, oracle.bits / figure))
     return rows
 
 
-def beside_peer(python: str, values: Values) -> list[Row]:
+def peer_rows(python: str, values: ItemValues) -> list[BenchmarkRow]:
     """Return the rows of the peer's optimised local hashing and of ours."""
     some = values[values < _PEER_DOMAIN][:_PEER_REPORTS]
     asked: dict[str, object] = {
@@ -133,46 +135,58 @@ def beside_peer(python: str, values: Values) -> list[Row]:
     }
     asked["values"] = some.tolist()
     done = subprocess.run(  # noqa: S603 - the interpreter that was named
-        [python, "-c", _PEER], input=json.dumps(asked), capture_output=True, text=True, check=True
+        [python, "-c", _PEER_PROGRAM],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said = json.loads(done.stdout)
     true = np.bincount(some.astype(np.int64), minlength=_PEER_DOMAIN) / len(some)
     steps = _DOMAIN**2 / (len(some) * _PEER_DOMAIN)
     whole = said["seconds"] * steps
-    rows = [Row(f"pure-ldp OLH, n = {len(some):,}, d = {_PEER_DOMAIN:,}", said["seconds"], "s")]
-    rows.append(Row("pure-ldp OLH, n = d = 100,000, extrapolated", whole, "s"))
+    rows = [
+        BenchmarkRow(f"pure-ldp OLH, n = {len(some):,}, d = {_PEER_DOMAIN:,}", said["seconds"], "s")
+    ]
+    rows.append(BenchmarkRow("pure-ldp OLH, n = d = 100,000, extrapolated", whole, "s"))
     for oracle in (
         OcmsGf.for_l2(_PEER_EPSILON, _DOMAIN),
         OcmsGf.for_mse(_PEER_EPSILON, _DOMAIN),
         Ocms.for_l2(_PEER_EPSILON, _DOMAIN),
         LocalHashing.for_l2(_PEER_EPSILON, _DOMAIN),
     ):
-        ours = decoding(oracle, values, None).value
+        ours = decoding_row(oracle, values, None).value
         rows.append(
-            Row(f"{told(oracle)}: times faster", whole / ours, "", 1000, whole / ours / 1e3)
+            BenchmarkRow(
+                f"{describe_oracle(oracle)}: times faster",
+                whole / ours,
+                "",
+                1000,
+                whole / ours / 1e3,
+            )
         )
     for small in (
         Ocms.for_l2(_PEER_EPSILON, _PEER_DOMAIN),
         OcmsGf.for_l2(_PEER_EPSILON, _PEER_DOMAIN),
     ):
         found = squared_errors(small, some, true)
-        name = f"squared error of {told(small)}, beside pure-ldp's"
-        rows.append(Row(name, found, "", said["error"], found / said["error"]))
+        name = f"squared error of {describe_oracle(small)}, beside pure-ldp's"
+        rows.append(BenchmarkRow(name, found, "", said["error"], found / said["error"]))
     return rows
 
 
-def squared_errors(oracle: Oracle, values: Values, true: np.ndarray) -> float:
+def squared_errors(oracle: Oracle, values: ItemValues, true: np.ndarray) -> float:
     """Return the mean sum of squared errors of as many runs as the peer's."""
 
-    def run(seed: int) -> Reports:
-        return oracle.perturb(values, seeded(np.random.default_rng(seed)))
+    def run(seed: int) -> PackedReports:
+        return oracle.perturb(values, seeded_words(np.random.default_rng(seed)))
 
     return float(
         np.mean([((oracle.estimate(run(s)) - true) ** 2).sum() for s in range(_PEER_RUNS)])
     )
 
 
-def figures(count: int) -> list[Row]:
+def oracle_rows(count: int) -> list[BenchmarkRow]:
     """Return all rows but the peer's."""
     rng = np.random.default_rng(1)
     values, many = zipf(_DOMAIN, _DOMAIN, rng), zipf(count, _DOMAIN, rng)
@@ -186,7 +200,7 @@ def figures(count: int) -> list[Row]:
         OcmsMixture.for_mse(3.0, _DOMAIN),
         Hadamard(1.0, _DOMAIN),
     ):
-        rows += encoding(oracle, zipf(_ENCODED, _DOMAIN, rng))
+        rows += encoding_rows(oracle, zipf(_ENCODED, _DOMAIN, rng))
     paper: Sequence[tuple[Oracle, float]] = [
         (Ocms.for_mse(1.0, _DOMAIN), 6.0),
         (Ocms.for_mse(5.0, _DOMAIN), 2.0),
@@ -195,12 +209,12 @@ def figures(count: int) -> list[Row]:
         (OcmsGf.for_mse(epsilon, _DOMAIN), 0.3) for epsilon in (1.0, 2.0, 3.0, 4.0, 5.0)
     ]
     fast.append((Hadamard(1.0, _DOMAIN), 0.02))
-    rows += [decoding(oracle, values, goal) for oracle, goal in [*paper, *fast]]
-    rows.append(decoding(OcmsMixture.for_mse(3.0, _DOMAIN), values, None))
-    rows.append(decoding(OcmsGf.for_l2(5.0, _DOMAIN), values, None))
-    rows += [decoding(oracle, many, None) for oracle, _ in fast]
-    rows.append(decoding(Ocms.for_l2(5.0, _DOMAIN), many, None))
-    return rows + sizes()
+    rows += [decoding_row(oracle, values, goal) for oracle, goal in [*paper, *fast]]
+    rows.append(decoding_row(OcmsMixture.for_mse(3.0, _DOMAIN), values, None))
+    rows.append(decoding_row(OcmsGf.for_l2(5.0, _DOMAIN), values, None))
+    rows += [decoding_row(oracle, many, None) for oracle, _ in fast]
+    rows.append(decoding_row(Ocms.for_l2(5.0, _DOMAIN), many, None))
+    return rows + size_rows()
 
 
 def main() -> None:
@@ -212,9 +226,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows as JSON here")
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has pure-ldp")
     arguments = parser.parse_args()
-    rows = figures(arguments.reports)
+    rows = oracle_rows(arguments.reports)
     if arguments.peer:
-        rows += beside_peer(arguments.peer, zipf(_DOMAIN, _DOMAIN, np.random.default_rng(1)))
+        rows += peer_rows(arguments.peer, zipf(_DOMAIN, _DOMAIN, np.random.default_rng(1)))
     report(rows, "goal", arguments.json)
 
 

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from protocol.oracles.glps import SparseRecovery, paper_sparsity
-from protocol.oracles.projection import Projection, Values
-from protocol.oracles.randomizers import Integers
+from protocol.arrays import Integers, ItemValues
+from protocol.oracles.hsu2012.glps import SparseRecovery, paper_sparsity
+from protocol.oracles.hsu2012.projection import Projection
 
-Population = Callable[[np.random.Generator], tuple[Values, Integers]]
+PopulationSampler = Callable[[np.random.Generator], tuple[ItemValues, Integers]]
 
 
-def rivalled(n: int, share: float, size: int = 1000) -> Population:
+def with_runner_up(n: int, share: float, size: int = 1000) -> PopulationSampler:
     """Return a heavy hitter of `share`, a runner-up of half of it, and the rest uniform."""
 
-    def draw(rng: np.random.Generator) -> tuple[Values, Integers]:
+    def draw(rng: np.random.Generator) -> tuple[ItemValues, Integers]:
         first = int(n * share)
         second = min(first // 2, n - first)
         rest = rng.multinomial(n - first - second, np.full(size - 2, 1 / (size - 2)))
@@ -24,10 +24,10 @@ def rivalled(n: int, share: float, size: int = 1000) -> Population:
     return draw
 
 
-def flat(n: int, share: float, bits: int, tail: int) -> Population:
+def with_uniform_tail(n: int, share: float, bits: int, tail: int) -> PopulationSampler:
     """Return a heavy hitter of `share` and a uniform tail of `tail` values."""
 
-    def draw(rng: np.random.Generator) -> tuple[Values, Integers]:
+    def draw(rng: np.random.Generator) -> tuple[ItemValues, Integers]:
         some = rng.integers(0, 2**bits, 2 * tail + 2, np.uint64)
         values = np.unique(some)
         rng.shuffle(values)
@@ -39,7 +39,9 @@ def flat(n: int, share: float, bits: int, tail: int) -> Population:
     return draw
 
 
-def recoveries(make: Callable[[bytes], Projection], draw: Population, runs: int = 10) -> int:
+def count_recoveries(
+    make: Callable[[bytes], Projection], draw: PopulationSampler, runs: int = 10
+) -> int:
     """Return in how many of `runs` the heavy hitter is the first that is named."""
     found = 0
     for run in range(runs):
@@ -66,6 +68,10 @@ def glps_error(n: int, epsilon: float = 1.0, delta: float = 1e-6, beta: float = 
         )
 
     grid = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
-    missed = [share for share in grid if recoveries(make, flat(n, share, 20, 500), 8) < 6]
+    missed = [
+        share
+        for share in grid
+        if count_recoveries(make, with_uniform_tail(n, share, 20, 500), 8) < 6
+    ]
     logarithms = math.log(1 / beta) ** (1 / 3) * (math.log(2**20) * math.log(1 / delta)) ** (1 / 6)
     return n * max(missed, default=0.0) / (logarithms * n ** (5 / 6))

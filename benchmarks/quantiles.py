@@ -28,41 +28,42 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arrays import Floats
+
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.rows import Row, report
-from protocol.complete_tree import CompleteTree
-from protocol.knots import Estimator, Knots, even_knots, tree_knots
-from protocol.privacy.noise import skellam_sum
-from protocol.privacy.planning import best_design, least_variance
-from protocol.tree import Tree, digits_of
+from benchmarks.rows import BenchmarkRow, report
+from protocol.privacy.noise import simulate_skellam_sum
+from protocol.privacy.planning import best_design, min_variance
+from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf
+from protocol.quantiles.complete_tree import CompleteTree
+from protocol.quantiles.tree import PrefixTree, integers_to_digits
 
-Floats = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-6
-_GOALS = {  # of max and mean
+_ERROR_GOALS = {  # of max and mean
     "trie, ratio": (0.003, 0.001),
     "histogram, 16^4 leaves": (2e-4, None),
     "histogram, 4^8 leaves": (2e-4, None),
 }
-_PEER = Path(__file__).parent / "opendp_tree.py"
+_PEER_SCRIPT = Path(__file__).parent / "opendp_tree.py"
 
 
-def uniform(rng: np.random.Generator, n: int) -> Floats:
+def uniform_values(rng: np.random.Generator, n: int) -> Floats:
     """Return values spread evenly."""
     return rng.random(n)
 
 
-def beta(rng: np.random.Generator, n: int) -> Floats:
+def beta_values(rng: np.random.Generator, n: int) -> Floats:
     """Return values that lean to the left."""
     return rng.beta(2, 5, n)
 
 
-def lognormal(rng: np.random.Generator, n: int) -> Floats:
+def lognormal_values(rng: np.random.Generator, n: int) -> Floats:
     """Return values of a long tail, cut off below 1."""
     return np.minimum(rng.lognormal(-2.5, 0.8, n), np.nextafter(1.0, 0))
 
 
-def atoms(rng: np.random.Generator, n: int) -> Floats:
+def values_with_atoms(rng: np.random.Generator, n: int) -> Floats:
     """Return values spread evenly but for 30% in five points."""
     values = rng.random(n)
     where = rng.random(n) < 0.3
@@ -70,17 +71,17 @@ def atoms(rng: np.random.Generator, n: int) -> Floats:
     return values
 
 
-KINDS = (uniform, beta, lognormal, atoms)
+VALUE_KINDS = (uniform_values, beta_values, lognormal_values, values_with_atoms)
 
 
-def leaves_of(values: Floats, cells: int) -> NDArray[np.int64]:
+def leaf_counts(values: Floats, cells: int) -> NDArray[np.int64]:
     """Return how many values are in each of `cells`."""
     return np.bincount((values * cells).astype(np.int64), minlength=cells)
 
 
 def sampled_trie(
     leaves: NDArray[np.int64], base: int, depth: int, p: float, theta: int, rng: np.random.Generator
-) -> Tree:
+) -> PrefixTree:
     """Return the trie that devices make, `leaves` of them by what they hold, as shares.
 
     Coins are fresh on each level: of all whose prefix was shown, a level samples its own.
@@ -93,12 +94,14 @@ def sampled_trie(
         votes = rng.binomial(held, p)
         frontier, votes = codes[votes >= theta], votes[votes >= theta]
         wide = np.zeros((len(frontier), depth), np.uint8)
-        wide[:, :level] = digits_of(frontier, base, level)
+        wide[:, :level] = integers_to_digits(frontier, base, level)
         rows.append(wide)
         depths.append(np.full(len(frontier), level))
         counts.append(np.where(votes == theta, float(theta), votes / p) / n)
     shares = np.concatenate(counts)
-    return Tree(np.concatenate(rows), np.concatenate(depths), shares, shares * (1 - p) / (p * n))
+    return PrefixTree(
+        np.concatenate(rows), np.concatenate(depths), shares, shares * (1 - p) / (p * n)
+    )
 
 
 def noisy_tree(
@@ -108,7 +111,7 @@ def noisy_tree(
     levels = []
     for level in range(1, depth + 1):
         held = leaves.reshape(base**level, -1).sum(axis=1)
-        levels.append(held + skellam_sum(rng, variance, len(held)).astype(np.float64))
+        levels.append(held + simulate_skellam_sum(rng, variance, len(held)).astype(np.float64))
     return CompleteTree(base, tuple(levels))
 
 
@@ -128,22 +131,22 @@ def rank_errors(
 
 def trie_knots(
     values: Floats, rng: np.random.Generator, estimators: tuple[Estimator, ...]
-) -> tuple[NDArray[np.int64], list[Knots]]:
+) -> tuple[NDArray[np.int64], list[CumulativeDistribution]]:
     """Return leaves and knots of a trie of 10 digits to the base 4, by the exact design."""
-    leaves = leaves_of(values, 4**10)
+    leaves = leaf_counts(values, 4**10)
     found = best_design(10**6, EPSILON, DELTA, 10)
     tree = sampled_trie(leaves, 4, 10, found.m / 10**6, found.theta, rng)
-    return leaves, [tree_knots(tree, 4, None, estimator) for estimator in estimators]
+    return leaves, [tree_cdf(tree, 4, None, estimator) for estimator in estimators]
 
 
 def histogram_knots(
     values: Floats, rng: np.random.Generator, base: int, depth: int, times: float
-) -> tuple[NDArray[np.int64], Knots]:
+) -> tuple[NDArray[np.int64], CumulativeDistribution]:
     """Return leaves and knots of a histogram with `times` the least noise."""
-    leaves = leaves_of(values, base**depth)
-    variance = times * least_variance(EPSILON, DELTA, depth)
+    leaves = leaf_counts(values, base**depth)
+    variance = times * min_variance(EPSILON, DELTA, depth)
     tree = noisy_tree(leaves, base, depth, variance, rng).consistent()
-    return leaves, even_knots(tree.levels[-1], depth)
+    return leaves, leaf_cdf(tree.levels[-1], depth)
 
 
 HISTOGRAMS = {  # base, depth, how much noise
@@ -154,9 +157,9 @@ HISTOGRAMS = {  # base, depth, how much noise
 }
 
 
-def measured(n: int, runs: int, peer: str | None) -> Iterator[Row]:
+def error_rows(n: int, runs: int, peer: str | None) -> Iterator[BenchmarkRow]:
     """Yield the errors of each mechanism on each kind of values."""
-    for kind in KINDS:
+    for kind in VALUE_KINDS:
         errors: dict[str, list[Floats]] = {}
         for run in range(runs):
             rng = np.random.default_rng(run)
@@ -168,44 +171,44 @@ def measured(n: int, runs: int, peer: str | None) -> Iterator[Row]:
                 leaves, knots = histogram_knots(values, rng, *shape)
                 errors.setdefault(name, []).append(rank_errors(values, leaves, knots.rank))
             if peer:
-                leaves = leaves_of(values, 4**7)
-                made = even_knots(opendp_leaves(peer, leaves), 7)
+                leaves = leaf_counts(values, 4**7)
+                made = leaf_cdf(opendp_leaves(peer, leaves), 7)
                 errors.setdefault("OpenDP, 4^7 leaves", []).append(
                     rank_errors(values, leaves, made.rank)
                 )
         for name, found in errors.items():
             most = [float(error.max()) for error in found]
             mean = float(np.mean([error.mean() for error in found]))
-            goals = _GOALS.get(name, (None, None))
+            goals = _ERROR_GOALS.get(name, (None, None))
             yield _row(f"{kind.__name__}: {name}, worst", max(most), goals[0])
             yield _row(f"{kind.__name__}: {name}, max", float(np.mean(most)), goals[0])
             yield _row(f"{kind.__name__}: {name}, mean", mean, goals[1])
 
 
-def _row(name: str, error: float, goal: float | None) -> Row:
+def _row(name: str, error: float, goal: float | None) -> BenchmarkRow:
     """Return an error in units of 1e-6, so that three digits after the point are enough."""
     beside = None if goal is None else goal * 1e6
-    return Row(name, error * 1e6, "1e-6", beside, None if goal is None else error / goal)
+    return BenchmarkRow(name, error * 1e6, "1e-6", beside, None if goal is None else error / goal)
 
 
 def opendp_leaves(python: str, leaves: NDArray[np.int64]) -> Floats:
     """Return the consistent leaves of OpenDP's tree, made by another interpreter."""
     asked = json.dumps({"leaves": leaves.tolist(), "epsilon": EPSILON})
     ran = subprocess.run(  # noqa: S603
-        [python, str(_PEER)], input=asked, capture_output=True, text=True, check=True
+        [python, str(_PEER_SCRIPT)], input=asked, capture_output=True, text=True, check=True
     )
     return np.array(json.loads(ran.stdout), np.float64)
 
 
-def speeds(n: int) -> Iterator[Row]:
+def speed_rows(n: int) -> Iterator[BenchmarkRow]:
     """Yield the CPU seconds of what a server does."""
     rng = np.random.default_rng(0)
-    values = uniform(rng, n)
+    values = uniform_values(rng, n)
     for base, depth in ((16, 4), (4, 10)):
-        tree = noisy_tree(leaves_of(values, base**depth), base, depth, 100.0, rng)
+        tree = noisy_tree(leaf_counts(values, base**depth), base, depth, 100.0, rng)
         start = time.process_time()
-        even_knots(tree.consistent().levels[-1], depth)
-        yield Row(f"consistency, {base}^{depth} leaves", time.process_time() - start, "s")
+        leaf_cdf(tree.consistent().levels[-1], depth)
+        yield BenchmarkRow(f"consistency, {base}^{depth} leaves", time.process_time() - start, "s")
 
 
 def main() -> None:
@@ -218,7 +221,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.peer:
         print("opendp is left out: name an interpreter that has it with --peer", file=sys.stderr)
-    rows = [*measured(options.devices, options.runs, options.peer), *speeds(options.devices)]
+    rows = [*error_rows(options.devices, options.runs, options.peer), *speed_rows(options.devices)]
     report(rows, "goal", options.json)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchmarkRow:
     """One figure: what it is, its unit, what it stands beside, and their ratio."""
 
     name: str
@@ -20,7 +20,7 @@ class Row:
     ratio: float | None = None
 
 
-def report(rows: Sequence[Row], reference: str, path: Path | None) -> None:
+def report(rows: Sequence[BenchmarkRow], reference: str, path: Path | None) -> None:
     """Print `rows` with the heading `reference` over theirs; write JSON to `path` if given."""
     table = Table()
     for heading in ("figure", "value", "unit", reference, "ratio"):

@@ -43,26 +43,26 @@ import numpy as np
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
 from benchmarks import whole
-from benchmarks.rows import Row, report
-from benchmarks.sketches import best, contents
+from benchmarks.rows import BenchmarkRow, report
+from benchmarks.sketches import fastest_cpu_seconds, random_contents
 from benchmarks.words import frequencies
-from blindtally.data import Counts
-from protocol.chance import seeded
-from protocol.domain import cheapest_domain
-from protocol.mechanism import Terms
-from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
-from protocol.sketches.capacity import cells_for
-from protocol.sketches.iblt import Cell, Iblt
+from blindtally.datasets.reader import ItemCounts
+from protocol.domains.strings import smallest_domain
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.randomness import seeded_words
+from protocol.sketches.iblt.capacity import cells_for
+from protocol.sketches.iblt.table import CellFormat, Iblt
+from protocol.study import Terms
 
-_WORDS = 5_000
-_HEAVY = 5e-5  # of all devices
-_TOKENS = 10**9
-_GOAL = 10**8 / 60  # devices and rounds a second
-_ENCODED = 10**6
-_SECURE_WORDS = 10_000
+_VECTOR_WORDS = 5_000
+_THRESHOLD_SHARE = 5e-5  # of all devices
+_TOTAL_COUNT = 10**9
+_GOAL_DEVICES_PER_SECOND = 10**8 / 60  # devices and rounds a second
+_ENCODED_ITEMS = 10**6
+_SECURE_VECTOR_WORDS = 10_000
 
 
-def simulated(
+def run_simulation(
     devices: int, rounds: int, data: Path, workers: int = 1
 ) -> tuple[float, struct_rusage, float]:
     """Return the seconds that a simulation took, what it used, and the F1 of what it found."""
@@ -71,8 +71,8 @@ def simulated(
         "--data": data,
         "--clients": devices,
         "--rounds": rounds,
-        "--threshold": max(1, devices * rounds * _HEAVY),
-        "--words": _WORDS,
+        "--threshold": max(1, devices * rounds * _THRESHOLD_SHARE),
+        "--words": _VECTOR_WORDS,
         "--workers": workers,
         "--json": result,
     }
@@ -91,7 +91,7 @@ def simulated(
 
 
 @contextmanager
-def on_disk(population: Counts) -> Iterator[Path]:
+def as_data_file(population: ItemCounts) -> Iterator[Path]:
     """Give a data file of a population."""
     with TemporaryDirectory() as folder:
         data = Path(folder) / "counts.csv"
@@ -100,60 +100,68 @@ def on_disk(population: Counts) -> Iterator[Path]:
         yield data
 
 
-def simulations(fleets: list[int], rounds: int, data: Path) -> Iterator[Row]:
+def simulation_rows(fleets: list[int], rounds: int, data: Path) -> Iterator[BenchmarkRow]:
     """Yield the rows of simulations of so many devices."""
     first = None
     for devices in fleets:
-        seconds, used, f1 = simulated(devices, rounds, data)
+        seconds, used, f1 = run_simulation(devices, rounds, data)
         played, cpu = devices * rounds, used.ru_utime + used.ru_stime
         memory = used.ru_maxrss / 1024
         first = first or memory
         name, speed = f"{devices:,} devices, {rounds} rounds:", played / seconds
-        yield Row(f"{name} clock", seconds, "s")
-        yield Row(f"{name} devices x rounds", speed / 1e6, "M/s", _GOAL / 1e6, speed / _GOAL)
-        yield Row(f"{name} CPU, each", 1e6 * cpu / played, "us")
-        yield Row(f"{name} memory", memory, "MiB", first, memory / first)
-        yield Row(f"{name} F1", f1, "F1")
+        yield BenchmarkRow(f"{name} clock", seconds, "s")
+        yield BenchmarkRow(
+            f"{name} devices x rounds",
+            speed / 1e6,
+            "M/s",
+            _GOAL_DEVICES_PER_SECOND / 1e6,
+            speed / _GOAL_DEVICES_PER_SECOND,
+        )
+        yield BenchmarkRow(f"{name} CPU, each", 1e6 * cpu / played, "us")
+        yield BenchmarkRow(f"{name} memory", memory, "MiB", first, memory / first)
+        yield BenchmarkRow(f"{name} F1", f1, "F1")
 
 
-def sharing(devices: int, rounds: int, data: Path) -> Iterator[Row]:
+def parallel_rows(devices: int, rounds: int, data: Path) -> Iterator[BenchmarkRow]:
     """Yield the rows of two processes that share each round, beside one."""
     speeds, costs, found = [], [], []
     played = devices * rounds
     for workers in (1, 2):
-        seconds, used, f1 = simulated(devices, rounds, data, workers)
+        seconds, used, f1 = run_simulation(devices, rounds, data, workers)
         speeds.append(played / seconds / 1e6)
         costs.append(1e6 * (used.ru_utime + used.ru_stime) / played)
         found.append(f1)
     assert found[0] == found[1]
     name = f"{devices:,} devices, {rounds} rounds, two processes:"
     (one, two), (alone, both) = speeds, costs
-    yield Row(f"{name} devices x rounds", two, "M/s", one, two / one)
-    yield Row(f"{name} CPU, each", both, "us", alone, both / alone)
+    yield BenchmarkRow(f"{name} devices x rounds", two, "M/s", one, two / one)
+    yield BenchmarkRow(f"{name} CPU, each", both, "us", alone, both / alone)
 
 
-def encoding(population: Counts) -> Iterator[Row]:
+def encoding_rows(population: ItemCounts) -> Iterator[BenchmarkRow]:
     """Yield the rows of encoding a million items on one core."""
     mechanism, rng = AdaptiveIblt(), np.random.default_rng(1)
     question = AdaptiveIbltQuestion(
-        threshold=1, contribution=1, domain=cheapest_domain(population.items), words=10**6
+        threshold=1, contribution=1, domain=smallest_domain(population.items), words=10**6
     )
-    terms = Terms(cohort_size=1000, minimum=500, cohorts=_ENCODED // 1000)
+    terms = Terms(cohort_size=1000, minimum=500, cohorts=_ENCODED_ITEMS // 1000)
     plan = mechanism.first_plan(question, terms, "scale", 1, Random(1)).model_copy(update={"t": 1})
-    blocks = list(next(population.rounds(1, _ENCODED, 1, rng)))
-    ring, chance = mechanism.ring(plan), seeded(rng)
+    blocks = list(next(population.rounds(1, _ENCODED_ITEMS, 1, rng)))
+    ring, chance = mechanism.ring(plan), seeded_words(rng)
 
     def devices() -> None:
         total = ring.zero()
         for block in blocks:
             ring.add(total, mechanism.encode_sum(plan, block, chance))
 
-    cell = Cell(1, 2**24, 10_000, 10**6)
-    keys, values = contents(cell, _ENCODED, rng)
-    table = Iblt(cell, cells_for(_ENCODED), rng.bytes(32))
+    cell = CellFormat(1, 2**24, 10_000, 10**6)
+    keys, values = random_contents(cell, _ENCODED_ITEMS, rng)
+    table = Iblt(cell, cells_for(_ENCODED_ITEMS), rng.bytes(32))
     for name, work in (("devices'", devices), ("different", lambda: table.insert(keys, values))):
-        speed = _ENCODED / best(work) / 1e6
-        yield Row(f"encode {_ENCODED:,} {name} items", speed, "M items/s", 1.0, speed)
+        speed = _ENCODED_ITEMS / fastest_cpu_seconds(work) / 1e6
+        yield BenchmarkRow(
+            f"encode {_ENCODED_ITEMS:,} {name} items", speed, "M items/s", 1.0, speed
+        )
 
 
 def main() -> None:
@@ -168,15 +176,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     words, shares = frequencies(options.words)
-    counts = np.maximum(1, np.round(shares * _TOKENS)).astype(np.int64)
-    population = Counts(tuple(words), counts)
+    counts = np.maximum(1, np.round(shares * _TOTAL_COUNT)).astype(np.int64)
+    population = ItemCounts(tuple(words), counts)
     # Simulations first: the memory of a process counts what it was forked from.
-    with on_disk(population) as data:
-        rows = list(simulations(options.devices, options.rounds, data))
-        rows += sharing(options.shared, options.rounds, data) if options.shared else []
-    rows += encoding(population)
+    with as_data_file(population) as data:
+        rows = list(simulation_rows(options.devices, options.rounds, data))
+        rows += parallel_rows(options.shared, options.rounds, data) if options.shared else []
+    rows += encoding_rows(population)
     if options.secure:
-        rows += whole.rows(options.secure, _SECURE_WORDS, options.rates)
+        rows += whole.secure_sum_rows(options.secure, _SECURE_VECTOR_WORDS, options.rates)
     report(rows, "reference", options.json)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from time import process_time
 
 from benchmarks.floors import Floors
-from benchmarks.rows import Row
+from benchmarks.rows import BenchmarkRow
 from secagg.parameters import Mode
-from secagg.parcels import PARCEL_BYTES
+from secagg.shares import ENCRYPTED_SHARE_BYTES
 
 
 @dataclass(slots=True)
@@ -26,21 +26,25 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CpuWork:
     """CPU seconds of some work, and its floor."""
 
     seconds: float
     floor: float
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.seconds + other.seconds, self.floor + other.floor)
+    def __add__(self, other: "CpuWork") -> "CpuWork":
+        return CpuWork(self.seconds + other.seconds, self.floor + other.floor)
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> BenchmarkRow:
         """Return the row of this work."""
-        return Row(f"server: {name}", self.seconds, "s", self.floor, self.seconds / self.floor)
+        return BenchmarkRow(
+            f"server: {name}", self.seconds, "s", self.floor, self.seconds / self.floor
+        )
 
 
-def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, mode: Mode) -> Work:
+def checking_work(
+    floors: Floors, each: dict[str, float], n: int, share: float, mode: Mode
+) -> CpuWork:
     """Return the work of hearing `n` participants, a `share` of whom are lost before they upload.
 
     `each` has the seconds for a participant's key deal, its upload, its confirmation and reveal.
@@ -49,7 +53,7 @@ def checking_work(floors: Floors, each: dict[str, float], n: int, share: float, 
     spent = n * each["deal"] + kept * (each["upload"] + each["last"])
     signed = 3 if mode == "active" else 2  # the upload, the confirmation, the reveal
     verified = n + kept * signed
-    return Work(spent, verified * floors["verification"] + kept * floors["arrival"])
+    return CpuWork(spent, verified * floors["verification"] + kept * floors["arrival"])
 
 
 def deals_floor(floors: Floors, n: int, kept: float, holders: int, vector_bytes: int) -> float:
@@ -57,10 +61,10 @@ def deals_floor(floors: Floors, n: int, kept: float, holders: int, vector_bytes:
 
     Each of `n` deals its mask key, each that is kept its seed, and signs what it was handed.
     """
-    return (n + 2 * kept) * floors["hash"] / vector_bytes * holders * PARCEL_BYTES
+    return (n + 2 * kept) * floors["hash"] / vector_bytes * holders * ENCRYPTED_SHARE_BYTES
 
 
-def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> Work:
+def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> CpuWork:
     """Return the work of taking off so many own masks, and so many between two."""
     masks = (survivors + pairs) * floors["mask"]
-    return Work(seconds, masks + pairs * floors["agreement"])
+    return CpuWork(seconds, masks + pairs * floors["agreement"])

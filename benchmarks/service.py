@@ -40,22 +40,22 @@ from rich.console import Console
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from benchmarks.load import Answer, Load, Request, Wires, ask
-from benchmarks.rows import Row, report
-from blindtally.demo.service import Service
-from protocol.mechanisms import SUMMING
+from benchmarks.load import ConnectionPool, HttpRequest, HttpResponse, LoadRound, request_json
+from benchmarks.rows import BenchmarkRow, report
+from blindtally.demo.service import ServerProcess
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.messages import RoundView
 from secagg.keys import Identity, is_signed
-from server.database import parse_url
+from server.db.database import parse_url
 
-_COHORT = 1_000  # devices at most
-_FLOORS = 200  # uploads of each floor
-_MEMORY_SECONDS = 0.1  # between two looks at memory
-_LATEST = 600.0  # seconds that a round may take to close
-_DAY = 24 * 3600
+_MAX_COHORT_SIZE = 1_000  # devices at most
+_FLOOR_REPETITIONS = 200  # uploads of each floor
+_MEMORY_POLL_SECONDS = 0.1  # between two looks at memory
+_MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close
+_DAY_SECONDS = 24 * 3600
 
 
-class Replica(Service):
+class ReplicaProcess(ServerProcess):
     """One server on `database`, whose processor time and memory can be read."""
 
     def __init__(self, folder: Path, database: str) -> None:
@@ -88,14 +88,14 @@ def postgres(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
             server.cleanup()
 
 
-def processor(*processes: psutil.Process) -> float:
+def cpu_seconds(*processes: psutil.Process) -> float:
     """Return the processor seconds of these processes so far, ended children included."""
     times = [process.cpu_times() for process in processes]
     return sum(t.user + t.system + t.children_user + t.children_system for t in times)
 
 
 @dataclass
-class Meter:
+class CostMeter:
     """What requests cost, phase by phase, and how much memory servers had at most."""
 
     servers: list[psutil.Process]
@@ -109,7 +109,7 @@ class Meter:
     whole: float = 0.0  # what servers took from the first word to the answer, between phases too
     _over: Event = field(default_factory=Event)
 
-    def around(self, phase: str, send: Callable[[], list[Answer]]) -> list[Answer]:
+    def around(self, phase: str, send: Callable[[], list[HttpResponse]]) -> list[HttpResponse]:
         """Send something and write down what it cost."""
         before, start = self._spent(), time.perf_counter()
         own = time.process_time()
@@ -126,7 +126,7 @@ class Meter:
         backends = []
         if self.database is not None:
             backends = [self.database, *self.database.children()]
-        return processor(*self.servers), sum(_own(process) for process in backends)
+        return cpu_seconds(*self.servers), sum(_own_cpu_seconds(process) for process in backends)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -140,11 +140,11 @@ class Meter:
             watcher.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(_MEMORY_SECONDS):
+        while not self._over.wait(_MEMORY_POLL_SECONDS):
             self.peak = max(self.peak, *(one.memory_info().rss for one in self.servers))
 
 
-def _own(process: psutil.Process) -> float:
+def _own_cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
@@ -153,7 +153,7 @@ def _own(process: psutil.Process) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class UploadFloor:
     """Processor seconds of an upload that no service is spared, and its bare insert's time."""
 
     hashing: float
@@ -168,47 +168,49 @@ class Floor:
         return self.hashing + self.verifying + self.inserting
 
 
-def measure_floor(url: str, nbytes: int, backend: psutil.Process | None) -> Floor:
+def measure_floor(url: str, nbytes: int, backend: psutil.Process | None) -> UploadFloor:
     """Hash, verify and insert bodies of `nbytes`."""
     rng = SystemRandom()
     body, identity = rng.randbytes(nbytes), Identity.generate(rng)
     signature = identity.sign(body[:64])
-    hashing = _mean(lambda: sha256(body).digest())
-    verifying = _mean(lambda: is_signed(identity.public, body[:64], signature))
+    hashing = _mean_cpu_seconds(lambda: sha256(body).digest())
+    verifying = _mean_cpu_seconds(lambda: is_signed(identity.public, body[:64], signature))
     engine = create_engine(parse_url(url))
     kind = "BLOB" if engine.dialect.name == "sqlite" else "BYTEA"
     with engine.begin() as connection:
         if kind == "BLOB":
             connection.execute(text("PRAGMA synchronous = FULL"))
         connection.execute(text(f"CREATE TABLE floor (number INTEGER PRIMARY KEY, body {kind})"))
-    meter = Meter([psutil.Process()], backend)
-    meter.around("insert", lambda: _insert(engine, body))
+    meter = CostMeter([psutil.Process()], backend)
+    meter.around("insert", lambda: _insert_bodies(engine, body))
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE floor"))
     engine.dispose()
-    each = {name: getattr(meter, name)["insert"] / _FLOORS for name in ("spent", "elapsed")}
-    database = meter.spent_by_database["insert"] / _FLOORS
-    return Floor(hashing, verifying, each["spent"], each["elapsed"], database)
+    each = {
+        name: getattr(meter, name)["insert"] / _FLOOR_REPETITIONS for name in ("spent", "elapsed")
+    }
+    database = meter.spent_by_database["insert"] / _FLOOR_REPETITIONS
+    return UploadFloor(hashing, verifying, each["spent"], each["elapsed"], database)
 
 
-def _insert(engine: Engine, body: bytes) -> list[Answer]:
+def _insert_bodies(engine: Engine, body: bytes) -> list[HttpResponse]:
     query = text("INSERT INTO floor VALUES (:number, :body)")
     with engine.connect() as connection:
-        for number in range(_FLOORS):
+        for number in range(_FLOOR_REPETITIONS):
             connection.execute(query, {"number": number, "body": body})
             connection.commit()
     return []
 
 
-def _mean(work: Callable[[], object]) -> float:
+def _mean_cpu_seconds(work: Callable[[], object]) -> float:
     start = time.process_time()
-    for _ in range(_FLOORS):
+    for _ in range(_FLOOR_REPETITIONS):
         work()
-    return (time.process_time() - start) / _FLOORS
+    return (time.process_time() - start) / _FLOOR_REPETITIONS
 
 
 def study_request(
-    devices: int, words: int, most: int = _COHORT, rate: float | None = None
+    devices: int, words: int, most: int = _MAX_COHORT_SIZE, rate: float | None = None
 ) -> dict[str, object]:
     """Return a study of vectors of so many words of 32 bits, with `most` devices in a cohort.
 
@@ -223,7 +225,7 @@ def study_request(
         "contribution": 1,
         "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
         "words": 2 * words,
-        "hashes": 1,
+        "rows": 1,
     }
     assert bits < 32
     mode = "semi-honest" if rate is None else "active"
@@ -235,71 +237,79 @@ def study_request(
         "question": question,
         "terms": terms | rates,
         "rounds": 1,
-        "timeouts": dict.fromkeys(phases, _DAY),
+        "timeouts": dict.fromkeys(phases, _DAY_SECONDS),
         "start": True,
     }
 
 
-def run(asked: dict[str, object], replicas: list[Replica], meter: Meter) -> tuple[float, int]:
+def measure_round(
+    asked: dict[str, object], replicas: list[ReplicaProcess], meter: CostMeter
+) -> tuple[float, int]:
     """Play a round; return how long it took to close once all was said, and a vector's bytes."""
     port = replicas[0].port
-    study = str(ask(port, "POST", "/v1/studies", asked)["id"])
+    study = str(request_json(port, "POST", "/v1/studies", asked)["id"])
     path = f"/v1/studies/{study}/rounds/1"
-    view = RoundView.model_validate(ask(port, "GET", path))
-    devices = view.plan.terms.devices
-    load = Load(devices, [one.port for one in replicas], meter.around, SystemRandom())
-    before = processor(*meter.servers)
+    view = RoundView.model_validate(request_json(port, "GET", path))
+    devices = view.plan.terms.max_devices
+    load = LoadRound(devices, [one.port for one in replicas], meter.around, SystemRandom())
+    before = cpu_seconds(*meter.servers)
     with meter.watching():
         load.play(study, view)
         start = time.monotonic()
-        while view.state == "running" and time.monotonic() < start + _LATEST:
+        while view.state == "running" and time.monotonic() < start + _MAX_CLOSING_SECONDS:
             time.sleep(0.05)
-            view = RoundView.model_validate(ask(port, "GET", path))
+            view = RoundView.model_validate(request_json(port, "GET", path))
         closing = time.monotonic() - start
-    meter.whole = processor(*meter.servers) - before
+    meter.whole = cpu_seconds(*meter.servers) - before
     if (view.state, view.participants) != ("decoded", devices):
         raise SystemExit(f"the round is {view.state}, with {view.participants} of {devices}")
-    ring = SUMMING[view.plan.mechanism].ring(view.plan)
+    ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
     total = ring.zero()
     for cohort in view.cohorts:
-        request = Request(port, "GET", f"{path}/cohorts/{cohort.number}/sum", {})
-        ring.add_packed(total, Wires().ask(request).body)
+        request = HttpRequest(port, "GET", f"{path}/cohorts/{cohort.number}/sum", {})
+        ring.add_packed(total, ConnectionPool().request(request).body)
     if not np.array_equal(np.flatnonzero(total[0]), np.arange(devices)) or total[0].max() != 1:
         raise SystemExit("the sum is wrong")
     return closing, ring.nbytes
 
 
-def rows_of(name: str, devices: int, meter: Meter, closing: float, floor: Floor) -> list[Row]:
+def round_rows(
+    name: str, devices: int, meter: CostMeter, closing: float, floor: UploadFloor
+) -> list[BenchmarkRow]:
     """Return the figures of a round."""
     rows = []
     for phase, seconds in meter.latencies.items():
         for percent in (50, 99):
             value = float(np.percentile(seconds, percent)) * 1e3
-            rows.append(Row(f"{name}: {phase}, p{percent}", value, "ms"))
+            rows.append(BenchmarkRow(f"{name}: {phase}, p{percent}", value, "ms"))
         spent = 1e3 * meter.spent[phase] / len(seconds)
-        rows.append(Row(f"{name}: {phase}, server CPU", spent, "ms"))
+        rows.append(BenchmarkRow(f"{name}: {phase}, server CPU", spent, "ms"))
     upload = "say vector"
     count, elapsed = len(meter.latencies[upload]), meter.elapsed[upload]
     bare = 1 / floor.elapsed
-    rows.append(Row(f"{name}: uploads", count / elapsed, "1/s", bare, count / elapsed / bare))
+    rows.append(
+        BenchmarkRow(f"{name}: uploads", count / elapsed, "1/s", bare, count / elapsed / bare)
+    )
     spent = meter.spent[upload] / count
     both = (floor.seconds * 1e3, spent / floor.seconds)
-    rows.append(Row(f"{name}: server CPU an upload", spent * 1e3, "ms", *both))
+    rows.append(BenchmarkRow(f"{name}: server CPU an upload", spent * 1e3, "ms", *both))
     if floor.database:
         spent = meter.spent_by_database[upload] / count
         both = (floor.database * 1e3, spent / floor.database)
-        rows.append(Row(f"{name}: PostgreSQL CPU an upload", spent * 1e3, "ms", *both))
+        rows.append(BenchmarkRow(f"{name}: PostgreSQL CPU an upload", spent * 1e3, "ms", *both))
     spent = meter.spent_by_load[upload] / count
-    rows.append(Row(f"{name}: load generator CPU an upload", spent * 1e3, "ms"))
+    rows.append(BenchmarkRow(f"{name}: load generator CPU an upload", spent * 1e3, "ms"))
     everything = sum(meter.elapsed.values())
-    rows.append(Row(f"{name}: devices through all phases", devices / everything, "1/s"))
+    rows.append(BenchmarkRow(f"{name}: devices through all phases", devices / everything, "1/s"))
     spent = sum(meter.spent.values()) / devices
-    rows.append(Row(f"{name}: server CPU a device, all phases", spent * 1e3, "ms"))
-    rows.append(Row(f"{name}: the same, and between phases", meter.whole / devices * 1e3, "ms"))
+    rows.append(BenchmarkRow(f"{name}: server CPU a device, all phases", spent * 1e3, "ms"))
+    rows.append(
+        BenchmarkRow(f"{name}: the same, and between phases", meter.whole / devices * 1e3, "ms")
+    )
     if floor.database:
         spent = sum(meter.spent_by_database.values()) / devices
-        rows.append(Row(f"{name}: PostgreSQL CPU a device, all phases", spent * 1e3, "ms"))
-    rows.append(Row(f"{name}: from the last word to the answer", closing, "s"))
+        rows.append(BenchmarkRow(f"{name}: PostgreSQL CPU a device, all phases", spent * 1e3, "ms"))
+    rows.append(BenchmarkRow(f"{name}: from the last word to the answer", closing, "s"))
     return rows
 
 
@@ -310,7 +320,9 @@ def main() -> None:
     )
     parser.add_argument("--devices", type=int, action="append", help="200, 1,000 and 5,000")
     parser.add_argument("--words", type=int, default=100_000, help="of 32 bits, in a vector")
-    parser.add_argument("--cohort", type=int, default=_COHORT, help="devices in a cohort, at most")
+    parser.add_argument(
+        "--cohort", type=int, default=_MAX_COHORT_SIZE, help="devices in a cohort, at most"
+    )
     parser.add_argument("--rate", type=float, help="assumed corrupt, and lost, in the mode active")
     parser.add_argument("--replicas", type=int, help="2, with SQLite 1")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
@@ -318,26 +330,26 @@ def main() -> None:
     arguments = parser.parse_args()
     is_sqlite = arguments.database == "sqlite"
     count = arguments.replicas or (1 if is_sqlite else 2)
-    rows, first = list[Row](), 0
+    rows, first = list[BenchmarkRow](), 0
     for devices in arguments.devices or [200, 1_000, 5_000]:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             url, backend = f"sqlite:///{folder}/load.db", None
             if not is_sqlite:
                 url, backend = stack.enter_context(postgres(folder / "postgres"))
-            servers = [stack.enter_context(Replica(folder, url)) for _ in range(count)]
-            meter = Meter([one.process for one in servers], backend)
+            servers = [stack.enter_context(ReplicaProcess(folder, url)) for _ in range(count)]
+            meter = CostMeter([one.process for one in servers], backend)
             name = f"{devices:,} devices, {count} on {arguments.database}"
             if arguments.rate is not None:
                 name += f", active at {arguments.rate:g}"
             print(name, file=sys.stderr)
             asked = study_request(devices, arguments.words, arguments.cohort, arguments.rate)
-            closing, nbytes = run(asked, servers, meter)
+            closing, nbytes = measure_round(asked, servers, meter)
             floor = measure_floor(url, nbytes, backend)
-        rows += rows_of(name, devices, meter, closing, floor)
+        rows += round_rows(name, devices, meter, closing, floor)
         first = first or meter.peak
         peak = (meter.peak / 2**20, first / 2**20, meter.peak / first)
-        rows.append(Row(f"{name}: a server's memory at most", peak[0], "MiB", *peak[1:]))
+        rows.append(BenchmarkRow(f"{name}: a server's memory at most", peak[0], "MiB", *peak[1:]))
     Console(stderr=True).print("beside a server's memory: that of the first row of its kind")
     report(rows, "floor", arguments.json)
 

@@ -3,7 +3,7 @@
     python -m benchmarks.sketches [--keys N ...] [--sweep] [--json PATH]
 
 Speeds are keys a second of one thread's CPU time, the best of several runs; those of the
-decoder are for all of `list_entries`, once it is compiled, which has a row of its own. The
+decoder are for all of `decode_table`, once it is compiled, which has a row of its own. The
 floor is measured in the same run: three updates of random 64-byte cells a key, in a table of
 as many cells. `ratio` is value / reference; the peers' figures are constants, measured once
 on a machine of this kind (they are no part of this run). Bits a key are at 99% full reads.
@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.rows import Row, report
-from protocol.sketches.capacity import capacity, cells_for
-from protocol.sketches.iblt import Cell, Iblt, Keys, Values
-from protocol.sketches.tight import tight_cell
+from benchmarks.rows import BenchmarkRow, report
+from protocol.arrays import Integers, Keys
+from protocol.sketches.iblt.capacity import capacity, cells_for
+from protocol.sketches.iblt.decoding import decode_table
+from protocol.sketches.iblt.table import CellFormat, Iblt
+from protocol.sketches.iblt.tight import tight_cell
 
 # Keys a second at 1,000, 10,000 and 100,000 keys: TensorFlow Federated's decoder, and riblt's
 # in Go, which cannot be summed.
@@ -36,15 +38,15 @@ _SIZES = 1_000, 10_000, 100_000
 _CELLS_A_KEY = {100: 1.55, 1_000: 1.21, 10_000: 1.13, 100_000: 1.11}  # what prototypes reached
 _BITS_A_KEY = {"36-bit keys": 69.0, "three of 46 characters": 45.0}
 _CELLS = {
-    "36-bit keys": Cell(2, 2**18, 10_000, 10_000),
-    "three of 46 characters": Cell(1, 97_336, 10_000, 10_000),
+    "36-bit keys": CellFormat(2, 2**18, 10_000, 10_000),
+    "three of 46 characters": CellFormat(1, 97_336, 10_000, 10_000),
 }
-_SPEED = Cell(1, 2**24, 10_000, 10**6)
+_SPEED = CellFormat(1, 2**24, 10_000, 10**6)
 _TIGHT_BITS_A_KEY = {"36-bit keys": 52.0, "three of 46 characters": 29.0}
 _TIGHT_CELLS = 1_206  # 1,000 keys: 1% more than the default mode
 
 
-def best(work: Callable[[], object], seconds: float = 1.0) -> float:
+def fastest_cpu_seconds(work: Callable[[], object], seconds: float = 1.0) -> float:
     """Return the least CPU seconds that `work` takes, of as many runs as fit in `seconds`."""
     times, end = list[float](), time.process_time() + seconds
     while len(times) < 3 or time.process_time() < end:
@@ -55,120 +57,132 @@ def best(work: Callable[[], object], seconds: float = 1.0) -> float:
 
 
 @njit
-def update(table: NDArray[np.int64], cells: NDArray[np.int64]) -> None:
+def update_cells(table: NDArray[np.int64], cells: NDArray[np.int64]) -> None:
     """Add 1 to all of each cell."""
     for cell in cells:
         for column in range(8):
             table[cell, column] += 1
 
 
-def contents(cell: Cell, count: int, rng: np.random.Generator) -> tuple[Keys, Values]:
+def random_contents(
+    cell: CellFormat, count: int, rng: np.random.Generator
+) -> tuple[Keys, Integers]:
     """Return `count` distinct random keys with values from 1 to 7."""
     drawn = rng.integers(0, cell.key_bound, (count + count // 5 + 8, cell.chunks))
     keys = rng.permutation(np.unique(drawn.astype(np.uint64), axis=0))[:count]
     return keys, rng.integers(1, 8, count)
 
 
-def speeds(count: int) -> list[Row]:
+def speed_rows(count: int) -> list[BenchmarkRow]:
     """Return the rows of encoding and decoding `count` keys."""
     rng = np.random.default_rng(count)
     table = Iblt(_SPEED, cells_for(count, 99), rng.bytes(32))
-    keys, values = contents(_SPEED, count, rng)
+    keys, values = random_contents(_SPEED, count, rng)
     total = table.insert(keys, values)
-    assert table.list_entries(total).complete  # a fixed seed of which it is
+    assert decode_table(table, total).complete  # a fixed seed of which it is
     memory = np.zeros((table.cells, 8), np.int64)
     cells = rng.integers(0, table.cells, 3 * count)
-    update(memory, cells)
-    floor = count / best(lambda: update(memory, cells)) / 1e6
-    encode = count / best(lambda: table.insert(keys, values)) / 1e6
-    decode = count / best(lambda: table.list_entries(total)) / 1e6
+    update_cells(memory, cells)
+    floor = count / fastest_cpu_seconds(lambda: update_cells(memory, cells)) / 1e6
+    encode = count / fastest_cpu_seconds(lambda: table.insert(keys, values)) / 1e6
+    decode = count / fastest_cpu_seconds(lambda: decode_table(table, total)) / 1e6
     rows = [
-        Row(f"floor: three random 64-byte cells, {count:,} keys", floor, "M keys/s"),
-        Row(f"encode {count:,} keys", encode, "M keys/s", floor, encode / floor),
-        Row(f"decode {count:,} keys", decode, "M keys/s", floor, decode / floor),
+        BenchmarkRow(f"floor: three random 64-byte cells, {count:,} keys", floor, "M keys/s"),
+        BenchmarkRow(f"encode {count:,} keys", encode, "M keys/s", floor, encode / floor),
+        BenchmarkRow(f"decode {count:,} keys", decode, "M keys/s", floor, decode / floor),
     ]
     for peer, figures in _PEERS.items():
         if count in _SIZES:
             figure = figures[_SIZES.index(count)] / 1e6
             name = f"decode {count:,} keys, beside {peer}"
-            rows.append(Row(name, decode, "M keys/s", figure, decode / figure))
+            rows.append(BenchmarkRow(name, decode, "M keys/s", figure, decode / figure))
     return rows
 
 
-def tight_speed(name: str) -> Row:
+def tight_speed(name: str) -> BenchmarkRow:
     """Return the row of decoding 1,000 keys from a tight table; their values are Zipf's."""
     rng = np.random.default_rng(1)
     table = Iblt(tight_cell(_CELLS[name], _TIGHT_CELLS), _TIGHT_CELLS, rng.bytes(32))
-    keys, _ = contents(table.cell, 1_000, rng)
-    total = table.insert(keys, zipf(1_000, 10_000, rng))
-    assert table.list_entries(total).complete  # a fixed seed of which it is
-    decode = 1_000 / best(lambda: table.list_entries(total)) / 1e6
-    return Row(f"decode 1,000 {name}, tight", decode, "M keys/s", 1.0, decode)
+    keys, _ = random_contents(table.cell, 1_000, rng)
+    total = table.insert(keys, zipf_values(1_000, 10_000, rng))
+    assert decode_table(table, total).complete  # a fixed seed of which it is
+    decode = 1_000 / fastest_cpu_seconds(lambda: decode_table(table, total)) / 1e6
+    return BenchmarkRow(f"decode 1,000 {name}, tight", decode, "M keys/s", 1.0, decode)
 
 
-def zipf(count: int, total: int, rng: np.random.Generator) -> Values:
+def zipf_values(count: int, total: int, rng: np.random.Generator) -> Integers:
     """Return `count` values from 1 up that add up to `total`: the first are the largest."""
     shares = 1 / np.arange(1, count + 1)
     return 1 + rng.multinomial(total - count, shares / shares.sum())
 
 
-def compile_time() -> Row:
+def compile_time() -> BenchmarkRow:
     """Return the seconds of the first decoding, or of loading what was compiled before."""
     table = Iblt(_SPEED, 40, bytes(32))
     start = time.process_time()
-    table.list_entries(table.ring.zero())
-    return Row("first decode: compile, or load from the cache", time.process_time() - start, "s")
+    decode_table(table, table.ring.zero())
+    return BenchmarkRow(
+        "first decode: compile, or load from the cache", time.process_time() - start, "s"
+    )
 
 
-def sizes() -> list[Row]:
+def size_rows() -> list[BenchmarkRow]:
     """Return the rows of cells and bits a key."""
     rows = []
     for keys, known in _CELLS_A_KEY.items():
         cells = cells_for(keys, 99) / keys
-        rows.append(Row(f"cells a key, {keys:,} keys", cells, "cells", known, cells / known))
+        rows.append(
+            BenchmarkRow(f"cells a key, {keys:,} keys", cells, "cells", known, cells / known)
+        )
     for name, known in _BITS_A_KEY.items():
         bits = 8 * _CELLS[name].ring(cells_for(1_000, 99)).nbytes / 1_000
-        rows.append(Row(f"bits a key, 1,000 {name}", bits, "bits", known, bits / known))
+        rows.append(BenchmarkRow(f"bits a key, 1,000 {name}", bits, "bits", known, bits / known))
     for name, known in _TIGHT_BITS_A_KEY.items():
         tight = tight_cell(_CELLS[name], _TIGHT_CELLS)
         bits = 8 * tight.ring(_TIGHT_CELLS).nbytes / 1_000
-        rows.append(Row(f"bits a key, 1,000 {name}, tight", bits, "bits", known, bits / known))
+        rows.append(
+            BenchmarkRow(f"bits a key, 1,000 {name}, tight", bits, "bits", known, bits / known)
+        )
     return rows
 
 
-def sweep() -> list[Row]:
+def decoding_rows() -> list[BenchmarkRow]:
     """Return the shares of tables read in full, and of false keys."""
     rows = []
     for count, trials in ((30, 4000), (100, 4000), (300, 2000), (1_000, 2000), (10_000, 200)):
         for percent in (97, 99):
-            share = np.mean([read(count, cells_for(count, percent)) for _ in range(trials)])
+            share = np.mean(
+                [is_read_in_full(count, cells_for(count, percent)) for _ in range(trials)]
+            )
             name = f"{count:,} keys read in full, of {trials:,} tables for {percent}%"
-            rows.append(Row(name, 100 * share, "%", percent, 100 * share / percent))
+            rows.append(BenchmarkRow(name, 100 * share, "%", percent, 100 * share / percent))
     for name, cell in _CELLS.items():
         tight = tight_cell(cell, _TIGHT_CELLS)
-        share = np.mean([read(1_000, _TIGHT_CELLS, tight) for _ in range(2_000)])
+        share = np.mean([is_read_in_full(1_000, _TIGHT_CELLS, tight) for _ in range(2_000)])
         label = f"1,000 {name} read in full, of 2,000 tight tables"
-        rows.append(Row(label, 100 * share, "%", 99, 100 * share / 99))
+        rows.append(BenchmarkRow(label, 100 * share, "%", 99, 100 * share / 99))
     for name, cell in _CELLS.items():
         listed = false = 0
         for seed in range(1_000):
-            found, wrong = too_full(cell, seed)
+            found, wrong = count_false_keys(cell, seed)
             listed, false = listed + found, false + wrong
         share = 1e3 * false / listed
-        rows.append(Row(f"false of 1,000 keys, {name}, 1.25 times full", share, "", 1.0, share))
+        rows.append(
+            BenchmarkRow(f"false of 1,000 keys, {name}, 1.25 times full", share, "", 1.0, share)
+        )
     return rows
 
 
-_SWEEP = np.random.default_rng(1)
+_SWEEP_RNG = np.random.default_rng(1)
 
 
-def read(count: int, cells: int, cell: Cell = _SPEED) -> bool:
+def is_read_in_full(count: int, cells: int, cell: CellFormat = _SPEED) -> bool:
     """Return whether a table of `cells` that holds `count` keys is read in full, and exact."""
-    table = Iblt(cell, cells, _SWEEP.bytes(32))
-    keys, values = contents(cell, count, _SWEEP)
+    table = Iblt(cell, cells, _SWEEP_RNG.bytes(32))
+    keys, values = random_contents(cell, count, _SWEEP_RNG)
     if cell.q:
-        values = zipf(count, cell.total_bound, _SWEEP)
-    found = table.list_entries(table.insert(keys, values))
+        values = zipf_values(count, cell.total_bound, _SWEEP_RNG)
+    found = decode_table(table, table.insert(keys, values))
     if found.complete:
         ours, theirs = np.lexsort(keys.T), np.lexsort(found.keys.T)
         assert (keys[ours] == found.keys[theirs]).all()
@@ -176,13 +190,13 @@ def read(count: int, cells: int, cell: Cell = _SPEED) -> bool:
     return found.complete
 
 
-def too_full(cell: Cell, seed: int) -> tuple[int, int]:
+def count_false_keys(cell: CellFormat, seed: int) -> tuple[int, int]:
     """Return how many keys a table lists that is 1.25 times full, and how many are false."""
     rng = np.random.default_rng(seed)
     table = Iblt(cell, 1_191, rng.bytes(32))
-    keys, values = contents(cell, capacity(1_191) * 5 // 4, rng)
+    keys, values = random_contents(cell, capacity(1_191) * 5 // 4, rng)
     held = dict(zip(map(tuple, keys.tolist()), values.tolist(), strict=True))
-    found = table.list_entries(table.insert(keys, values))
+    found = decode_table(table, table.insert(keys, values))
     pairs = zip(map(tuple, found.keys.tolist()), found.values.tolist(), strict=True)
     return len(found.keys), sum(held.get(key) != value for key, value in pairs)
 
@@ -198,11 +212,11 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [compile_time()]
     for count in arguments.keys or _SIZES:
-        rows += speeds(count)
+        rows += speed_rows(count)
     rows += [tight_speed(name) for name in _CELLS]
-    rows += sizes()
+    rows += size_rows()
     if arguments.sweep:
-        rows += sweep()
+        rows += decoding_rows()
     report(rows, "reference", arguments.json)
 
 

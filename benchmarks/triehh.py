@@ -30,18 +30,25 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
-from benchmarks.rows import Row, report
-from benchmarks.words import Found, Population, frequencies, planned, population, study
-from protocol.chance import seeded
-from protocol.privacy.release import Mode
+from benchmarks.rows import BenchmarkRow, report
+from benchmarks.words import (
+    TrieStudyResult,
+    WordPopulation,
+    draw_population,
+    first_plan,
+    frequencies,
+    run_study,
+)
+from protocol.privacy.release import ReleaseMode
+from protocol.randomness import seeded_words
 
-_FOUND = {  # by n: what the prototype found at epsilon 1
+_PROTOTYPE_FIGURES = {  # by n: what the prototype found at epsilon 1
     10**6: {"found": 1066, "CPU": 0.148, "recall@100": 1, "recall@300": 1, "F1@300": 0.98},
     10**5: {"found": 153, "CPU": 0.014, "recall@100": 1, "recall@300": 0.51, "F1@300": 0.68},
 }
 
 
-def figures(found: Found, devices: Population) -> dict[str, tuple[float, str]]:
+def study_figures(found: TrieStudyResult, devices: WordPopulation) -> dict[str, tuple[float, str]]:
     """Return the figures of one study by name, with their units."""
     return {
         "found": (len(found.words), "words"),
@@ -55,30 +62,32 @@ def figures(found: Found, devices: Population) -> dict[str, tuple[float, str]]:
     }
 
 
-def measured(devices: int, mode: Mode, options: argparse.Namespace) -> Iterator[Row]:
+def study_rows(
+    devices: int, mode: ReleaseMode, options: argparse.Namespace
+) -> Iterator[BenchmarkRow]:
     """Yield the rows of studies of one kind."""
     source = frequencies(options.words)
     started = time.process_time()
-    plan = planned(devices, options.epsilon, mode, stride=options.stride, tables=options.tables)
+    plan = first_plan(devices, options.epsilon, mode, stride=options.stride, tables=options.tables)
     name = f"{devices:.0e} {mode}"
-    yield Row(f"{name}: design, CPU", time.process_time() - started, "s")
+    yield BenchmarkRow(f"{name}: design, CPU", time.process_time() - started, "s")
     runs = []
     for seed in range(options.seeds):
         rng = np.random.default_rng(seed)
-        people = population(*source, devices, rng)
-        runs.append(figures(study(plan, people, seeded(rng), rng), people))
+        people = draw_population(*source, devices, rng)
+        runs.append(study_figures(run_study(plan, people, seeded_words(rng), rng), people))
     alike = (options.epsilon, mode, options.stride) == (1, "sample-threshold", 1)
-    known = _FOUND.get(devices, {}) if alike else {}
+    known = _PROTOTYPE_FIGURES.get(devices, {}) if alike else {}
     for figure, (_, unit) in runs[0].items():
         value = float(np.mean([run[figure][0] for run in runs]))
         beside = known.get(figure)
         ratio = None if beside is None else value / beside
-        yield Row(f"{name}: {figure}", value, unit, beside, ratio)
+        yield BenchmarkRow(f"{name}: {figure}", value, unit, beside, ratio)
 
 
 def main() -> None:
     """Measure, and print a table."""
-    modes = get_args(Mode)
+    modes = get_args(ReleaseMode)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--words", type=Path, help="a file of words and counts")
     parser.add_argument("--devices", type=int, nargs="+", default=[10**6, 10**5])
@@ -95,7 +104,7 @@ def main() -> None:
         row
         for mode in options.mode
         for devices in options.devices
-        for row in measured(devices, cast("Mode", mode), options)
+        for row in study_rows(devices, cast("ReleaseMode", mode), options)
     ]
     report(rows, "prototype", options.json)
 

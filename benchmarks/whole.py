@@ -25,42 +25,54 @@ import numpy as np
 import psutil
 
 from benchmarks.floors import Floors, device_floor, sealing_floor
-from benchmarks.rows import Row
+from benchmarks.rows import BenchmarkRow
 from benchmarks.server_work import deals_floor
-from blindtally.pool import Pool
-from blindtally.together import hands
-from protocol.domain import Alphabet
-from protocol.mechanism import Plan, Terms
-from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
-from protocol.simulation import ALONE, Hands, SecureCohort
-from secagg.parameters import parameters
+from blindtally.parallel import open_round_executor
+from blindtally.process_pool import RetryingProcessPool
+from protocol.domains.strings import Alphabet
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.simulation.executor import (
+    LOCAL_EXECUTOR,
+    RoundExecutor,
+    SecureCohort,
+)
+from protocol.study import Plan, Terms
+from secagg.parameters import choose_parameters
 from secagg.ring import Lane, Ring
 
-BURSTS = 10  # of floors, before and after each cohort
-_GAINED = 600  # bursts of primitives that a process does alone, and beside another: a second
+FLOOR_BURSTS = 10  # of floors, before and after each cohort
+_PRIMITIVE_BURSTS = (
+    600  # bursts of primitives that a process does alone, and beside another: a second
+)
 GOAL = 1.5  # times the floor
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SecureSumCase:
     """Cohorts of `n` devices with `words` of 32 bits each, corrupt and lost at `rate` at most."""
 
     n: int
     words: int
-    rate: float
+    dropout_and_corrupt_share: float
 
     @property
     def name(self) -> str:
         """Return what this is, for the rows."""
-        p = parameters(self.n, self.terms.assumptions)
+        p = choose_parameters(self.n, self.terms.assumptions)
         return (
-            f"whole protocol, n={self.n:,}, {self.words:,} words, {self.rate:g} each, k={p.holders}"
+            f"whole protocol, n={self.n:,}, {self.words:,} words, "
+            f"{self.dropout_and_corrupt_share:g} each, k={p.holders}"
         )
 
     @property
     def terms(self) -> Terms:
         """Return the terms of one cohort."""
-        return Terms(cohort_size=self.n, minimum=self.n // 2, corrupt=self.rate, dropout=self.rate)
+        return Terms(
+            cohort_size=self.n,
+            minimum=self.n // 2,
+            corrupt=self.dropout_and_corrupt_share,
+            dropout=self.dropout_and_corrupt_share,
+        )
 
     @property
     def ring(self) -> Ring:
@@ -80,75 +92,81 @@ class Asked:
         return AdaptiveIblt().first_plan(question, self.terms, "whole", 1, Random(1))
 
 
-def floor(asked: Asked, floors: Floors) -> float:
+def primitive_seconds(asked: SecureSumCase, floors: Floors) -> float:
     """Return the CPU seconds of a device's primitives and its server's for it."""
-    p, n = parameters(asked.n, asked.terms.assumptions), asked.n
-    met = {of: 2 * of - of**2 / (n - 1) for of in (p.partners, p.holders)}  # picked, or picked by
-    checked = p.holders + p.witnesses
-    own = device_floor(floors, met[p.partners], met[p.holders], checked)
+    p, n = choose_parameters(asked.n, asked.terms.assumptions), asked.n
+    met = {of: 2 * of - of**2 / (n - 1) for of in (p.neighbours, p.holders)}  # picked, or picked by
+    checked = p.holders + p.spot_checks
+    own = device_floor(floors, met[p.neighbours], met[p.holders], checked)
     own += sealing_floor(floors, p.holders)
     server = 4 * floors["verification"] + floors["arrival"] + floors["mask"]
     return own + server + deals_floor(floors, n, n, p.holders, asked.ring.nbytes) / n
 
 
-def play(asked: Asked, by: Hands, cohorts: int) -> tuple[float, float]:
+def time_cohorts(asked: SecureSumCase, by: RoundExecutor, cohorts: int) -> tuple[float, float]:
     """Return seconds of the clock, and of processors, that so many cohorts took; check sums."""
     gc.collect()
-    own, others = time.process_time(), _spent()
+    own, others = time.process_time(), _children_cpu_seconds()
     start = time.perf_counter()
     for summed in by.sum_cohorts(map(asked.cohort, range(cohorts))):
         if summed is None or summed[0][0][0] != asked.n * (asked.n - 1) // 2:
             raise SystemExit(f"{asked.name}: the sum is wrong")
     seconds = time.perf_counter() - start
-    return seconds, time.process_time() - own + _spent() - others
+    return seconds, time.process_time() - own + _children_cpu_seconds() - others
 
 
-def _spent() -> float:
+def _children_cpu_seconds() -> float:
     times = [psutil.Process(child.pid).cpu_times() for child in active_children()]
     return sum(one.user + one.system for one in times)
 
 
-def _primitives(words: int) -> None:
-    Floors(words).measure(_GAINED)
+def _run_primitives(words: int) -> None:
+    Floors(words).measure(_PRIMITIVE_BURSTS)
 
 
-def gain(words: int) -> float:
+def primitive_speedup(words: int) -> float:
     """Return how many times as fast two processes do primitives as one of them."""
-    with Pool(2) as pool:
+    with RetryingProcessPool(2) as pool:
         seconds = []
         for count in (2, 1, 2):  # once to warm up
             start = time.perf_counter()
-            list(pool.map(_primitives, [words] * count))
+            list(pool.map(_run_primitives, [words] * count))
             seconds.append((time.perf_counter() - start) / count)
     return seconds[1] / seconds[2]
 
 
-def rows(n: int, words: int, rates: list[float], cohorts: int = 2) -> list[Row]:
+def secure_sum_rows(n: int, words: int, rates: list[float], cohorts: int = 2) -> list[BenchmarkRow]:
     """Return the figures of one process, and of the last rate those of two."""
     found = []
     for rate in rates:
-        asked, floors = Asked(n, words, rate), Floors(words)
-        play(Asked(30, words, rate), ALONE, 1)  # imports, tables, caches
-        floors.measure(BURSTS)
-        _, cpu = play(asked, ALONE, 1)
-        floors.measure(BURSTS)
-        least = floor(asked, floors)
-        found.append(Row(f"{asked.name}: CPU", 1e3 * cpu / n, "ms", 1e3 * least, cpu / n / least))
+        asked, floors = SecureSumCase(n, words, rate), Floors(words)
+        time_cohorts(SecureSumCase(30, words, rate), LOCAL_EXECUTOR, 1)  # imports, tables, caches
+        floors.measure(FLOOR_BURSTS)
+        _, cpu = time_cohorts(asked, LOCAL_EXECUTOR, 1)
+        floors.measure(FLOOR_BURSTS)
+        least = primitive_seconds(asked, floors)
+        found.append(
+            BenchmarkRow(f"{asked.name}: CPU", 1e3 * cpu / n, "ms", 1e3 * least, cpu / n / least)
+        )
         each = (1 / least, cpu / n / least)
-        found.append(Row(f"{asked.name}: devices of a core", n / cpu, "1/s", *each))
-    asked = Asked(n, words, rates[-1])
-    one = play(asked, ALONE, cohorts)
-    with hands(2, None) as by:
-        play(Asked(30, words, rates[-1]), by, 4)
-        two = play(asked, by, cohorts)
+        found.append(BenchmarkRow(f"{asked.name}: devices of a core", n / cpu, "1/s", *each))
+    asked = SecureSumCase(n, words, rates[-1])
+    one = time_cohorts(asked, LOCAL_EXECUTOR, cohorts)
+    with open_round_executor(2, None) as by:
+        time_cohorts(SecureSumCase(30, words, rates[-1]), by, 4)
+        two = time_cohorts(asked, by, cohorts)
     name = f"{cohorts} cohorts, {asked.name}"
     speed = [cohorts * n / clock for clock, _ in (one, two)]
     found.append(
-        Row(f"{name}: clock, beside one process", speed[1], "1/s", speed[0], speed[1] / speed[0])
+        BenchmarkRow(
+            f"{name}: clock, beside one process", speed[1], "1/s", speed[0], speed[1] / speed[0]
+        )
     )
-    ours, theirs = speed[1] / speed[0], gain(words)
+    ours, theirs = speed[1] / speed[0], primitive_speedup(words)
     what = f"{name}: gain of two processes, beside that of primitives"
-    found.append(Row(what, ours, "", theirs, ours / theirs))
+    found.append(BenchmarkRow(what, ours, "", theirs, ours / theirs))
     cpu = [1e3 * spent / cohorts / n for _, spent in (one, two)]
-    found.append(Row(f"{name}: CPU, beside one process", cpu[1], "ms", cpu[0], cpu[1] / cpu[0]))
+    found.append(
+        BenchmarkRow(f"{name}: CPU, beside one process", cpu[1], "ms", cpu[0], cpu[1] / cpu[0])
+    )
     return found

@@ -10,48 +10,50 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chance import Chance
-from protocol.digits import Rows
-from protocol.domain import Alphabet
-from protocol.mechanism import Estimate, Terms
-from protocol.mechanisms.releasing import noisy
-from protocol.mechanisms.trie_votes import vector_of
-from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
-from protocol.privacy.release import Mode
-from protocol.tally import NOTHING
+from protocol.arrays import DigitRows
+from protocol.domains.strings import Alphabet
+from protocol.mechanism import Estimate
+from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.trie_votes import encode_votes
+from protocol.mechanisms.central.triehh import TrieHh
+from protocol.privacy.release import ReleaseMode
+from protocol.randomness import RandomWords
+from protocol.simulation.noise import simulate_noise
+from protocol.study import Terms
+from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
 
 LEVELS = 10
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-DOMAIN = Alphabet(characters="_" + LETTERS, length=LEVELS, pad="_")
+WORD_DOMAIN = Alphabet(characters="_" + LETTERS, length=LEVELS, pad="_")
 DELTA = 1e-6
-_COHORT = 100_000
-_MADE_UP = 40_000
+_MAX_COHORT_SIZE = 100_000
+_SYNTHETIC_WORDS = 40_000
 _TRIE = TrieHh()
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class WordPopulation:
     """Devices with one word each: `held` has a row of `rows`, the digits of `words`, for each."""
 
     words: Sequence[str]  # first those that most devices hold
-    rows: Rows
+    rows: DigitRows
     held: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TrieStudyResult:
     """What a study found, best first, and the CPU seconds from the first vote to the conclusion."""
 
     words: Sequence[str]
     seconds: float
     nbytes: tuple[int, ...]  # of a vector, by level
 
-    def recall(self, population: Population, most: int) -> float:
+    def recall(self, population: WordPopulation, most: int) -> float:
         """Return the share of the `most` words held by most that were found."""
         return len(set(self.words) & set(population.words[:most])) / most
 
-    def f1(self, population: Population, most: int) -> float:
+    def f1(self, population: WordPopulation, most: int) -> float:
         """Return the harmonic mean of the recall and of the precision of the `most` best."""
         best, recall = self.words[:most], self.recall(population, most)
         right = len(set(best) & set(population.words[:most]))
@@ -64,7 +66,7 @@ def frequencies(path: Path | None = None) -> tuple[list[str], NDArray[np.float64
     Without a path they are made up.
     """
     if path is None:
-        return _made_up()
+        return _synthetic_words()
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         lines = [line.replace(",", " ").split() for line in file]
     kept = {word: int(count) for word, count, *_ in lines if count.isdigit() and _is_word(word)}
@@ -76,7 +78,7 @@ def _is_word(word: str) -> bool:
     return 3 <= len(word) <= 9 and set(word) <= set(LETTERS)
 
 
-def _made_up() -> tuple[list[str], NDArray[np.float64]]:
+def _synthetic_words() -> tuple[list[str], NDArray[np.float64]]:
     """Return random words, the k-th with a share in proportion to (k + 20)^-1.28.
 
     Of a million draws the 100th, 300th and 1,000th commonest have 1,616, 461 and 104: of film
@@ -84,71 +86,73 @@ def _made_up() -> tuple[list[str], NDArray[np.float64]]:
     """
     rng = random.Random(0)
     words: dict[str, None] = {}
-    while len(words) < _MADE_UP:
+    while len(words) < _SYNTHETIC_WORDS:
         words["".join(rng.choices(LETTERS, k=rng.randint(3, 9)))] = None
-    shares = (np.arange(1, _MADE_UP + 1) + 20) ** -1.28
+    shares = (np.arange(1, _SYNTHETIC_WORDS + 1) + 20) ** -1.28
     return list(words), shares / shares.sum()
 
 
-def population(
+def draw_population(
     words: Sequence[str], shares: NDArray[np.float64], devices: int, rng: np.random.Generator
-) -> Population:
+) -> WordPopulation:
     """Return so many `devices`, each of which drew a word."""
     counts = rng.multinomial(devices, shares)
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     held = np.repeat(np.arange(len(order)), counts[order])
     rng.shuffle(held)
     names = [words[place] for place in order.tolist()]
-    return Population(names, DOMAIN.rows_of(names), held)
+    return WordPopulation(names, WORD_DOMAIN.digits_of(names), held)
 
 
-def planned(
+def first_plan(
     devices: int,
     epsilon: float,
-    mode: Mode = "sample-threshold",
+    mode: ReleaseMode = "sample-threshold",
     *,
     stride: int = 1,
     tables: bool = False,
 ) -> TrieHhPlan:
     """Return the first plan of a study over so many `devices`, in cohorts of 100,000 at most."""
-    cohort = min(devices, _COHORT)
+    cohort = min(devices, _MAX_COHORT_SIZE)
     terms = Terms(cohort_size=cohort, minimum=cohort // 2, cohorts=-(-devices // cohort))
     question = TrieHhQuestion(
         threshold=1,
         contribution=1,
-        domain=DOMAIN,
+        domain=WORD_DOMAIN,
         words=2**16,
         epsilon=epsilon,
         delta=DELTA,
         mode=mode,
         stride=stride,
-        tables=tables,
+        vote_tables=tables,
     )
     rounds = question.levels
     return _TRIE.first_plan(question, terms, "benchmark", rounds, random.Random(1))
 
 
-def study(plan: TrieHhPlan, devices: Population, chance: Chance, rng: np.random.Generator) -> Found:
+def run_study(
+    plan: TrieHhPlan, devices: WordPopulation, chance: RandomWords, rng: np.random.Generator
+) -> TrieStudyResult:
     """Return what a study finds from `plan` on, nobody being lost."""
-    tally, nbytes, started = NOTHING, [], time.process_time()
+    tally, nbytes, started = EMPTY_STATE, [], time.process_time()
     while True:
-        total = _total(plan, devices, chance, rng)
+        total = _round_sum(plan, devices, chance, rng)
         nbytes.append(_TRIE.ring(plan).nbytes)
         answer = _TRIE.decode(plan, total, len(devices.held), tally)
-        tally = answer.tally
+        tally = answer.state
         if _TRIE.is_over(plan, answer, tally):
             break
         plan = _TRIE.next_plan(plan, answer, tally, random.Random(plan.round))
-    found: list[Estimate] = _TRIE.conclude(plan.question, tally)
+    found: list[Estimate] = _TRIE.final_estimates(plan.question, tally)
     seconds = time.process_time() - started
-    return Found([one.item for one in found], seconds, tuple(nbytes))
+    return TrieStudyResult([one.item for one in found], seconds, tuple(nbytes))
 
 
-def _total(
-    plan: TrieHhPlan, devices: Population, chance: Chance, rng: np.random.Generator
+def _round_sum(
+    plan: TrieHhPlan, devices: WordPopulation, chance: RandomWords, rng: np.random.Generator
 ) -> Vector:
-    total, release = vector_of(plan, devices.rows, devices.held, chance), plan.release
+    total, release = encode_votes(plan, devices.rows, devices.held, chance), plan.release
     if not release.variance:
         return total
-    noise = release.most_variance(plan.terms.cohorts, plan.terms.dropout, plan.honest)
-    return noisy(plan, total[0], noise, rng)
+    noise = release.max_variance(plan.terms.cohorts, plan.terms.dropout, plan.min_honest_share)
+    return simulate_noise(plan, total[0], noise, rng)

@@ -1,4 +1,4 @@
-"""`blindtally`: the commands, each imported from its own module when it is called."""
+"""The command `blindtally`: its subcommands, each imported when it is called."""
 
 import sys
 from importlib import import_module, metadata
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from protocol.faults import worded
+from protocol.validation import describe_fault
 
 COMMANDS = {
     "demo": (
@@ -19,60 +19,77 @@ COMMANDS = {
         "Find what is common among simulated devices, over a real server on this machine.",
     ),
     "serve": (
-        "blindtally.serve:serve",
+        "blindtally.commands.serve:serve",
         "Serve studies to analysts and devices, until Ctrl-C.",
     ),
-    "keys": ("blindtally.access:keys", "API keys of operators and analysts."),
-    "tokens": ("blindtally.access:tokens", "Enrolment tokens, which let devices in."),
+    "keys": ("blindtally.commands.access:keys", "API keys of operators and analysts."),
+    "tokens": ("blindtally.commands.access:tokens", "Enrolment tokens, which admit devices."),
     "audit": (
-        "blindtally.access:audit",
+        "blindtally.commands.access:audit",
         "Show who did what, and who was refused; the newest first.",
     ),
     "fleet": (
-        "blindtally.fleet:fleet",
+        "blindtally.commands.fleet:fleet",
         "Let simulated devices take part in a study, round after round, until it is over.",
     ),
     "registrar": (
-        "blindtally.registrar:registrar",
+        "blindtally.commands.registrar:registrar",
         "Make the key of a registrar, and print its public half for a study's terms.",
     ),
     "simulate": (
-        "blindtally.simulate:simulate",
-        "Simulate a study over a data file and measure what it finds.",
+        "blindtally.simulate.command:simulate",
+        "Simulate a study over a data file and compare its answer with the truth.",
     ),
     "params": (
-        "blindtally.params:params",
-        "Compute what a cohort needs to be safe, and what that costs each device and the server.",
+        "blindtally.commands.params:params",
+        "Compute the secure parameters of a cohort, and their cost for devices and the server.",
     ),
     "plan": (
-        "blindtally.plan:plan",
-        "Recommend a mechanism and its parameters, and predict what a study will find.",
+        "blindtally.commands.plan:plan",
+        "Recommend a mechanism and its parameters, and predict the results of a study.",
     ),
     "query": (
-        "blindtally.query:query",
-        "Ask a study for quantiles, ranks, ranges, frequencies of prefixes, or its whole CDF.",
+        "blindtally.commands.query:query",
+        "Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the whole CDF.",
     ),
     "privacy": (
-        "blindtally.privacy:privacy",
-        "Tell what was released about devices, what each party learned of it, and what is left.",
+        "blindtally.commands.privacy:privacy",
+        "Show the released counts, the privacy loss to each party, and the remaining budget.",
     ),
     "mechanisms": (
-        "blindtally.mechanisms:mechanisms",
-        "List the mechanisms, each with what it is for, what it promises and what it costs.",
-    ),
-    "figures": (
-        "blindtally.figures.command:app",
-        "Draw the figures of the paper from data, and what else docs/results.md shows.",
+        "blindtally.commands.mechanisms:mechanisms",
+        "List the mechanisms, each with its purpose, guarantee and cost.",
     ),
     "doctor": (
-        "blindtally.doctor.command:doctor",
-        "Check this machine and the service's settings; say what is wrong, and how to mend it.",
+        "blindtally.commands.doctor:doctor",
+        "Check this machine and the service's settings; show what is wrong, and how to fix it.",
     ),
 }
 
 
-class Commands(TyperGroup):
-    """The table above as a group: a command is imported to be called, and not to be listed."""
+class CommandGroup(TyperGroup):
+    """A group that reports wrong numbers with their range, and Ctrl-C in one word."""
+
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
+        """Run a command; report Ctrl-C, and the range of an option's number."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            fault = error.__cause__
+            if isinstance(fault, ValidationError):
+                ends = {"minimum": vars(error.param).get("min")}
+                ends["maximum"] = vars(error.param).get("max")
+                error.message = describe_fault(fault.errors()[0], ends | {"items": ends})
+            raise
+        except KeyboardInterrupt as stop:
+            clear_frames(stop.__traceback__)  # which removes progress bars for good
+            Console(stderr=True).show_cursor()
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
+
+
+class LazyCommandGroup(CommandGroup):
+    """Group of the commands above, each imported when it is called, not when it is listed."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
         super().__init__(**settings)
@@ -86,60 +103,43 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (typer's)
-        """Return the command that is called, imported, with its name and arguments."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found and load(args[0]), rest
-
-    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
-        """Run a command; say that Ctrl-C stopped it, and of a number the ends of its range."""
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            fault = error.__cause__
-            if isinstance(fault, ValidationError):
-                ends = {"minimum": vars(error.param).get("min")}
-                ends["maximum"] = vars(error.param).get("max")
-                error.message = worded(fault.errors()[0], ends | {"items": ends})
-            raise
-        except KeyboardInterrupt as stop:
-            clear_frames(stop.__traceback__)  # bars that are still up go, and do not come back
-            Console(stderr=True).show_cursor()
-            typer.echo("stopped", err=True)
-            raise typer.Exit(130) from None
+        """Return the name of the called command, the imported command, and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(args[0]), rest
 
 
-def load(name: str) -> TyperCommand | TyperGroup:
+def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import a command of the table."""
     module, function = COMMANDS[name][0].split(":")
-    found = getattr(import_module(module), function)
-    if isinstance(found, typer.Typer):  # a command of commands
-        group = cast("TyperGroup", typer.main.get_command(found))
+    target = getattr(import_module(module), function)
+    if isinstance(target, typer.Typer):  # a group of subcommands
+        group = cast("TyperGroup", typer.main.get_command(target))
         for command in (group, *group.commands.values()):
-            command.help = _flowing(command.help or "")
+            command.help = _reflow_help(command.help or "")
         return group
-    one = typer.Typer(add_completion=False)
-    one.command(name)(found)
-    command = cast("TyperCommand", typer.main.get_command(one))
-    command.help = _flowing(command.help or "")
+    single = typer.Typer(add_completion=False)
+    single.command(name)(target)
+    command = cast("TyperCommand", typer.main.get_command(single))
+    command.help = _reflow_help(command.help or "")
     return command
 
 
-def _flowing(text: str) -> str:
-    """Return a help whose paragraphs break where the terminal ends, and examples where they do."""
+def _reflow_help(text: str) -> str:
+    """Join the lines of each paragraph, which the terminal wraps; examples keep their lines."""
     parts = text.split("\n\n")
     return "\n\n".join(p if p.startswith("Example:") else " ".join(p.split()) for p in parts)
 
 
 app = typer.Typer(
     name="blindtally",
-    cls=Commands,
+    cls=LazyCommandGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(metadata.version("blindtally"))
         raise typer.Exit
 
@@ -147,13 +147,14 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Learn what is common among many devices, and see what none of them holds.
+    """Count the common items of many devices, without seeing the items of any one device.
 
-    Each command has its --help, with an example. Exit codes: 0 done, 1 could not be done, 2 asked
-    wrongly, 130 stopped by Ctrl-C.
+    Each command has --help with an example. Exit codes: 0 success, 1 failure, 2 wrong options or
+    data, 130 Ctrl-C.
 
     Example:
       blindtally doctor
@@ -161,5 +162,5 @@ def main(
     """
     del version
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # an item must not fail for a narrow terminal
+        if isinstance(stream, TextIOWrapper):  # a terminal without Unicode must not fail
             stream.reconfigure(errors="backslashreplace")

@@ -1,41 +1,41 @@
-"""The device, the analyst and whole fleets of devices: the parties that talk to the service.
+"""Clients of the service: devices, analysts, and fleets of simulated devices.
 
-What programs of others use is named here, and told in `docs/sdk.md`: `Analyst` and `AsyncAnalyst`
-ask and read, `take_part` is a device's whole part.
+Programs import the names below, which `docs/sdk.md` explains: an `Analyst` or `AsyncAnalyst`
+creates studies and reads answers, and `take_part` is the whole part of a device.
 
-Read in this order: `policy` (what a device will take part in), `participation` (one device
-in one round), `journal` (what it gave, so that it gives nothing else), `encoding` (from records
-to a vector), `transport` and `problems` (HTTP, and what its refusals mean), `part` (how a round
-ends for a device), `kept` and `taking_part` (a device that comes again), `crew`, `habits` and
-`fleet` (hundreds of devices in one process), `slices` (or in several); `calls` (what an analyst
-may ask), `asking`, `analyst` and `async_analyst` (who asks), `tables` (what is answered).
+Reading order. Devices: `device.policy` (the plans that a device accepts), `device.journal` (the
+messages that it has sent), `device.encoding` (from records to a vector), `device.participation`
+(one device in one round), `device.driver` and `device.take_part`. HTTP: `transport` and `errors`.
+Analysts: `analyst.requests` and `analyst.async_study`. Fleets: `fleet.behaviour`, `fleet.devices`,
+`fleet.fleet`, and `fleet.shards` for several processes.
 """
 
-from client.analyst import Analyst, Study
-from client.async_analyst import AsyncAnalyst, AsyncStudy
-from client.journal import JournalError
-from client.kept import Kept
-from client.part import End
-from client.participation import Step
-from client.policy import Policy
-from client.problems import ServiceError
-from client.tables import HeavyHitter, Table, Told
-from client.taking_part import Outcome, take_part
+from client.analyst.async_study import AsyncAnalyst, AsyncStudy
+from client.analyst.study import Analyst, Study
+from client.analyst.tables import ResultTable
+from client.device.device import DeviceStep
+from client.device.device_state import DeviceState
+from client.device.driver import EndState
+from client.device.journal import JournalError
+from client.device.policy import Policy
+from client.device.take_part import ParticipationOutcome, take_part
+from client.errors import ServiceError
+from protocol.messages import HeavyHitter, QueryResult
 
 __all__ = [
     "Analyst",
     "AsyncAnalyst",
     "AsyncStudy",
-    "End",
+    "DeviceState",
+    "DeviceStep",
+    "EndState",
     "HeavyHitter",
     "JournalError",
-    "Kept",
-    "Outcome",
+    "ParticipationOutcome",
     "Policy",
+    "QueryResult",
+    "ResultTable",
     "ServiceError",
-    "Step",
     "Study",
-    "Table",
-    "Told",
     "take_part",
 ]

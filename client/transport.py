@@ -1,10 +1,10 @@
-"""A device's way to the service: HTTP that survives lost connections and restarts.
+"""Transport of a device: HTTP that survives lost connections and restarts of the service.
 
-Any request may get no answer, or an answer that says "not now". It is then repeated, with
-waits that grow and scatter, until `patience` has passed: a service that is killed and
-started again in the middle of a phase costs its devices time and nothing else. Where the
-service has nothing to say yet it answers 202 when its own wait is over (a long poll), and
-the question is asked again, for as long as it takes: deadlines are the service's business.
+Any request may get no answer, or an answer that means "not now". It is then repeated, with random
+and growing waits, until `patience` has passed: if the service is killed and restarted in the
+middle of a phase, its devices lose only time. If the service has no answer yet, it returns 202
+after its own wait (a long poll). The device then asks again without a limit, because deadlines are
+the service's task.
 """
 
 import asyncio
@@ -17,63 +17,66 @@ from typing import Final
 import httpx
 import stamina
 
-from client.problems import accept, retry_after, worth_repeating
-from protocol.messages import RETRY_SECONDS
+from client.errors import check_response, is_retryable, retry_after_seconds
+from protocol.messages import MAX_RETRY_SECONDS
 
-POLL_SECONDS: Final = 25.0  # how long the service may hold a question; it allows 30
-LEAST_SECONDS: Final = 0.2  # between two questions, should the service hold none
-ANSWER_SECONDS: Final = 30.0  # for an answer, beyond what the service was asked to wait
-KEEP_SECONDS: Final = 60.0  # a connection, between two phases
+POLL_SECONDS: Final = 25.0  # wait of a long poll; the service allows 30
+MIN_POLL_INTERVAL_SECONDS: Final = 0.2  # between two polls, even if the service does not wait
+RESPONSE_TIMEOUT_SECONDS: Final = 30.0  # in addition to the wait of a long poll
+KEEPALIVE_SECONDS: Final = 60.0  # of a connection, between two phases
 
 
-def connect(url: str) -> httpx.AsyncClient:
-    """Return one device's client of the service at `url`.
+def http_client(url: str) -> httpx.AsyncClient:
+    """Return an HTTP client of the service at `url`, for one device.
 
-    Many devices in one process take a client each: httpx looks at every connection of a
-    client, twice, whenever one is wanted or done with, which takes a pool of 160 seconds.
+    Devices in one process need a client each: httpx scans all connections of a client twice
+    whenever it takes or returns one. With a pool of 160 connections that takes seconds.
     """
     return httpx.AsyncClient(
         base_url=url.rstrip("/") + "/v1",
-        verify=_trust(),
-        limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEP_SECONDS),
-        timeout=httpx.Timeout(ANSWER_SECONDS, connect=10.0, pool=None),
+        verify=_tls_context(),
+        limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
+        timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
         headers={"user-agent": "blindtally"},
     )
 
 
 @cache
-def _trust() -> ssl.SSLContext:
-    """Return whom to trust: 20 ms to read, the same for all."""
+def _tls_context() -> ssl.SSLContext:
+    """Return the trusted certificates, which all clients share: reading them takes 20 ms."""
     return httpx.create_ssl_context()
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of HTTP sent and received: bodies, and heads as HTTP/1.1 writes them."""
+    """Bytes of HTTP sent and received: bodies, and headers in the format of HTTP/1.1."""
 
     sent: int = 0
     received: int = 0
 
     def add(self, response: httpx.Response) -> None:
-        """Count an answer and the request that it answers."""
+        """Add the bytes of a response and of its request."""
         request = response.request
         line = len(request.method) + len(request.url.raw_path) + len("  HTTP/1.1\r\n\r\n")
-        self.sent += line + _head(request.headers) + len(request.content)
+        self.sent += line + _header_bytes(request.headers) + len(request.content)
         status = len("HTTP/1.1 200 \r\n\r\n") + len(response.reason_phrase)
-        self.received += status + _head(response.headers) + len(response.content)
+        self.received += status + _header_bytes(response.headers) + len(response.content)
 
 
-def _head(headers: httpx.Headers) -> int:
+def _header_bytes(headers: httpx.Headers) -> int:
     return sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw)
 
 
 class Transport:
-    """Requests of one device, repeated for up to `patience` seconds each."""
+    """Requests of one device, each repeated for up to `patience` seconds."""
 
     def __init__(self, client: httpx.AsyncClient, patience: float = 120.0) -> None:
         self.traffic = Traffic()
         self._client = client
-        self._patience = patience
+        caller = stamina.AsyncRetryingCaller(
+            None, patience, wait_max=MAX_RETRY_SECONDS, wait_jitter=0.5
+        )
+        self._retry = caller.on(is_retryable)
 
     async def send(
         self,
@@ -85,11 +88,11 @@ class Transport:
         wait: float = 0.0,
         params: dict[str, int] | None = None,
     ) -> httpx.Response:
-        """Return the answer to one request; `content` is JSON for a POST, else raw bytes.
+        """Return the response to one request; `content` is JSON in a POST, otherwise raw bytes.
 
         Raises:
-            ServiceError: if the service refuses it.
-            httpx.TransportError: if there was no connection for as long as our patience.
+            ServiceError: if the service refuses the request.
+            httpx.TransportError: if the service is out of reach for too long.
         """
         kind = "application/json" if method == "POST" else "application/octet-stream"
         headers = {"content-type": kind} if content is not None else {}
@@ -101,33 +104,27 @@ class Transport:
             content=content,
             headers=headers,
             params=dict(params or {}) | ({"wait": wait} if wait else {}),
-            timeout=httpx.Timeout(ANSWER_SECONDS + wait, connect=10.0, pool=None),
+            timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + wait, connect=10.0, pool=None),
         )
-        async for attempt in stamina.retry_context(
-            worth_repeating,
-            attempts=None,
-            timeout=self._patience,
-            wait_max=RETRY_SECONDS,
-            wait_jitter=0.5,
-        ):
-            with attempt:
-                response = await self._client.send(request)
-                self.traffic.add(response)
-                return accept(response)
-        raise AssertionError("the last attempt returns or raises")
+        return await self._retry(self._send_once, request)
+
+    async def _send_once(self, request: httpx.Request) -> httpx.Response:
+        response = await self._client.send(request)
+        self.traffic.add(response)
+        return check_response(response)
 
     async def poll(self, path: str, ticket: str) -> httpx.Response:
-        """Return the answer at `path` once there is one; while there is none it is a 202.
+        """Return the response at `path`, repeating the request while the service returns 202.
 
         Raises:
-            ServiceError: if the service refuses the question.
-            httpx.TransportError: if there was no connection for as long as our patience.
+            ServiceError: if the service refuses the request.
+            httpx.TransportError: if the service is out of reach for too long.
         """
         while True:
-            asked = time.monotonic()
+            start = time.monotonic()
             response = await self.send("GET", path, ticket=ticket, wait=POLL_SECONDS)
             if response.status_code != httpx.codes.ACCEPTED:
                 return response
-            told = retry_after(response) or 0.0  # whole seconds, of which thousands have few
-            soon = asked + LEAST_SECONDS - time.monotonic()
-            await asyncio.sleep(max(soon, min(told, RETRY_SECONDS)))
+            retry_after = retry_after_seconds(response) or 0.0
+            earliest = start + MIN_POLL_INTERVAL_SECONDS - time.monotonic()
+            await asyncio.sleep(max(earliest, min(retry_after, MAX_RETRY_SECONDS)))

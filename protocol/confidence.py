@@ -1,22 +1,22 @@
-"""How sure an estimate is: intervals, and whether a count reaches a threshold.
+"""Confidence intervals of estimates, and the test whether a count reaches a threshold.
 
-A count that is estimated from samples is a weighted sum of Poisson counts, skew where it rests on
-few of them, so its interval is the one of a gamma distribution with the same mean and variance,
-its upper end moved by one more sample of weight w = variance / count:
+A count that is estimated from samples is a weighted sum of Poisson counts, and skewed if it rests
+on few of them. So its interval is the one of a gamma distribution with the same mean and variance,
+whose upper end is moved by one more sample of weight w = variance / count:
 
     low   =  quantile(a / 2)      of Gamma(mean y, variance v)
     high  =  quantile(1 - a / 2)  of Gamma(mean y + w, variance v + w^2)
 
-Where the variance is small beside the count, as of an item that was counted exactly for most of
-a study, it is the normal one. It holds for an item that is named beforehand: of the items that
-are found *because* their estimates are high, more are estimated too high than too low.
+If the variance is small compared with the count, as for an item that was counted exactly for most
+of a study, it is the normal interval. It holds for an item that is chosen beforehand. Of the items
+that are reported *because* their estimates are high, more are estimated too high than too low.
 
 A count that is estimated from locally private reports is a sum over all devices of noise that is
-much larger than the count's own part, and may be below 0: nearly normal, and its interval is
+much larger than the count's own part, and may be below 0. It is nearly normal, and its interval is
 
-    count  -+  quantile(1 - a / 2) of the normal  *  sqrt(variance)
+    count  -+  quantile(1 - a / 2) of the normal distribution  *  sqrt(variance)
 
-which is cut nowhere, also where it reaches below 0.
+which is not cut at 0.
 
 Source: [FayFeuer97], for weighted sums of Poisson counts.
 """
@@ -25,42 +25,44 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainccinv, gammaincinv, ndtri
 
-from protocol.local_level import Floats
+from protocol.arrays import Floats
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
-def interval(counts: Floats, variances: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """Return the ends of intervals that hold the true counts with odds of `level` each.
+def gamma_interval(
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of intervals that hold each true count with probability `level`.
 
-    Both ends are the count where the variance is 0 or the count not positive.
+    Both ends are the count if the variance is 0 or the count is not positive.
     """
     low, high = counts.astype(np.float64), counts.astype(np.float64)
-    some = (variances > 0) & (counts > 0)
-    y, v = low[some], variances[some]
+    regular = (variances > 0) & (counts > 0)
+    y, v = low[regular], variances[regular]
     w, tail = v / y, (1 - level) / 2
-    low[some] = gammaincinv(y**2 / v, tail) * w
-    more, spread = y + w, v + w**2
-    high[some] = gammainccinv(more**2 / spread, tail) * spread / more
+    low[regular] = gammaincinv(y**2 / v, tail) * w
+    mean, spread = y + w, v + w**2
+    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
     return low, high
 
 
 def normal_interval(
-    counts: Floats, variances: Floats, level: float = LEVEL
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
 ) -> tuple[Floats, Floats]:
-    """Return the ends of normal intervals, which hold the true counts with odds of `level` each."""
+    """Return the ends of normal intervals that hold each true count with probability `level`."""
     margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
     return counts - margin, counts + margin
 
 
-def reaches(
+def reaches_threshold(
     counts: Floats, variances: Floats, threshold: float, confidence: float
 ) -> NDArray[np.bool_]:
-    """Return which counts are `threshold` or more, where that is as sure as `confidence`.
+    """Return for each count whether it is `threshold` or more with probability `confidence`.
 
-    An item of exactly that count is taken for heavy with odds of about 1 - `confidence`: 1/2
-    where the estimate decides; more confidence takes fewer that are not heavy, and misses more
-    that are.
+    An item with exactly this count is treated as heavy with probability about 1 - `confidence`. At
+    1/2 the estimate alone decides. A higher confidence reports fewer items that are not heavy,
+    and misses more heavy items.
     """
     margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin

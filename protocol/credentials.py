@@ -1,12 +1,12 @@
-"""What is shown to be let in: secrets of 32 random bytes, and what is kept of them.
+"""Secrets of 32 random bytes that give access, and the digests that the service stores.
 
-    an API key           btk_ and 43 characters of base64url; made and revoked by the command line
-    an enrolment token   bte_ and 43 such; lets a number of identities in
-    a credential         43 such, chosen by a device, which shows it from then on
-    a ticket             43 such, of a device in one round; its credential where it has one
+    an API key           btk_ and 43 characters of base64url; the command line makes and revokes it
+    an enrolment token   bte_ and 43 characters; gives access to a number of identities
+    a credential         43 characters, chosen by a device, which sends it from then on
+    a ticket             43 characters, of a device in one round; its credential if it has one
 
-Each has 256 random bits, so its SHA-256 is kept in place of it: nobody guesses one, a stolen
-database holds none, and what is looked up by a digest tells nothing by how long it takes.
+Each has 256 random bits, so the service stores only its SHA-256: a secret cannot be guessed, a
+stolen database contains none, and the time of a lookup by digest reveals nothing.
 """
 
 import re
@@ -15,40 +15,40 @@ from hashlib import sha256
 from random import Random
 from typing import Final
 
-API_KEY: Final = "btk_"
-ENROLMENT_TOKEN: Final = "bte_"  # noqa: S105 - how one begins
+API_KEY_PREFIX: Final = "btk_"
+ENROLMENT_TOKEN_PREFIX: Final = "bte_"  # noqa: S105 - a prefix only
 _SECRET_BYTES = 32
-_LETTERS = 43
+_SECRET_CHARACTERS = 43
 _BEARER = re.compile(r"Bearer ((?:btk_|bte_)?[A-Za-z0-9_-]{43})")
 
 
-def make(secrets: Random, prefix: str = "") -> str:
-    """Return a new secret of the kind that begins so; pass the system's randomness."""
-    return prefix + text_of(secrets.randbytes(_SECRET_BYTES))
+def new_secret(secrets: Random, prefix: str = "") -> str:
+    """Return a new secret that starts with `prefix`; pass the system's randomness."""
+    return prefix + encode_secret(secrets.randbytes(_SECRET_BYTES))
 
 
-def text_of(raw: bytes) -> str:
-    """Return how 32 bytes are shown as a credential."""
+def encode_secret(raw: bytes) -> str:
+    """Return the text form of a credential of 32 bytes."""
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def digest(secret: str) -> bytes:
-    """Return what is kept of a secret: the SHA-256 of its prefix and its 32 bytes."""
-    prefix, text = secret[:-_LETTERS], secret[-_LETTERS:]
+def secret_digest(secret: str) -> bytes:
+    """Return the SHA-256 of a secret's prefix and its 32 bytes, which the service stores."""
+    prefix, text = secret[:-_SECRET_CHARACTERS], secret[-_SECRET_CHARACTERS:]
     return sha256(prefix.encode() + urlsafe_b64decode(text + "=")).digest()
 
 
-def bearer(header: str | None, prefix: str | None = None) -> str | None:
-    """Return the secret in an Authorization header, or None if it holds none.
+def bearer_secret(header: str | None, prefix: str | None = None) -> str | None:
+    """Return the secret in an Authorization header, or None.
 
-    Given a `prefix`, only a secret that begins with it, and with nothing else, will do.
+    With a `prefix`, the secret must have exactly this prefix.
     """
     match = _BEARER.fullmatch(header or "")
-    if match is None or prefix not in (None, match[1][:-_LETTERS]):
+    if match is None or prefix not in (None, match[1][:-_SECRET_CHARACTERS]):
         return None
     return match[1]
 
 
-def possession(credential: bytes) -> bytes:
-    """Return what an identity signs to ask for a credential of this SHA-256."""
+def possession_statement(credential: bytes) -> bytes:
+    """Return the statement that an identity signs to register a credential with this SHA-256."""
     return b"blindtally device v1\0" + credential

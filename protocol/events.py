@@ -1,16 +1,19 @@
-"""What a study tells of itself while it happens, in the order in which it happened.
+"""Events of a study, in the order in which they happen.
 
     study-created, study-started
-      round-opened                        round, threshold
-        cohort-moved                      round, cohort, before, phase, heard, expected, seconds
-        cohort-failed                     the same, and cause and reason
-        cohort-left-out                   round, cohort: its sum could not be read
-      round-closed                        round, state, participants, threshold, found
-    study-ended                           state: finished or stopped
+      round-opened                  round, sampling_threshold
+        cohort-phase-changed        round, cohort, previous_phase, phase, received, expected,
+                                    seconds
+        cohort-failed               the same, with cause and reason
+        cohort-excluded             round, cohort: its sum could not be decoded
+      round-closed                  round, state, participants, sampling_threshold,
+                                    heavy_hitters
+    study-ended                     state: finished or stopped
 
-An event says nothing that a round does not show: how many were heard, and never what they said.
-What a study suppresses (rare counts, sums, how many cells there are) is in none; and where nobody
-may learn how many devices joined a round, neither `heard`, `expected`, `participants` nor `cause`.
+An event reveals no more than the view of a round: numbers of messages, but never their contents.
+Events have nothing that the study suppresses (rare counts, sums, the number of cells). If the
+number of devices in a round is secret, they also leave out `received`, `expected`, `participants`
+and `cause`.
 """
 
 from datetime import datetime
@@ -18,41 +21,41 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from protocol.public import Public
-from protocol.round import Phase
+from protocol.model import PublicModel
+from protocol.phases import Phase
 
 
 class EventKind(StrEnum):
-    """What happened, in words that programs may rely on."""
+    """Kinds of events; the values are stable, so that programs can depend on them."""
 
     STUDY_CREATED = "study-created"
     STUDY_STARTED = "study-started"
     ROUND_OPENED = "round-opened"
-    COHORT_MOVED = "cohort-moved"
+    COHORT_PHASE_CHANGED = "cohort-phase-changed"
     COHORT_FAILED = "cohort-failed"
-    COHORT_LEFT_OUT = "cohort-left-out"
+    COHORT_EXCLUDED = "cohort-excluded"
     ROUND_CLOSED = "round-closed"
     STUDY_ENDED = "study-ended"
 
 
-class Cause(StrEnum):
-    """Why a cohort failed, in few words; its `reason` says more, to people."""
+class FailureCause(StrEnum):
+    """Causes of a failed cohort, for programs; `Event.reason` explains them to people."""
 
-    TOO_FEW = "too-few"  # not enough were heard in time
-    INFEASIBLE = "infeasible"  # no parameters are safe for so few
-    UNRECOVERABLE = "unrecoverable"  # a secret could not be had from the shares
+    TOO_FEW = "too-few"  # fewer messages than a quorum arrived in time
+    INFEASIBLE = "infeasible"  # no parameters are safe for a cohort of this size
+    UNRECOVERABLE = "unrecoverable"  # a secret could not be recovered from the shares
     POISONED = "poisoned"  # no honest vectors add up to this
     STOPPED = "stopped"  # with its study
-    INTERNAL = "internal"  # a fault of ours
+    INTERNAL = "internal"  # a fault of the service
 
 
-class Event(Public):
-    """Something that happened `at` a time in `study`; `id` grows by one from event to event.
+class Event(PublicModel):
+    """One event `at` a time in `study`; `id` grows by one from event to event.
 
-    `before` is the phase that ended after `seconds`, with `heard` of `expected` participants
-    (of those who were heard in the phase before it), and `phase` what the cohort moved to.
-    `state` is that of a round or study that is over, `threshold` the t of threshold sampling,
-    `found` how many items are heavy after the round.
+    `previous_phase` ended after `seconds` with `received` of `expected` messages, the number that
+    the phase before it received. The cohort is now in `phase`. `state` is that of a round or study
+    that is over, `sampling_threshold` the t of threshold sampling, and `heavy_hitters` the number
+    of heavy hitters after the round.
     """
 
     id: int = Field(ge=1)
@@ -61,14 +64,14 @@ class Event(Public):
     at: datetime
     round: int | None = None
     cohort: int | None = None
-    before: Phase | None = None
+    previous_phase: Phase | None = None
     phase: Phase | None = None
-    heard: int | None = None
+    received: int | None = None
     expected: int | None = None
     seconds: float | None = None
-    cause: Cause | None = None
+    cause: FailureCause | None = None
     reason: str | None = None
     state: str | None = None
     participants: int | None = None
-    threshold: float | None = None
-    found: int | None = None
+    sampling_threshold: float | None = None
+    heavy_hitters: int | None = None

@@ -2,50 +2,65 @@
 
 A key x = (x_1 .. x_c), each chunk below 2^32, is hashed in two steps:
 
-    fingerprint   a_0 + a_1 x_1 + .. + a_c x_c  mod 2^61 - 1, with random a: two keys meet
-                  with odds 2^-61 (multilinear hashing, [CarterWegman79], [Lemire14])
+    fingerprint   a_0 + a_1 x_1 + .. + a_c x_c  mod 2^61 - 1, with random a: two keys collide
+                  with probability 2^-61 (multilinear hashing, [CarterWegman79], [Lemire14])
     words         each fingerprint through two rounds of a 64-bit finaliser
-                  ([Stafford11], variant 13, as in SplitMix64), keyed anew for each word
+                  ([Stafford11], variant 13, as in SplitMix64), with other keys for each word
 
-The first step alone would be worse than nothing as a check hash: it is linear, so the hash
-of a weighted mean of keys *is* the weighted mean of their hashes. The finaliser breaks that;
-that its words are as good as random is an assumption, which the tests probe on keys that
-differ little. An enemy who knows the seed can make collisions: seeds are fresh each round.
+The first step alone must not be used as a check hash: it is linear, so the hash of a weighted
+mean of keys *is* the weighted mean of their hashes. The finaliser breaks this. That its words are
+as good as random is an assumption, which the tests probe on keys that differ little. An attacker
+who knows the seed can make collisions, so every round has a fresh seed.
 
 Coefficients and keys come from BLAKE2b keyed with the 32-byte seed and personalised with
-the purpose, so neighbouring seeds, and purposes under one seed, share nothing.
+the purpose, so different seeds, and purposes under one seed, give independent functions.
+
+`splitmix_hash` takes a seed of 64 bits for each value instead, for oracles that allow any hash:
+
+    word(s, x)  =  mix(mix(s + g) + (x + 1) g)      g odd: 2^64 over the golden ratio
+    h_s(x)      =  floor(upper half of the word * m / 2^32)
+
+This is SplitMix64's output x of the stream that starts at mix(s + g) [Steele14]. That two values
+collide under 1 of m seeds is an assumption that tests probe. Privacy needs nothing of a hash
+function.
 """
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from protocol.arrays import Words
 
 _PRIME = np.uint64(2**61 - 1)
 _U29, _U30, _U31, _U32 = (np.uint64(shift) for shift in (29, 30, 31, 32))
 _U27, _U61 = np.uint64(27), np.uint64(61)
 _LOW29, _LOW32 = np.uint64(2**29 - 1), np.uint64(2**32 - 1)
 _STAFFORD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+
+
+W = TypeVar("W", Words, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class HashFamily:
     """The hash functions of one seed and purpose, for keys of `chunks` chunks."""
 
     seed: bytes
     purpose: str
     chunks: int
-    words: int
-    coefficients: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
-    keys: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
+    outputs: int
+    coefficients: Words = field(init=False, repr=False, compare=False)
+    keys: Words = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        drawn = _derive(self.seed, self.purpose, 1 + self.chunks + 2 * self.words)
+        drawn = _derive(self.seed, self.purpose, 1 + self.chunks + 2 * self.outputs)
         object.__setattr__(self, "coefficients", drawn[: 1 + self.chunks] & _PRIME)
-        object.__setattr__(self, "keys", drawn[1 + self.chunks :].reshape(2, self.words))
+        object.__setattr__(self, "keys", drawn[1 + self.chunks :].reshape(2, self.outputs))
 
-    def fingerprint(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def fingerprint(self, keys: Words) -> Words:
         """Return the 61-bit fingerprints of `keys`, shape `(n, chunks)`."""
         upper = lower = np.zeros(len(keys), np.uint64)
         for factor, chunk in zip(self.coefficients[1:], keys.T, strict=True):
@@ -58,19 +73,25 @@ class Family:
         total = _fold(_times_2_32(upper) + lower + self.coefficients[0])
         return np.where(total >= _PRIME, total - _PRIME, total)
 
-    def hash(self, keys: NDArray[np.uint64], words: slice = slice(None)) -> NDArray[np.uint64]:
-        """Return the 64-bit hashes of each key, or some `words` of them, shape `(n, words)`."""
+    def hash(self, keys: Words, words: slice = slice(None)) -> Words:
+        """Return the 64-bit hashes of each key, or a slice of them, shape `(n, words)`."""
         first, second = self.keys[:, words]
-        return _mix(_mix(self.fingerprint(keys)[:, np.newaxis] ^ first) + second)
+        return mix(mix(self.fingerprint(keys)[:, np.newaxis] ^ first) + second)
 
 
-def reduce(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
-    """Return `words` brought below `bound` < 2^32, uniform but for odds of bound / 2^32."""
+def fast_range(words: Words, bound: int) -> Words:
+    """Return `words` mapped below `bound` < 2^32, uniform except for a bias of bound / 2^32."""
     return ((words >> _U32) * np.uint64(bound)) >> _U32
 
 
-def _derive(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Return `count` words of BLAKE2b in counter mode, for this seed and purpose only."""
+def splitmix_hash(seeds: Words, values: Words, m: int) -> Words:
+    """Return h_s(x) < `m` <= 2^32; the arrays, at least one-dimensional, are broadcast."""
+    streams = mix(seeds + GOLDEN_RATIO)
+    return fast_range(mix(streams + (values + np.uint64(1)) * GOLDEN_RATIO), m)
+
+
+def _derive(seed: bytes, purpose: str, count: int) -> Words:
+    """Return `count` words of BLAKE2b in counter mode, for one seed and purpose."""
     blocks = (
         hashlib.blake2b(block.to_bytes(8, "little"), key=seed, person=purpose.encode()).digest()
         for block in range(-(-count // 8))
@@ -78,18 +99,18 @@ def _derive(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(blocks), dtype="<u8")[:count].astype(np.uint64)
 
 
-def _times_2_32(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return x 2^32 modulo 2^61 - 1, below 2^61 + 2^35, for any x: 2^61 counts as 1."""
+def _times_2_32(x: Words) -> Words:
+    """Return x 2^32 modulo 2^61 - 1, below 2^61 + 2^35, for any x, since 2^61 is 1."""
     return (x >> _U29) + ((x & _LOW29) << _U32)
 
 
-def _fold(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _fold(x: Words) -> Words:
     """Return a number below 2^61 + 8 that is x modulo 2^61 - 1."""
     return (x & _PRIME) + (x >> _U61)
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the words that Stafford's finaliser makes of x, one-to-one."""
+def mix(x: W) -> W:
+    """Return Stafford's finaliser of x, one-to-one; kernels compile it for single words."""
     x = (x ^ (x >> _U30)) * _STAFFORD[0]
     x = (x ^ (x >> _U27)) * _STAFFORD[1]
     return x ^ (x >> _U31)

@@ -1,38 +1,39 @@
-"""Histograms of many devices, as arrays: what encodes a million devices in tenths of a second.
+"""Histograms of many devices as arrays, which encode a million devices in tenths of a second.
 
-A *holding* is one item of one device, with its count. Those of all devices stand in a row, in the
-order of devices and within one in that of its items, each as the item's place in one table of
-items. So what depends on an item only, its key or whether it is in the domain, is found once for
-all devices and blocks, and what is done to holdings are a few operations on whole arrays.
+A *holding* is one item of one device, with its count. All holdings are in one sequence, in the
+order of devices and, within a device, of its items; each has the index of its item in one list of
+items. So a function of an item, such as its key, is computed once for all devices and batches, and
+holdings are processed by a few operations on whole arrays.
 
-Fleets come in *blocks*, of some 2^16 holdings each: memory does not grow with the fleet.
+Fleets are processed in batches of some 2^16 holdings, so that memory does not grow with the fleet.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-BLOCK = 2**16  # holdings: a few arrays of so many fit in the processor's cache
+from protocol.arrays import Indices
 
-Places = NDArray[np.int64]
+BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache
+
+Histogram: TypeAlias = Mapping[str, int]  # items of a device, each with its count, all >= 1
 T = TypeVar("T")
 
 
-class Items(Sequence[str]):
-    """Distinct items in order, with what was last made of all of them.
+class ItemIndex(Sequence[str]):
+    """Distinct items in order, with a cache of functions of all of them.
 
-    Pickled, they go without that: whoever gets the same ones again has what was made there.
+    The cache is not pickled. A process that receives the same items again keeps its own cache.
     """
 
-    __slots__ = ("_made", "_names")
+    __slots__ = ("_cache", "_names")
 
     def __init__(self, items: Iterable[str]) -> None:
         self._names = tuple(sorted(set(items)))
-        self._made: dict[str, tuple[object, Any]] = {}
+        self._cache: dict[str, tuple[object, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._names)
@@ -44,81 +45,87 @@ class Items(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
         return self._names[place]
 
-    def __reduce__(self) -> tuple[Callable[..., "Items"], tuple[tuple[str, ...]]]:
-        return _again, (self._names,)
+    def __reduce__(self) -> tuple[Callable[..., "ItemIndex"], tuple[tuple[str, ...]]]:
+        return _unpickle_items, (self._names,)
 
     @property
-    def places(self) -> dict[str, int]:
-        """Return the place of each item."""
-        return self.made("places", None, lambda: {item: i for i, item in enumerate(self._names)})
+    def positions(self) -> dict[str, int]:
+        """Return the index of each item."""
+        return self.cached(
+            "positions", None, lambda: {item: index for index, item in enumerate(self._names)}
+        )
 
-    def made(self, what: str, of: object, make: Callable[[], T]) -> T:
-        """Return what `make` returns, kept until it is asked for of something else than `of`."""
-        known = self._made.get(what)
-        if known is None or not (known[0] is of or known[0] == of):
-            known = self._made[what] = of, make()
-        made: T = known[1]
-        return made
+    def cached(self, name: str, argument: object, compute: Callable[[], T]) -> T:
+        """Return `compute()`, cached under `name` until it is requested for another `argument`."""
+        entry = self._cache.get(name)
+        if entry is None or not (entry[0] is argument or entry[0] == argument):
+            entry = self._cache[name] = argument, compute()
+        value: T = entry[1]
+        return value
 
 
-_last: Items | None = None  # that came here pickled
+_last_unpickled: ItemIndex | None = None
 
 
-def _again(names: tuple[str, ...]) -> Items:
-    """Return items in order as they last came here, if they are the same."""
-    global _last  # noqa: PLW0603 - one table a study, which comes with each piece of its work
-    known = _last
-    if known is None or known[:] != names:
-        known = _last = Items(names)
-    return known
+def _unpickle_items(names: tuple[str, ...]) -> ItemIndex:
+    """Return the last unpickled items if they are the same, since these have a cache."""
+    global _last_unpickled  # noqa: PLW0603 - one entry, for the process
+    items = _last_unpickled
+    if items is None or items[:] != names:
+        items = _last_unpickled = ItemIndex(names)
+    return items
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histograms(Sequence[Mapping[str, int]]):
-    """Devices' histograms: the places of items, and counts, of holdings; where each device ends.
+    """Sequence of histograms, stored as the item indices and counts of all holdings.
 
-    A sequence of them, too; device d has the holdings from `ends[d - 1]` to before `ends[d]`.
+    Device d has the holdings from `ends[d - 1]` to before `ends[d]`.
     """
 
-    items: Items
-    which: Places
-    counts: Places
-    ends: Places
+    items: ItemIndex
+    item_indices: Indices
+    counts: Indices
+    ends: Indices
 
     @classmethod
-    def of(cls, histograms: Iterable[Mapping[str, int]]) -> "Histograms":
-        """Return `histograms` as arrays, those that are already as they are.
+    def from_mappings(cls, histograms: Iterable[Mapping[str, int]]) -> "Histograms":
+        """Return `histograms` as arrays; unchanged if they are already.
 
         Raises:
             ValueError: if a count does not fit in 63 bits.
         """
         if isinstance(histograms, Histograms):
             return histograms
-        several = list(histograms)
-        items = Items(item for one in several for item in one)
-        places = items.places
-        held = [(places[item], one[item]) for one in several for item in sorted(one)]
-        ends = np.cumsum([len(one) for one in several], dtype=np.int64)
+        mappings = list(histograms)
+        items = ItemIndex(item for histogram in mappings for item in histogram)
+        positions = items.positions
+        pairs = [(positions[item], counts[item]) for counts in mappings for item in sorted(counts)]
+        ends = np.cumsum([len(histogram) for histogram in mappings], dtype=np.int64)
         try:
-            which, counts = np.array(held, np.int64).reshape(-1, 2).T
+            item_indices, counts_array = np.array(pairs, np.int64).reshape(-1, 2).T
         except OverflowError:
-            raise ValueError("counts are below 2^63") from None
-        return cls(items, which, counts, ends)
+            raise ValueError("counts must be below 2^63") from None
+        return cls(items, item_indices, counts_array, ends)
 
     @classmethod
-    def single(cls, items: Items, which: Places) -> "Histograms":
+    def one_item_each(cls, items: ItemIndex, item_indices: Indices) -> "Histograms":
         """Return devices that hold one item each."""
-        return cls(items, which, np.ones(len(which), np.int64), np.arange(1, len(which) + 1))
+        devices = len(item_indices)
+        return cls(items, item_indices, np.ones(devices, np.int64), np.arange(1, devices + 1))
 
     @classmethod
-    def joined(cls, blocks: Iterable["Histograms"]) -> "Histograms":
-        """Return the devices of blocks that have one table of items."""
-        some = list(blocks)
-        assert all(one.items is some[0].items for one in some)  # as those of one population have
-        sizes = np.cumsum([0] + [len(one.which) for one in some])
-        ends = [one.ends + size for one, size in zip(some, sizes[:-1], strict=True)]
-        which, counts = ([getattr(one, name) for one in some] for name in ("which", "counts"))
-        return cls(some[0].items, *map(np.concatenate, (which, counts, ends)))
+    def concatenated(cls, batches: Iterable["Histograms"]) -> "Histograms":
+        """Return the devices of several batches that share one `ItemIndex`."""
+        parts = list(batches)
+        assert all(part.items is parts[0].items for part in parts)  # as in one population
+        starts = np.cumsum([0] + [len(part.item_indices) for part in parts])[:-1]
+        return cls(
+            parts[0].items,
+            np.concatenate([part.item_indices for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=True)]),
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -132,113 +139,113 @@ class Histograms(Sequence[Mapping[str, int]]):
             return self.take(np.arange(len(self))[device])
         number = range(len(self))[device]
         held = slice(self.ends[number - 1] if number else 0, self.ends[number])
-        pairs = zip(self.which[held].tolist(), self.counts[held].tolist(), strict=True)
-        return {self.items[place]: count for place, count in pairs}
+        pairs = zip(self.item_indices[held].tolist(), self.counts[held].tolist(), strict=True)
+        return {self.items[index]: count for index, count in pairs}
 
     def __iter__(self) -> Iterator[dict[str, int]]:
-        which, counts, start = self.which.tolist(), self.counts.tolist(), 0
+        indices, counts, start = self.item_indices.tolist(), self.counts.tolist(), 0
         for end in self.ends.tolist():
-            yield {self.items[which[at]]: counts[at] for at in range(start, end)}
+            yield {self.items[indices[at]]: counts[at] for at in range(start, end)}
             start = end
 
     @property
-    def sizes(self) -> Places:
-        """Return how many holdings each device has."""
+    def sizes(self) -> Indices:
+        """Return the number of holdings of each device."""
         return np.diff(self.ends, prepend=0)
 
     @property
-    def devices(self) -> Places:
+    def devices(self) -> Indices:
         """Return the device of each holding."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
-    def totals(self) -> Places:
-        """Return what the counts of each device add up to, which must be below 2^63 in all."""
+    def device_totals(self) -> Indices:
+        """Return the sum of the counts of each device; all together must be below 2^63."""
         return np.diff(np.append(0, np.cumsum(self.counts))[self.ends], prepend=0)
 
-    def take(self, devices: Places) -> "Histograms":
+    def take(self, devices: Indices) -> "Histograms":
         """Return these devices, in this order."""
         sizes = self.sizes[devices]
         ends = np.cumsum(sizes)
-        places = np.repeat(self.ends[devices] - ends, sizes) + np.arange(sizes.sum())
-        return Histograms(self.items, self.which[places], self.counts[places], ends)
+        holdings = np.repeat(self.ends[devices] - ends, sizes) + np.arange(sizes.sum())
+        return Histograms(self.items, self.item_indices[holdings], self.counts[holdings], ends)
 
-    def counted(self, counts: Places) -> "Histograms":
-        """Return the same devices with other `counts`; what is held 0 times is held no longer."""
-        kept = np.flatnonzero(counts)
+    def with_counts(self, counts: Indices) -> "Histograms":
+        """Return the same devices with other `counts`; holdings with a count of 0 are removed."""
+        holdings = np.flatnonzero(counts)
         ends = np.append(0, np.cumsum(counts != 0))[self.ends]
-        return Histograms(self.items, self.which[kept], counts[kept], ends)
+        return Histograms(self.items, self.item_indices[holdings], counts[holdings], ends)
 
     def grouped(self, size: int) -> "Histograms":
-        """Return devices of which each holds what `size` of these do, one item each, in turn."""
+        """Return devices that each hold the items of `size` of these, which have one item each."""
         if size == 1:
             return self
-        which = np.sort(self.which.reshape(-1, size), axis=1)
-        first = np.ones(which.shape, np.bool_)
-        first[:, 1:] = which[:, 1:] != which[:, :-1]
+        indices = np.sort(self.item_indices.reshape(-1, size), axis=1)
+        first = np.ones(indices.shape, np.bool_)
+        first[:, 1:] = indices[:, 1:] != indices[:, :-1]
         starts = np.flatnonzero(first)
         counts = np.diff(starts, append=first.size)
         ends = np.cumsum(first.sum(axis=1))
-        return Histograms(self.items, which.reshape(-1)[starts], counts, ends)
+        return Histograms(self.items, indices.reshape(-1)[starts], counts, ends)
 
-    def within(self, admits: Callable[[str], bool]) -> "Histograms":
-        """Return the same devices without the items that `admits` does not."""
+    def only_items(self, admits: Callable[[str], bool]) -> "Histograms":
+        """Return the same devices with only the items that `admits` accepts."""
         items = self.items
-        admitted = items.made(
+        admitted = items.cached(
             "admitted", admits, lambda: np.fromiter(map(admits, items), np.bool_, len(items))
         )
-        return self.counted(np.where(admitted[self.which], self.counts, 0))
+        return self.with_counts(np.where(admitted[self.item_indices], self.counts, 0))
 
-    def sums(self, amounts: Places) -> Places:
-        """Return the sum of `amounts`, one a holding, by item."""
+    def item_totals(self, amounts: Indices) -> Indices:
+        """Return the sum of `amounts`, one per holding, for each item."""
         totals = np.zeros(len(self.items), np.int64)
-        some = np.flatnonzero(amounts)  # of many devices, sampling leaves few
-        np.add.at(totals, self.which[some], amounts[some])
+        holdings = np.flatnonzero(amounts)  # few after sampling
+        np.add.at(totals, self.item_indices[holdings], amounts[holdings])
         return totals
 
-    def check(self, most: int) -> None:
-        """Raise ValueError unless counts are positive, and a device's add up to `most` at most."""
+    def check(self, contribution: int) -> None:
+        """Raise ValueError unless counts are positive and add up to `contribution` per device."""
         if len(self.counts) and self.counts.min() < 1:
             count = int(self.counts.min())
-            item = self.items[int(self.which[self.counts.argmin()])]
-            raise ValueError(f"counts are 1 or more, got {count} of {item!r}")
-        # The largest first, so that totals cannot wrap.
-        found = self.counts if (self.counts > most).any() else self.totals
-        if (found > most).any():
-            raise ValueError(
-                f"a device contributes at most {most} items, got {found[found > most][0]}"
-            )
+            item = self.items[int(self.item_indices[self.counts.argmin()])]
+            raise ValueError(f"counts must be 1 or more, got {count} of {item!r}")
+        # Single counts are checked first, so that totals cannot wrap.
+        is_any_over = (self.counts > contribution).any()
+        totals = self.counts if is_any_over else self.device_totals
+        if (totals > contribution).any():
+            excess = totals[totals > contribution][0]
+            raise ValueError(f"a device contributes at most {contribution} items, got {excess}")
 
 
-class Total:
-    """What devices hold together, added up block by block."""
+class ItemTotals:
+    """Total count of each item over all devices, added up batch by batch."""
 
     def __init__(self) -> None:
-        self._items = Items(())
+        self._items = ItemIndex(())
         self._sums = np.zeros(0, np.int64)
-        self._others: Counter[str] = Counter()  # of blocks with other items
+        self._other_counts: Counter[str] = Counter()  # of batches with another `ItemIndex`
 
     def add(self, held: Histograms) -> None:
-        """Add what the devices of a block hold."""
+        """Add the histograms of a batch of devices."""
         if held.items is not self._items:
-            self._others, self._items = Counter(self.counts()), held.items
+            self._other_counts, self._items = Counter(self.counts()), held.items
             self._sums = np.zeros(len(held.items), np.int64)
-        self._sums += held.sums(held.counts)
+        self._sums += held.item_totals(held.counts)
 
-    def join(self, other: "Total") -> None:
-        """Add what other devices hold together; quickly, if they have the same table of items."""
+    def merge(self, other: "ItemTotals") -> None:
+        """Add the totals of other devices; fast if they have the same items."""
         if self._items[:] == other._items[:]:
             self._sums += other._sums
-            self._others.update(other._others)
+            self._other_counts.update(other._other_counts)
         else:
             self.add_counts(other.counts())
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add so many of each item."""
-        self._others.update(counts)
+        """Add `counts` to the items."""
+        self._other_counts.update(counts)
 
     def counts(self) -> dict[str, int]:
-        """Return how often each item is held."""
-        some = np.flatnonzero(self._sums)
-        pairs = zip(some.tolist(), self._sums[some].tolist(), strict=True)
-        return dict(self._others + Counter({self._items[place]: sum_ for place, sum_ in pairs}))
+        """Return the total count of each item."""
+        indices = np.flatnonzero(self._sums)
+        pairs = zip(indices.tolist(), self._sums[indices].tolist(), strict=True)
+        return dict(self._other_counts + Counter({self._items[at]: total for at, total in pairs}))

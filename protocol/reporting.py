@@ -1,129 +1,127 @@
-"""The second transport: each device sends one report, private before it leaves, and no sum.
+"""Mechanisms of reports: each device sends one locally private message, without a secure sum.
 
-    study -> plan(r) -> encode (each device) -> reports -> gather, + -> decode -> answer(r)
+    study -> plan(r) -> encode (each device) -> reports -> aggregate, + -> decode -> answer(r)
 
-What a server keeps of reports is *heard*, which adds up: reports may be gathered in batches, in
-any order, and a batch be forgotten once it is gathered. Whoever reads a report may read no more
-from it than (epsilon, delta) allows, so there is nothing to hide among others.
+The server keeps an *aggregate* of reports. Aggregates add up, so reports may arrive in batches, in
+any order, and a batch may be deleted once it is aggregated. A party that reads a report learns at
+most what (epsilon, delta) allows, so a device needs no others to hide among.
 
-A device keeps one identity for all studies that ask for reports, unlike for sums: what it spends
-is added up by that identity, over rounds and studies, by the server and by the device.
+A device keeps one identity for all studies of reports, unlike for sums. The server and the device
+add up its privacy loss by that identity, over rounds and studies.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Generic, Literal, Protocol, Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.chance import Chance
-from protocol.confidence import LEVEL, normal_interval
-from protocol.local_level import Floats
-from protocol.mechanism import Answer, Histogram, Mechanism, Plan, Question, enrolment_scope
-from protocol.privacy.entries import LocalReports
-from protocol.privacy.entries import Mechanism as Loss
-from protocol.tally import Tally
-from secagg.cohort import Registry
+from protocol.arrays import Floats, PackedReports
+from protocol.confidence import CONFIDENCE_LEVEL, normal_interval
+from protocol.histograms import Histogram
+from protocol.mechanism import Answer, Mechanism
+from protocol.oracles.oracle import REPORTS_PER_BATCH
+from protocol.privacy.events import DpEvent, LocalReportsEvent
+from protocol.randomness import RandomWords
+from protocol.study import Plan, Question, enrolment_scope
+from protocol.study_state import StudyState
+from secagg.session import Registry
 
-Reports: TypeAlias = NDArray[np.uint8]  # (n, nbytes): as they travel
-EVERY_STUDY = "every study that asks for reports"  # what registrars enrol reporters for
-SHOWN = 1000  # of a round's estimates
+ALL_REPORT_STUDIES = "every study that asks for reports"  # the enrolment scope of all of them
 
 
-class Heard(Protocol):
-    """What is kept of reports; that of two batches adds up to that of both."""
+class ReportAggregate(Protocol):
+    """Aggregate of reports; the aggregates of two batches add up to the one of both."""
 
     @property
     def reports(self) -> int:
-        """Return of how many reports it is."""
+        """Return the number of reports."""
 
     def __add__(self, other: Self, /) -> Self:
-        """Return what is kept of both."""
+        """Return the aggregate of both."""
 
 
 class ReportQuestion(Question):
-    """Which items are heavy, by reports that are each `epsilon`-locally private."""
+    """Question for heavy items, from reports that are each `epsilon`-locally private."""
 
     contribution: Literal[1] = 1
     epsilon: float = Field(ge=1e-6, le=32, strict=True)
 
 
 class ReportPlan(Plan):
-    """What a report is to say, and how it is kept private."""
+    """Plan of a round of reports."""
 
     question: ReportQuestion
 
     @model_validator(mode="after")
-    def _is_of_what_is_asked(self) -> Self:
+    def _mechanisms_agree(self) -> Self:
         if self.mechanism != self.question.mechanism:
             raise ValueError(f"a plan of {self.mechanism} for {self.question.mechanism}")
         return self
 
     @property
     def registry(self) -> Registry | None:
-        """Return who may report: reporters have one identity for all studies, to be counted by."""
+        """Return the registry of devices; a device has one identity for all studies of reports."""
         if self.terms.registrar is None:
             return None
-        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(EVERY_STUDY))
+        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(ALL_REPORT_STUDIES))
 
-
-READ_AT_ONCE = 2**13  # reports: of a million values, what is gathered in seconds
 
 RQ = TypeVar("RQ", bound=ReportQuestion)
 RP = TypeVar("RP", bound=ReportPlan)
-H = TypeVar("H", bound=Heard)
+H = TypeVar("H", bound=ReportAggregate)
 
 
-class Reporting(Mechanism[RQ, RP], Generic[RQ, RP, H]):
-    """A mechanism whose devices send one locally private report each, which anybody may read."""
+class ReportMechanism(Mechanism[RQ, RP], Generic[RQ, RP, H]):
+    """Base of mechanisms whose devices send one locally private report each."""
 
     @abstractmethod
     def nbytes(self, plan: RP) -> int:
         """Return the bytes of a report."""
 
     def epsilon(self, plan: RP) -> float:
-        """Return what a report costs, whichever item is replaced by whichever other, or none."""
+        """Return the epsilon of a report, for replacing any item by any other or by none."""
         return plan.question.epsilon
 
     def delta(self, plan: RP) -> float:
-        """Return the odds that a report may tell more than `epsilon` allows: 0 if it never does."""
+        """Return the delta of a report: 0 if it never reveals more than `epsilon` allows."""
         del plan
         return 0.0
 
-    def loss(self, plan: RP, rounds: int) -> Loss:
-        """Return what a device's one report tells of it."""
-        del rounds  # it is in one of them
-        return LocalReports(epsilon=self.epsilon(plan), delta=self.delta(plan))
+    def dp_event(self, plan: RP, rounds: int) -> DpEvent:
+        """Return the privacy loss of a device: it sends one report."""
+        del rounds  # a device reports in one round
+        return LocalReportsEvent(epsilon=self.epsilon(plan), delta=self.delta(plan))
 
-    def interval(
-        self, counts: Floats, variances: Floats, level: float = LEVEL
+    def confidence_interval(
+        self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
     ) -> tuple[Floats, Floats]:
-        """Return normal intervals, uncut: noise is nearly normal, and estimates may be below 0."""
+        """Return normal intervals: noise is nearly normal, and estimates may be below 0."""
         return normal_interval(counts, variances, level)
 
     @abstractmethod
-    def encode(self, plan: RP, histograms: Iterable[Histogram], chance: Chance) -> Reports:
-        """Return a report for each device, shape `(n, nbytes)`; an empty histogram makes one too.
+    def encode(
+        self, plan: RP, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> PackedReports:
+        """Return a report for each device, shape `(n, nbytes)`, also for an empty histogram.
 
         Raises:
             ValueError: if a device holds more than one item, or one outside the plan's domain.
         """
 
     @abstractmethod
-    def check(self, plan: RP, reports: Reports) -> None:
+    def check(self, plan: RP, reports: PackedReports) -> None:
         """Raise ValueError if one of `reports` cannot be one of this plan."""
 
     @abstractmethod
-    def gather(self, plan: RP, reports: Reports) -> H:
-        """Return what is kept of one or more `reports`; raises as `check`."""
+    def aggregate(self, plan: RP, reports: PackedReports) -> H:
+        """Return the aggregate of one or more `reports`; raises as `check`."""
 
-    def read_at_once(self, plan: RP) -> int:
-        """Return how many reports are best gathered together."""
+    def reports_per_batch(self, plan: RP) -> int:
+        """Return the number of reports that are aggregated together."""
         del plan
-        return READ_AT_ONCE
+        return REPORTS_PER_BATCH
 
     @abstractmethod
-    def decode(self, plan: RP, heard: H, tally: Tally) -> Answer:
-        """Return what a round's reports say together, after earlier rounds."""
+    def decode(self, plan: RP, aggregate: H, state: StudyState) -> Answer:
+        """Return the answer of a round from the aggregate of its reports and the study state."""

@@ -1,332 +1,224 @@
-"""The server's half of a secure sum: functions that close a phase over all heard in it.
+"""The server in a secure sum: checks of the messages that arrive, and the request to unmask.
 
-The sum of the masked vectors of the survivors S is
+Each check names the participant at fault, whose message then counts as missing. When the masked
+inputs are in, `collect_masked_inputs` decides which shares the survivors must reveal: of the seed
+for each survivor, of the mask key for each dealer that dropped out, never of both for one
+participant. `unmasking` recovers these secrets and removes the masks.
 
-    sum of x_u over S  +  sum of mask(b_u) over S  +  pairwise masks between S and the lost
-
-so the server recovers the seed b_u of each survivor, and the mask key of each participant
-who shared but was lost since, each from `threshold` shares, and takes these masks off.
-Whoever was lost before it shared is in nobody's masks. The server never holds both secrets
-of one participant, and what it recovers lives no longer than `unmask`.
-
-Who lies is told by commitments. A secret counts as recovered only if it is the one that its
-owner committed to (a mask key: its public key). If t shares meet in another one, all shares of it
-are compared with what their dealer committed to: who gave another share than it was dealt is
-named, and its shares are left out, so a holder cannot spoil a sum. If the rest meet in no good
-secret either, the dealer dealt false ones: it is corrected and named, or costs the sum and is
-named; it never makes it wrong. So is a dealer of envelopes that do not open, if as many holders
-say so as no honest dealer has corrupt ones. A false share that is not among the t that a secret
-was recovered from changes nothing, and is not looked for.
-
-Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are ours.
+Source: [Bonawitz17, figure 4].
 """
 
 from bisect import insort
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.cohort import Cohort, View
-from secagg.deals import (
-    KEY,
-    SEED,
-    KeyDeal,
-    Reveal,
-    SeedDeal,
-    Upload,
-    commit_seed,
+from secagg.errors import FaultyParticipantError
+from secagg.keys import is_signed, statement
+from secagg.messages import (
+    KEY_SHARE,
+    SEED_SHARE,
+    KeyShares,
+    MaskedInput,
+    SeedShares,
+    UnmaskingShares,
 )
-from secagg.errors import FaultyParticipantError, RecoveryError
-from secagg.keys import KeyPair, is_signed, statement
-from secagg.masks import Wardrobe
-from secagg.parcels import Inbox, commit_shares, deliver
-from secagg.recovery import Given
-from secagg.ring import Ring, Vector
-from secagg.roster import identity_of, mask_key
-from secagg.shamir import correct, is_share, recover
-
-FALSE_DEALER = "dealt shares that do not open, or not the secret that it committed to"
-FALSE_GIVER = "gave another share than it was dealt"
+from secagg.roster import identity_of
+from secagg.session import Session, Transcript
+from secagg.shamir import is_share
+from secagg.shares import ReceivedShares, route_shares
 
 
-def check_shares(cohort: Cohort, slot: int, deal: KeyDeal) -> None:
-    """Check what participant `slot` shares, before it is passed on.
+def check_key_shares(session: Session, slot: int, key_shares: KeyShares) -> None:
+    """Check the key shares of participant `slot` before they are forwarded.
 
     Raises:
-        FaultyParticipantError: if there is not one parcel for each holder, or the deal is
-            not signed.
+        FaultyParticipantError: if there is not one encrypted share for each holder, or the
+            signature is false.
     """
-    holders = cohort.parameters.holders
-    if len(deal.parcels) != holders:
-        raise FaultyParticipantError(slot, f"dealt {len(deal.parcels)} shares to {holders}")
-    said = statement("shares", cohort.label, slot, deal.sharer.said())
-    _check_signature(cohort, slot, said, deal.signature)
+    holders = session.parameters.holders
+    count = len(key_shares.encrypted_shares)
+    if count != holders:
+        raise FaultyParticipantError(slot, f"sent {count} shares to {holders} holders")
+    commitment = key_shares.share_commitment.signed_bytes()
+    signed = statement("key shares", session.label, slot, commitment)
+    _check_signature(session, slot, signed, key_shares.signature)
 
 
-def check_upload(view: View, slot: int, upload: Upload) -> None:
-    """Check the deal and the signature of a vector that participant `slot` sends.
+def check_masked_input(transcript: Transcript, slot: int, masked_input: MaskedInput) -> None:
+    """Check the seed shares and the signature of a masked input of participant `slot`.
 
     Raises:
-        FaultyParticipantError: if there is not one parcel for each of its holders that
-            shared, or the upload is not signed.
+        FaultyParticipantError: if there is not one encrypted share for each of its holders that
+            shared, or the signature is false.
     """
-    holders = view.heard_holders[slot]
-    if len(upload.deal.parcels) != holders:
-        raise FaultyParticipantError(
-            slot, f"dealt {len(upload.deal.parcels)} shares of its seed to {holders}"
-        )
-    said = statement("vector", view.label, slot, upload.deal.pack(), upload.vector)
-    _check_signature(view.cohort, slot, said, upload.signature)
+    seed_shares = masked_input.seed_shares
+    holders, count = transcript.sharing_holder_counts[slot], len(seed_shares.encrypted_shares)
+    if count != holders:
+        raise FaultyParticipantError(slot, f"sent {count} shares of its seed to {holders} holders")
+    signed = statement(
+        "masked input", transcript.label, slot, seed_shares.pack(), masked_input.vector
+    )
+    _check_signature(transcript.session, slot, signed, masked_input.signature)
 
 
-def check_confirmation(view: View, slot: int, survivors: frozenset[int], signature: bytes) -> None:
-    """Check the signature of participant `slot` under the survivors.
+def check_confirmation(
+    transcript: Transcript, slot: int, survivors: frozenset[int], signature: bytes
+) -> None:
+    """Check the signature of participant `slot` over the survivors.
 
     Raises:
-        FaultyParticipantError: if it is under anything else.
+        FaultyParticipantError: if the signature is over any other statement.
     """
-    _check_signature(view.cohort, slot, view.confirmation(slot, survivors), signature)
+    confirmation = transcript.confirmation_statement(slot, survivors)
+    _check_signature(transcript.session, slot, confirmation, signature)
 
 
-def _check_signature(cohort: Cohort, slot: int, said: bytes, signature: bytes) -> None:
-    if not is_signed(identity_of(cohort.roster, slot), said, signature):
+def _check_signature(session: Session, slot: int, signed: bytes, signature: bytes) -> None:
+    if not is_signed(identity_of(session.roster, slot), signed, signature):
         raise FaultyParticipantError(slot, "did not sign this")
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
-    """What is settled once the vectors are in: who survived, and the shares that matter now.
+class UnmaskingRequest:
+    """The survivors, and the encrypted shares that each of them must decrypt and reveal.
 
-    These are of the seeds of survivors and of the mask keys of the lost, never of both.
-    `seeds` and `own` are the survivors' commitments to their seeds and to their own shares of
-    them; `inboxes` the parcels, by holder and then owner.
+    Attributes:
+        seed_commitments: the survivors' commitments to their seeds.
+        own_share_commitments: the survivors' commitments to their own shares of their seeds.
+        received_shares: the encrypted shares by holder and then dealer: of seeds for survivors,
+            of mask keys for dropouts.
     """
 
-    view: View
-    seeds: Mapping[int, bytes]
-    own: Mapping[int, bytes]
-    inboxes: Mapping[int, Inbox]
+    transcript: Transcript
+    seed_commitments: Mapping[int, bytes]
+    own_share_commitments: Mapping[int, bytes]
+    received_shares: Mapping[int, ReceivedShares]
 
     @cached_property
     def survivors(self) -> frozenset[int]:
         """Return the slots whose vectors are in the masked sum."""
-        return frozenset(self.seeds)
+        return frozenset(self.seed_commitments)
 
     @cached_property
-    def wanted(self) -> NDArray[np.uint8]:
-        """Return the kind of the shares asked for, by the slot of the secret's owner."""
-        kinds = np.full(self.view.cohort.n, KEY, np.uint8)
-        kinds[list(self.seeds)] = SEED
+    def requested_kinds(self) -> NDArray[np.uint8]:
+        """Return the kind of the requested shares, by the slot of the dealer."""
+        kinds = np.full(self.transcript.session.n, KEY_SHARE, np.uint8)
+        kinds[list(self.seed_commitments)] = SEED_SHARE
         return kinds
 
-    def commitments(self, owner: int) -> dict[int, bytes]:
-        """Return what commits to the shares of the secret asked of `owner`, by their numbers."""
-        dealt = {1: self.own[owner]} if owner in self.own else {}
-        for number, holder in enumerate(self.view.holders(owner), start=2):
-            inbox = self.inboxes.get(holder)
-            found = inbox and inbox.commitment(owner)
-            if found:
-                dealt[number] = found
-        return dealt
+    def commitments(self, dealer: int) -> dict[int, bytes]:
+        """Return the commitments to the shares of the requested secret of `dealer`, by number."""
+        own = self.own_share_commitments.get(dealer)
+        commitments = {} if own is None else {1: own}
+        for number, holder in enumerate(self.transcript.holders(dealer), start=2):
+            received = self.received_shares.get(holder)
+            commitment = received and received.commitment(dealer)
+            if commitment:
+                commitments[number] = commitment
+        return commitments
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes were dealt."""
-        return sum(inbox.records.nbytes for inbox in self.inboxes.values())
+        """Return the size of all encrypted shares in bytes."""
+        return sum(received.records.nbytes for received in self.received_shares.values())
 
     @cached_property
-    def lost(self) -> frozenset[int]:
-        """Return the slots that shared and were lost since."""
-        return frozenset(self.view.sharers.keys() - self.seeds.keys())
+    def dropouts(self) -> frozenset[int]:
+        """Return the dealers that dropped out before their masked inputs arrived."""
+        return frozenset(self.transcript.share_commitments.keys() - self.seed_commitments.keys())
 
 
-def settle_deals(view: View, keys: Mapping[int, KeyDeal], seeds: Mapping[int, SeedDeal]) -> Settled:
-    """Return what is settled by the survivors' `seeds` and by the `keys` of the lost.
-
-    Raises:
-        ValueError: if one of those lost since they shared is not in `keys`.
-    """
-    owners = view.slots.tolist()
-    if missing := [owner for owner in owners if owner not in seeds and owner not in keys]:
-        raise ValueError(f"what participant {missing[0]} dealt is missing")
-    is_lost = np.array([owner not in seeds for owner in owners], np.bool_)
-    dealt = [seeds[owner].parcels if owner in seeds else keys[owner].parcels for owner in owners]
-    given = view.have_shared | is_lost[:, np.newaxis]  # of a key each holder has a share
-    inboxes = deliver(view.slots, view.picks, given, dealt)
-    committed = {owner: deal.commitment for owner, deal in seeds.items()}
-    own = {owner: deal.own for owner, deal in seeds.items()}
-    return Settled(view, committed, own, inboxes)
-
-
-def check_reveal(settled: Settled, slot: int, reveal: Reveal) -> None:
-    """Check what shares participant `slot` gives; whether they are those dealt shows in the end.
-
-    Whoever gives less than it was dealt has said nothing: it counts as lost, not as heard.
+def collect_masked_inputs(
+    transcript: Transcript, keys: Mapping[int, KeyShares], seeds: Mapping[int, SeedShares]
+) -> UnmaskingRequest:
+    """Return the request that follows from the survivors' `seeds` and the dropouts' `keys`.
 
     Raises:
-        FaultyParticipantError: if its own is missing or a parcel is not answered, a share is of
-            one who dealt it none, of the other secret than was asked for, or no share at all,
-            or the reveal is not signed, or answers another inbox or other survivors than
-            were sent.
+        ValueError: if the key shares of a dropout are not in `keys`.
     """
-    if slot not in settled.survivors:
-        raise FaultyParticipantError(slot, "is no survivor: its shares were not asked for")
-    if not _gives_all(settled, slot, reveal):
-        _refuse(settled, slot, reveal)
-    view, inbox = settled.view, settled.inboxes[slot].digest
-    said = view.answer(slot, settled.survivors, inbox, reveal.said())
-    _check_signature(view.cohort, slot, said, reveal.signature)
+    dealers = transcript.dealers.tolist()
+    if missing := [dealer for dealer in dealers if dealer not in seeds and dealer not in keys]:
+        raise ValueError(f"the key shares of participant {missing[0]} are missing")
+    is_dropout = np.array([dealer not in seeds for dealer in dealers], np.bool_)
+    encrypted_shares = [
+        seeds[dealer].encrypted_shares if dealer in seeds else keys[dealer].encrypted_shares
+        for dealer in dealers
+    ]
+    # Each holder has a share of a mask key, but only those that shared have one of a seed.
+    is_sent = transcript.holder_has_shared | is_dropout[:, np.newaxis]
+    received = route_shares(
+        transcript.dealers, transcript.selected_holders, is_sent, encrypted_shares
+    )
+    seed_commitments = {dealer: shares.seed_commitment for dealer, shares in seeds.items()}
+    own_share_commitments = {
+        dealer: shares.own_share_commitment for dealer, shares in seeds.items()
+    }
+    return UnmaskingRequest(transcript, seed_commitments, own_share_commitments, received)
 
 
-def _gives_all(settled: Settled, slot: int, reveal: Reveal) -> bool:
-    """Return whether it is plain that `reveal` gives a share for each parcel, none faulty.
+def check_unmasking_shares(request: UnmaskingRequest, slot: int, message: UnmaskingShares) -> None:
+    """Check the shares that participant `slot` reveals; `unmask` compares them with commitments.
 
-    All are looked at together, since nearly all are as they should be.
+    An incomplete message counts as missing, so its sender counts as a dropout.
+
+    Raises:
+        FaultyParticipantError: if its own share of its seed is missing, an encrypted share is not
+            answered, a share is of a participant that sent it none, of the secret that was not
+            requested, or not a field element; or if the signature is false, or covers other
+            survivors or encrypted shares than were sent.
     """
-    records = reveal.records
-    owners = settled.inboxes[slot].owners
-    insort(owners, slot)
-    if records["owner"].tolist() != owners:
-        return False
-    wanted = settled.wanted[records["owner"]] if settled.lost else SEED
-    if (records["kind"] != wanted).any():
-        return False
-    return reveal.are_shares
+    if slot not in request.survivors:
+        raise FaultyParticipantError(slot, "is not a survivor: its shares were not requested")
+    if not _is_complete(request, slot, message):
+        _raise_first_fault(request, slot, message)
+    transcript, received_digest = request.transcript, request.received_shares[slot].digest
+    signed = transcript.unmasking_statement(
+        slot, request.survivors, received_digest, message.signed_bytes()
+    )
+    _check_signature(transcript.session, slot, signed, message.signature)
 
 
-def _refuse(settled: Settled, slot: int, reveal: Reveal) -> None:
-    """Say what is wrong with the shares in `reveal`; nothing is if some are reported faulty."""
-    if slot not in reveal.seed_shares:
-        raise FaultyParticipantError(slot, "left out the share of its own seed, which it has")
-    wrong = reveal.seed_shares.keys() - settled.survivors
-    if wrong := wrong | reveal.key_shares.keys() & settled.survivors:
-        raise FaultyParticipantError(slot, f"gave the wrong secret of participant {min(wrong)}")
-    dealers = frozenset(settled.inboxes[slot].owners)
-    if strangers := reveal.faulty - dealers:
-        raise FaultyParticipantError(slot, f"complained of a stranger: {min(strangers)}")
-    given = {**reveal.seed_shares, **reveal.key_shares}
-    if held_back := dealers - given.keys() - reveal.faulty:
-        raise FaultyParticipantError(slot, f"held back the share of {min(held_back)}")
-    if others := given.keys() - dealers - {slot}:
-        raise FaultyParticipantError(slot, f"gave a share of {min(others)}, who dealt it none")
-    for owner, share in given.items():
+def _is_complete(request: UnmaskingRequest, slot: int, message: UnmaskingShares) -> bool:
+    """Return whether `message` answers each encrypted share with a valid share.
+
+    Nearly all messages do, and this check of all records at once is fast.
+    """
+    records = message.records
+    dealers = request.received_shares[slot].dealers
+    insort(dealers, slot)
+    if records["dealer"].tolist() != dealers:
+        return False
+    kinds = request.requested_kinds[records["dealer"]] if request.dropouts else SEED_SHARE
+    if (records["kind"] != kinds).any():
+        return False
+    return message.are_field_elements
+
+
+def _raise_first_fault(request: UnmaskingRequest, slot: int, message: UnmaskingShares) -> None:
+    """Raise the first fault of `message`; a report of invalid dealers is not a fault."""
+    if slot not in message.seed_shares:
+        raise FaultyParticipantError(slot, "left out its own share of its seed")
+    wrong = message.seed_shares.keys() - request.survivors
+    if wrong := wrong | message.key_shares.keys() & request.survivors:
+        raise FaultyParticipantError(slot, f"revealed the wrong secret of participant {min(wrong)}")
+    dealers = frozenset(request.received_shares[slot].dealers)
+    if unknown := message.invalid_dealers - dealers:
+        raise FaultyParticipantError(
+            slot, f"reported a share of participant {min(unknown)}, which sent it none"
+        )
+    revealed = {**message.seed_shares, **message.key_shares}
+    if missing := dealers - revealed.keys() - message.invalid_dealers:
+        raise FaultyParticipantError(slot, f"did not reveal the share of {min(missing)}")
+    if others := revealed.keys() - dealers - {slot}:
+        raise FaultyParticipantError(
+            slot, f"revealed a share of participant {min(others)}, which sent it none"
+        )
+    for dealer, share in revealed.items():
         if not is_share(share):
-            raise FaultyParticipantError(slot, f"gave no share of {owner}: not of the field")
-
-
-@dataclass(frozen=True, slots=True)
-class Unmasked:
-    """The sum of the survivors' vectors, and who lied about shares: what each did, by slot."""
-
-    total: Vector
-    blamed: Mapping[int, str]
-
-
-def unmask(
-    settled: Settled, ring: Ring, reveals: Mapping[int, Reveal], masked_sum: Vector
-) -> Unmasked:
-    """Return the sum of the survivors' vectors, given the sum of their masked ones.
-
-    `reveals` are by giver, each checked by `check_reveal`. One thread does it: two that share
-    the interpreter took a third longer.
-
-    Raises:
-        RecoveryError: if a secret that is needed cannot be had from the shares: of the first such;
-            it names all who lied about any.
-        ValueError: if the survivors are fewer than the quorum.
-    """
-    if len(settled.survivors) < settled.view.cohort.quorum:
-        raise ValueError(f"{len(settled.survivors)} survivors are fewer than a quorum")
-    unmasking = Unmasking(settled, ring, reveals, masked_sum)
-    failed = None
-    for slots, take_off in (
-        (settled.survivors, unmasking.take_off_own),
-        (settled.lost, unmasking.take_off_pairwise),
-    ):
-        for slot in sorted(slots):
-            try:
-                take_off(slot)
-            except RecoveryError as error:  # go on: else one liar would hide those behind it
-                failed = failed or error
-                unmasking.is_lost = True
-    if failed is not None:
-        failed.blamed = unmasking.blamed
-        raise failed
-    return Unmasked(unmasking.total, unmasking.blamed)
-
-
-class Unmasking:
-    """A masked sum on its way to `total`, which it is once each participant's masks are off."""
-
-    def __init__(
-        self, settled: Settled, ring: Ring, reveals: Mapping[int, Reveal], masked_sum: Vector
-    ) -> None:
-        self.total = tuple(lane.copy() for lane in masked_sum)
-        self.blamed = dict[int, str]()
-        self.is_lost = False  # there will be no sum: only liars are looked for, not their secrets
-        self._settled = settled
-        self._wardrobe = Wardrobe(ring)
-        self._given = Given(settled.view, settled.survivors, reveals)
-        self._complaints = Counter(owner for reveal in reveals.values() for owner in reveal.faulty)
-
-    def take_off_own(self, slot: int) -> None:
-        """Take off the mask that a survivor grew from its seed.
-
-        Raises:
-            RecoveryError: if that seed cannot be had from the shares.
-        """
-        committed = self._settled.seeds[slot]
-        seed = self._recover(slot, lambda seed: commit_seed(seed) == committed)
-        self._wardrobe.take_off(self.total, self._settled.view.own(slot).stream(seed))
-
-    def take_off_pairwise(self, slot: int) -> None:
-        """Take off the masks between a lost participant and the survivors.
-
-        Raises:
-            RecoveryError: if its mask key cannot be had from the shares.
-        """
-        view = self._settled.view
-        roster, kept = view.cohort.roster, self._settled.survivors & view.graph[slot]
-        if not kept:
-            return  # its masks were with the lost only, and are in no vector
-        public = mask_key(roster, slot)
-        pair = KeyPair.of(self._recover(slot, lambda key: KeyPair.of(key).public == public))
-        for other in kept:
-            secret = pair.agree(mask_key(roster, other))
-            stream = view.pairwise(slot, other).stream(secret)
-            (self._wardrobe.take_off if other < slot else self._wardrobe.put_on)(self.total, stream)
-
-    def _recover(self, owner: int, is_committed: Callable[[bytes], bool]) -> bytes:
-        """Return the secret of `owner` that it committed to."""
-        secret = self._given.secret(owner)
-        if secret is not None and is_committed(secret):
-            return secret
-        threshold, shares = self._given.threshold, self._true_shares(owner)
-        if len(shares) < threshold:
-            if self._complaints[owner] >= threshold:  # so many corrupt holders nobody has
-                self.blamed[owner] = FALSE_DEALER
-            what = f"{len(shares)} shares of the {threshold} needed"
-            raise RecoveryError(owner, what, self.blamed)
-        secret = recover(dict(islice(shares.items(), threshold)))
-        if secret is not None and is_committed(secret):
-            return secret
-        self.blamed[owner] = FALSE_DEALER
-        corrected = None if self.is_lost else correct(shares, threshold)
-        if corrected is None or not is_committed(corrected[0]):
-            what = "its shares meet in another secret than it committed to"
-            raise RecoveryError(owner, what, self.blamed)
-        return corrected[0]
-
-    def _true_shares(self, owner: int) -> dict[int, bytes]:
-        """Return the shares given of `owner` that are those it dealt; name who gave another."""
-        given, dealt = self._given.shares(owner), self._settled.commitments(owner)
-        slots = (owner, *self._settled.view.holders(owner))
-        found = dict(zip(given, commit_shares(given.values()), strict=True))
-        false = {number for number in given if found[number] != dealt[number]}
-        self.blamed |= {slots[number - 1]: FALSE_GIVER for number in false}
-        return {number: share for number, share in given.items() if number not in false}
+            raise FaultyParticipantError(
+                slot, f"revealed a share of participant {dealer} that is not a field element"
+            )

@@ -1,8 +1,8 @@
-"""Who departed from the protocol: the errors of a secure sum, each with its culprit.
+"""Errors of a secure sum, each of which names the party at fault.
 
-A caller's own mistake is a `ValueError`. What a peer did wrong is a `ProtocolError` that
-names the peer, so that whoever catches it can drop that peer and go on. `server` below is
-the peer number of the server itself.
+A caller's own mistake is a `ValueError`. A peer's mistake is a `ProtocolError` that carries the
+peer, so that the caller can drop that peer and continue. `SERVER` is the peer number of the
+server.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ SERVER = -1  # slots of participants count from 0
 
 
 class ProtocolError(Exception):
-    """Somebody departed from the protocol."""
+    """A departure from the protocol."""
 
 
 class FaultyParticipantError(ProtocolError):
-    """`participant` departed from the protocol: the round goes on without it.
+    """A departure of `participant` from the protocol; the round continues without it.
 
     Attributes:
-        participant: the slot of the culprit, or `SERVER`.
+        participant: the slot of the participant at fault, or `SERVER`.
     """
 
     def __init__(self, participant: int, what: str) -> None:
@@ -27,30 +27,30 @@ class FaultyParticipantError(ProtocolError):
         self.participant = participant
 
 
-class RefusedError(FaultyParticipantError):
-    """The server asked for something that would weaken the sum: the participant leaves."""
+class UnsafeRequestError(FaultyParticipantError):
+    """A request of the server that would weaken the sum; the participant leaves."""
 
     def __init__(self, what: str) -> None:
         super().__init__(SERVER, what)
 
 
 class OutOfPhaseError(ProtocolError):
-    """A step was asked for twice, or in an order that the protocol does not know."""
+    """A step that was requested twice, or in an order that the protocol does not allow."""
 
 
 class RecoveryError(ProtocolError):
-    """A secret that the sum needs cannot be recovered: the cohort fails, nothing is shown.
+    """A secret that the sum needs cannot be recovered; the cohort fails and publishes nothing.
 
     Attributes:
-        owner: the slot whose secret is missing.
-        blamed: who lied about shares, as far as met: what each did, by slot.
+        dealer: the slot whose secret is missing.
+        blamed: the participants whose false shares were detected: what each did, by slot.
     """
 
-    def __init__(self, owner: int, what: str, blamed: Mapping[int, str] | None = None) -> None:
-        super().__init__(f"the secret of participant {owner} cannot be recovered: {what}")
-        self.owner = owner
+    def __init__(self, dealer: int, what: str, blamed: Mapping[int, str] | None = None) -> None:
+        super().__init__(f"the secret of participant {dealer} cannot be recovered: {what}")
+        self.dealer = dealer
         self.blamed = dict(blamed or {})
 
 
 class InfeasibleError(ValueError):
-    """No degree and threshold keep the promises asked for under the assumed rates."""
+    """No graph degree and threshold keep the requested promises under the assumed rates."""

@@ -1,55 +1,61 @@
-"""A participant's half of a secure sum: a chain of states, one step each.
+"""A participant in a secure sum: a chain of states, each with one step.
 
-    join -> Joined.share -> Shared.mask -> Masked.confirm -> Confirmed.reveal
+    join -> Joined.share -> Shared.mask -> Masked.confirm -> Confirmed.unmask
 
-Participant u agrees on a mask with each partner v, draws a seed b of its own, and sends
+Participant u agrees on a mask with each neighbour v, draws its own seed b, and sends
 
     y_u = x_u + mask(b_u) + sum over v > u of mask(u, v) - sum over v < u of mask(u, v)
 
-Summed over everybody the pairwise masks cancel. Before that, u shares its secret mask key
-among its holders; with y_u it shares b_u among those of them that are still there. In the end
-the server asks for shares of b_u of whoever's vector arrived, and of the mask key of whoever's
-did not. Given both for one participant it could read a vector, so a participant gives one of
-them only, once, and (in the `active` mode) only when it has seen that a quorum signed the
-same set of survivors.
+In the sum over all participants the pairwise masks cancel. Before that, u shares its secret mask
+key among its holders; with y_u it shares b_u among those holders that shared too. In the end the
+server requests shares of b_u for survivors, and of the mask key for dropouts. With both it could
+read a vector. A participant therefore reveals only one of them, once, and in the `active` mode
+only after it has verified that a quorum signed the same set of survivors.
 
-What a participant is told step by step is bound into its keys: shares of b are sealed under a
-label that covers who shared, and everybody's picks. Whoever was told another story deals
-shares that do not open, and its vector stays masked.
+The messages that a participant received are bound into its keys: the pads on shares of b depend on
+a label that covers all dealers and all graph nonces. A participant that received an inconsistent
+transcript sends shares that cannot be decrypted, and its vector stays masked.
 
-A state is spent by its step: a second call raises `OutOfPhaseError`. Whoever must repeat a
-message (the network lost the answer) repeats the bytes, not the step.
+A state is spent by its step: a second call raises `OutOfPhaseError`. If the network lost the
+answer to a message, the caller repeats the bytes, not the step.
 
-Source: [Bonawitz17, figure 4] on a graph of picked holders [Bell20, section 4]. Sharing b
-with the vector, witnesses and the commitments in the deals are ours.
+Source: [Bonawitz17, figure 4] on a graph of randomly selected holders [Bell20, section 4]. Sharing
+b together with the vector, spot checks and the commitments to shares are additions of blindtally.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from secagg.cohort import Cohort, Entry, View, advertisement
-from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
-from secagg.errors import OutOfPhaseError, RefusedError
-from secagg.graph import CONTRIBUTION_BYTES
+from secagg.errors import OutOfPhaseError, UnsafeRequestError
+from secagg.graph import GRAPH_NONCE_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
-from secagg.masks import Wardrobe
-from secagg.parcels import Inbox, Parcel, commit_share, inbox_bytes, open_parcels, seal_shares
+from secagg.masks import MaskApplier
+from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
-from secagg.roster import identity_of, mask_key, seal_key
+from secagg.roster import RosterEntry, encryption_key, identity_of, mask_key
+from secagg.session import Session, Transcript, advertisement_statement
 from secagg.shamir import split
+from secagg.shares import (
+    EncryptedShare,
+    ReceivedShares,
+    commit_share,
+    decrypt_shares,
+    encrypt_shares,
+    received_shares_bytes,
+)
 
 
 @dataclass(slots=True)
-class _State:
-    """A state of the chain, good for one step."""
+class _SingleStepState:
+    """A state of the chain, valid for one step."""
 
-    _spent: bool = field(default=False, init=False, repr=False)
+    _is_done: bool = field(default=False, init=False, repr=False)
 
-    def _spend(self) -> None:
-        if self._spent:
+    def _mark_done(self) -> None:
+        if self._is_done:
             raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
-        self._spent = True
+        self._is_done = True
 
 
 def join(identity: Identity, rng: Random) -> "Joined":
@@ -58,234 +64,265 @@ def join(identity: Identity, rng: Random) -> "Joined":
 
 
 @dataclass(slots=True)
-class Joined(_State):
-    """Keys are made; the roster is awaited."""
+class Joined(_SingleStepState):
+    """A participant that has made its keys and waits for the roster."""
 
     identity: Identity
-    mask: KeyPair
-    seal: KeyPair
+    mask_pair: KeyPair
+    encryption_pair: KeyPair
 
     @property
-    def public(self) -> PublicKeys:
+    def public_keys(self) -> PublicKeys:
         """Return the keys to advertise."""
-        return PublicKeys(self.mask.public, self.seal.public)
+        return PublicKeys(self.mask_pair.public, self.encryption_pair.public)
 
-    def advertise(self, plan: bytes) -> bytes:
-        """Return my signature under my keys, for the sums of the plan of this digest."""
-        return self.identity.sign(advertisement(plan, self.public))
+    def advertise(self, plan_digest: bytes) -> bytes:
+        """Return the signature over the participant's keys for the sums of a plan."""
+        return self.identity.sign(advertisement_statement(plan_digest, self.public_keys))
 
-    def share(self, slot: int, cohort: Cohort, rng: Random) -> tuple["Shared", KeyDeal]:
-        """Return the next state, and shares of the mask key for the holders picked.
+    def share(self, slot: int, session: Session, rng: Random) -> tuple["Shared", KeyShares]:
+        """Return the next state, and encrypted shares of the mask key for the holders.
 
         Raises:
-            RefusedError: if another than me sits in `slot`, an identity or a key is in the
-                roster twice, or (`active`) a holder that I picked did not sign its keys or is
-                not enrolled. I pick once: whoever is shown another roster refuses for good.
+            UnsafeRequestError: if another participant has `slot` in the roster, an identity or a
+                key occurs in it twice, or (`active`) a holder did not sign its keys or is not
+                enrolled. Holders are selected once, so that this is final: another roster is
+                refused as well.
         """
-        if cohort.repeated:  # one device in two slots, or two masks in one
-            raise RefusedError(f"showed a roster with the same {cohort.repeated} twice")
-        if not 0 <= slot < cohort.n or not self._is_mine(cohort.roster[slot]):
-            raise RefusedError(f"showed a roster with another than me in slot {slot}")
-        self._spend()
-        contribution = rng.randbytes(CONTRIBUTION_BYTES)
-        holders = cohort.picking.holders(slot, contribution)
-        if cohort.assumptions.is_active:
-            # Before anything is sealed for them: a holder with keys of the server's own would
-            # hand over its shares, and be named lost.
+        if session.duplicate:  # one device in two slots, or two masks in one
+            raise UnsafeRequestError(f"showed a roster with the same {session.duplicate} twice")
+        if not 0 <= slot < session.n or not self._is_mine(session.roster[slot]):
+            raise UnsafeRequestError(f"showed a roster with another than me in slot {slot}")
+        self._mark_done()
+        graph_nonce = rng.randbytes(GRAPH_NONCE_BYTES)
+        holders = session.neighbour_selection.holders(slot, graph_nonce)
+        if session.assumptions.is_active:
+            # Before any share is encrypted: a holder whose keys are the server's would reveal its
+            # shares to the server, which could then name it as a dropout.
             for holder in holders:
-                if not cohort.vouches(holder):
-                    raise RefusedError(
-                        f"seated participant {holder} with keys not its own, or not enrolled"
+                if not session.is_authentic(holder):
+                    raise UnsafeRequestError(
+                        f"showed participant {holder} with keys not its own, or not enrolled"
                     )
-        shares = split(self.mask.secret, len(holders) + 1, cohort.parameters.threshold, rng)
-        sealing = {holder: self.seal.agree(seal_key(cohort.roster, holder)) for holder in holders}
-        pads = [cohort.key_share(slot, to).derive(secret) for to, secret in sealing.items()]
-        parcels = seal_shares(shares[1:], pads)
-        said = KeyDeal(contribution, parcels).sharer.said()
-        signature = self.identity.sign(statement("shares", cohort.label, slot, said))
-        deal = KeyDeal(contribution, parcels, signature)
-        return Shared(slot, cohort, self, deal, sealing), deal
+        shares = split(self.mask_pair.secret, len(holders) + 1, session.parameters.threshold, rng)
+        secrets = {
+            holder: self.encryption_pair.agree(encryption_key(session.roster, holder))
+            for holder in holders
+        }
+        pads = [
+            session.key_share_purpose(slot, holder).derive(secret)
+            for holder, secret in secrets.items()
+        ]
+        encrypted_shares = encrypt_shares(shares[1:], pads)
+        commitment = KeyShares(graph_nonce, encrypted_shares).share_commitment.signed_bytes()
+        signature = self.identity.sign(statement("key shares", session.label, slot, commitment))
+        key_shares = KeyShares(graph_nonce, encrypted_shares, signature)
+        return Shared(slot, session, self, key_shares, secrets), key_shares
 
-    def _is_mine(self, entry: Entry) -> bool:
-        return (entry.identity, entry.keys) == (self.identity.public, self.public)
+    def _is_mine(self, entry: RosterEntry) -> bool:
+        return (entry.identity, entry.keys) == (self.identity.public, self.public_keys)
 
 
 @dataclass(slots=True)
-class Shared(_State):
-    """My mask key is shared; who else shared is awaited."""
+class Shared(_SingleStepState):
+    """A participant that has shared its mask key and waits for the share commitments."""
 
     slot: int
-    cohort: Cohort
+    session: Session
     joined: Joined
-    deal: KeyDeal
-    sealing: dict[int, bytes] = field(repr=False)  # agreed with each holder, for envelopes
+    key_shares: KeyShares
+    agreed_secrets: dict[int, bytes] = field(repr=False)  # with each holder, to derive pads
 
-    def mask(self, view: View, ring: Ring, vector: Vector, rng: Random) -> tuple["Masked", Upload]:
-        """Return the next state, and `vector` masked with the deal of my seed.
+    def mask(
+        self, transcript: Transcript, ring: Ring, vector: Vector, rng: Random
+    ) -> tuple["Masked", MaskedInput]:
+        """Return the next state, and `vector` masked, with shares of the seed.
 
-        `vector` itself is left as it is.
+        `vector` itself does not change.
 
         Raises:
             ValueError: if `vector` is not one of `ring`'s.
-            RefusedError: if what `view` says I shared is not what I did, fewer than a quorum
-                shared, or too few of my holders did.
+            UnsafeRequestError: if `transcript` does not have this participant's key shares as they
+                were sent, or has fewer dealers than the quorum, or too few of its holders.
         """
         ring.check(vector)
-        holders = self._check(view)
-        self._spend()
+        holders = self._check_transcript(transcript)
+        self._mark_done()
         seed = rng.randbytes(SEED_BYTES)
         masked = tuple(lane.copy() for lane in vector)
-        wardrobe = Wardrobe(ring)
-        wardrobe.put_on(masked, view.own(self.slot).stream(seed))
-        for other in view.partners(self.slot):
-            secret = self.joined.mask.agree(mask_key(self.cohort.roster, other))
-            stream = view.pairwise(self.slot, other).stream(secret)
-            (wardrobe.put_on if self.slot < other else wardrobe.take_off)(masked, stream)
-        deal, own = self._deal(view, holders, seed, rng)
+        applier = MaskApplier(ring)
+        applier.add_mask(masked, transcript.self_mask_purpose(self.slot).keystream(seed))
+        for other in transcript.neighbours(self.slot):
+            secret = self.joined.mask_pair.agree(mask_key(self.session.roster, other))
+            stream = transcript.pairwise_mask_purpose(self.slot, other).keystream(secret)
+            (applier.add_mask if self.slot < other else applier.subtract_mask)(masked, stream)
+        seed_shares, own_share = self._share_seed(transcript, holders, seed, rng)
         packed = ring.pack(masked)
-        said = statement("vector", view.label, self.slot, deal.pack(), packed)
-        upload = Upload(deal, packed, self.joined.identity.sign(said))
-        return Masked(self.slot, view, self.joined, self.sealing, own), upload
+        signed = statement("masked input", transcript.label, self.slot, seed_shares.pack(), packed)
+        masked_input = MaskedInput(seed_shares, packed, self.joined.identity.sign(signed))
+        state = Masked(self.slot, transcript, self.joined, self.agreed_secrets, own_share)
+        return state, masked_input
 
-    def _check(self, view: View) -> list[int]:
-        """Return my holders that shared."""
-        told = view.sharers.get(self.slot)
-        if view.cohort is not self.cohort or told is None:
-            raise RefusedError("asked for a vector but left out what I shared")
-        if told.said() != self.deal.sharer.said():
-            raise RefusedError("passed on other shares than I dealt")
-        if len(view.sharers) < self.cohort.quorum:
-            raise RefusedError(
-                f"kept {len(view.sharers)} of {self.cohort.n} participants, "
-                f"fewer than the quorum of {self.cohort.quorum}"
+    def _check_transcript(self, transcript: Transcript) -> list[int]:
+        """Return the participant's holders that shared."""
+        commitments = transcript.share_commitments
+        commitment = commitments.get(self.slot)
+        if transcript.session is not self.session or commitment is None:
+            raise UnsafeRequestError("requested a vector but left out what I shared")
+        if commitment.signed_bytes() != self.key_shares.share_commitment.signed_bytes():
+            raise UnsafeRequestError("forwarded other shares than I sent")
+        if len(commitments) < self.session.quorum:
+            raise UnsafeRequestError(
+                f"named only {len(commitments)} of {self.session.n} participants, "
+                f"fewer than the quorum of {self.session.quorum}"
             )
-        holders = [holder for holder in self.sealing if holder in view.sharers]
-        threshold = self.cohort.parameters.threshold
+        holders = [holder for holder in self.agreed_secrets if holder in commitments]
+        threshold = self.session.parameters.threshold
         if len(holders) + 1 < threshold:
-            raise RefusedError(f"kept {len(holders)} of my holders with threshold {threshold}")
+            raise UnsafeRequestError(
+                f"named only {len(holders)} of my holders with threshold {threshold}"
+            )
         return holders
 
-    def _deal(
-        self, view: View, holders: Collection[int], seed: bytes, rng: Random
-    ) -> tuple[SeedDeal, bytes]:
-        """Return shares of `seed` for those of my holders that shared, and my own share."""
-        threshold = self.cohort.parameters.threshold
-        shares = split(seed, len(self.sealing) + 1, threshold, rng)
-        numbered = dict(zip(self.sealing, shares[1:], strict=True))
-        pads = [view.seed_share(self.slot, to).derive(self.sealing[to]) for to in holders]
-        parcels = seal_shares([numbered[holder] for holder in holders], pads)
-        return SeedDeal(commit_seed(seed), commit_share(shares[0]), parcels), shares[0]
+    def _share_seed(
+        self, transcript: Transcript, holders: Collection[int], seed: bytes, rng: Random
+    ) -> tuple[SeedShares, bytes]:
+        """Return shares of `seed` for `holders`, and the participant's own share."""
+        threshold = self.session.parameters.threshold
+        shares = split(seed, len(self.agreed_secrets) + 1, threshold, rng)
+        share_of = dict(zip(self.agreed_secrets, shares[1:], strict=True))
+        pads = [
+            transcript.seed_share_purpose(self.slot, holder).derive(self.agreed_secrets[holder])
+            for holder in holders
+        ]
+        encrypted_shares = encrypt_shares([share_of[holder] for holder in holders], pads)
+        commitments = commit_seed(seed), commit_share(shares[0])
+        return SeedShares(*commitments, encrypted_shares), shares[0]
 
 
 @dataclass(slots=True)
-class Masked(_State):
-    """My masked vector is sent; the survivors are awaited."""
+class Masked(_SingleStepState):
+    """A participant that has sent its masked input and waits for the survivors."""
 
     slot: int
-    view: View
+    transcript: Transcript
     joined: Joined
-    sealing: dict[int, bytes] = field(repr=False)
-    own_share: bytes = field(repr=False)  # of my seed
+    agreed_secrets: dict[int, bytes] = field(repr=False)
+    own_share: bytes = field(repr=False)  # of its seed
 
     def confirm(self, survivors: Collection[int]) -> tuple["Confirmed", bytes]:
-        """Return the next state, and my signature under the set of survivors.
+        """Return the next state, and the signature over the set of survivors.
 
-        `survivors` are the slots whose vectors arrived.
+        `survivors` are the slots whose masked inputs arrived.
 
         Raises:
-            RefusedError: if they leave me out, name one twice or somebody who did not share,
-                are fewer than the quorum, or keep too few of my holders to unmask me.
-            OutOfPhaseError: if this was asked before.
+            UnsafeRequestError: if they leave this participant out, name one twice or one that did
+                not share, are fewer than the quorum, or have too few of its holders to unmask it.
+            OutOfPhaseError: if this is the second request.
         """
-        kept = frozenset(survivors)
-        cohort = self.view.cohort
-        if len(kept) < len(survivors):
-            raise RefusedError("named a survivor twice")
-        if not kept <= self.view.sharers.keys():
-            raise RefusedError("named a survivor who did not share")
-        if self.slot not in kept:
-            raise RefusedError("asked for shares but left my vector out")
-        if len(kept) < max(cohort.quorum, 2):
-            raise RefusedError(
-                f"kept {len(kept)} of {cohort.n} participants, "
-                f"fewer than the quorum of {cohort.quorum}"
+        survivor_set = frozenset(survivors)
+        session = self.transcript.session
+        if len(survivor_set) < len(survivors):
+            raise UnsafeRequestError("named a survivor twice")
+        if not survivor_set <= self.transcript.share_commitments.keys():
+            raise UnsafeRequestError("named a survivor that did not share")
+        if self.slot not in survivor_set:
+            raise UnsafeRequestError("requested shares but left my vector out")
+        if len(survivor_set) < max(session.quorum, 2):
+            raise UnsafeRequestError(
+                f"named only {len(survivor_set)} of {session.n} participants, "
+                f"fewer than the quorum of {session.quorum}"
             )
-        holders = kept.intersection(self.sealing)
-        if len(holders) + 1 < cohort.parameters.threshold:
-            raise RefusedError(f"kept {len(holders)} of my holders: too few to unmask me")
-        self._spend()
-        signature = self.joined.identity.sign(self.view.confirmation(self.slot, kept))
-        return Confirmed(self.slot, self.view, self.joined, self.sealing, self.own_share, kept), (
-            signature
+        holders = survivor_set.intersection(self.agreed_secrets)
+        if len(holders) + 1 < session.parameters.threshold:
+            raise UnsafeRequestError(
+                f"named only {len(holders)} of my holders: too few to unmask me"
+            )
+        self._mark_done()
+        confirmation = self.transcript.confirmation_statement(self.slot, survivor_set)
+        state = Confirmed(
+            self.slot,
+            self.transcript,
+            self.joined,
+            self.agreed_secrets,
+            self.own_share,
+            survivor_set,
         )
+        return state, self.joined.identity.sign(confirmation)
 
 
 @dataclass(slots=True)
-class Confirmed(_State):
-    """I signed one set of survivors; the signatures of the others are awaited."""
+class Confirmed(_SingleStepState):
+    """A participant that has signed one set of survivors and waits for the others' signatures."""
 
     slot: int
-    view: View
+    transcript: Transcript
     joined: Joined
-    sealing: dict[int, bytes] = field(repr=False)
+    agreed_secrets: dict[int, bytes] = field(repr=False)
     own_share: bytes = field(repr=False)
     survivors: frozenset[int]
 
-    def reveal(
-        self, confirmations: Mapping[int, bytes], parcels: Mapping[int, Parcel], rng: Random
-    ) -> Reveal:
-        """Return a share of each owner that made me its holder: of its seed if it survived.
+    def unmask(
+        self, confirmations: Mapping[int, bytes], shares: Mapping[int, EncryptedShare], rng: Random
+    ) -> UnmaskingShares:
+        """Return one decrypted share for each dealer: of its seed if it survived.
 
-        `confirmations` are signatures under the survivors, by slot; `parcels` are those
-        addressed to me, by owner: of seeds for survivors, of mask keys for the lost. One that
-        holds no share that it commits to is reported. In the `semi-honest` mode no
-        confirmations are looked at.
+        `confirmations` are the signatures over the survivors, by slot; `shares` are the encrypted
+        shares for this holder by dealer: of seeds for survivors, of mask keys for dropouts. A
+        dealer whose share does not match its commitment is reported as invalid. The
+        `semi-honest` mode does not use the confirmations.
 
         Raises:
-            RefusedError: if a parcel is of nobody who shared, or (`active`) fewer than a
-                quorum confirmed, or one of the witnesses that I pick did not.
-            OutOfPhaseError: if this was asked before, and answered or refused for signatures.
+            UnsafeRequestError: if a dealer did not share, or (`active`) fewer than a quorum
+                confirmed, or a spot-checked signature is false.
+            OutOfPhaseError: if this is the second request, after an answer or after a refusal of
+                signatures.
         """
-        dealers = parcels.keys()
-        if self.slot in dealers or not dealers <= self.view.sharers.keys():
-            raise RefusedError("passed on a share of somebody who dealt none")
-        inbox = parcels if isinstance(parcels, Inbox) else Inbox.unpack(inbox_bytes(parcels))
-        self._spend()  # asked again after a refusal, I would draw other witnesses
-        if self.view.cohort.assumptions.is_active:
-            self._check_witnesses(confirmations, rng)
-        owners = inbox.owners
-        found = open_parcels(inbox, [self._pad(owner) for owner in owners])
-        seeds, keys, faulty = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
-        for owner, share in zip(owners, found, strict=True):
+        if self.slot in shares or not shares.keys() <= self.transcript.share_commitments.keys():
+            raise UnsafeRequestError("forwarded a share of a participant that sent me none")
+        received = (
+            shares
+            if isinstance(shares, ReceivedShares)
+            else ReceivedShares.unpack(received_shares_bytes(shares))
+        )
+        self._mark_done()  # a second request after a refusal would draw other spot checks
+        if self.transcript.session.assumptions.is_active:
+            self._spot_check_signatures(confirmations, rng)
+        dealers = received.dealers
+        decrypted = decrypt_shares(received, [self._pad(dealer) for dealer in dealers])
+        seeds, keys, invalid = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
+        for dealer, share in zip(dealers, decrypted, strict=True):
             if share is None:
-                faulty.add(owner)
+                invalid.add(dealer)
             else:
-                (seeds if owner in self.survivors else keys)[owner] = share
-        reveal = Reveal(seeds, keys, frozenset(faulty))
-        answer = self.view.answer(self.slot, self.survivors, inbox.digest, reveal.said())
-        return reveal.signed(self.joined.identity, answer)
+                (seeds if dealer in self.survivors else keys)[dealer] = share
+        message = UnmaskingShares(seeds, keys, frozenset(invalid))
+        signed = self.transcript.unmasking_statement(
+            self.slot, self.survivors, received.digest, message.signed_bytes()
+        )
+        return message.signed(self.joined.identity, signed)
 
-    def _check_witnesses(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
-        cohort = self.view.cohort
+    def _spot_check_signatures(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
+        session = self.transcript.session
         if not confirmations.keys() <= self.survivors:
-            raise RefusedError("showed the signature of one who is no survivor")
-        if len(confirmations) < max(cohort.quorum, 2):
-            raise RefusedError(
-                f"showed {len(confirmations)} signatures under the survivors, "
-                f"fewer than the quorum of {cohort.quorum}"
+            raise UnsafeRequestError("showed the signature of a participant that did not survive")
+        if len(confirmations) < max(session.quorum, 2):
+            raise UnsafeRequestError(
+                f"showed {len(confirmations)} signatures over the survivors, "
+                f"fewer than the quorum of {session.quorum}"
             )
         others = sorted(confirmations.keys() - {self.slot})
-        witnesses = rng.sample(others, min(cohort.parameters.witnesses, len(others)))
-        for slot in witnesses:
-            said = self.view.confirmation(slot, self.survivors)
-            if not is_signed(identity_of(cohort.roster, slot), said, confirmations[slot]):
-                raise RefusedError(f"showed survivors that participant {slot} did not sign")
+        for slot in rng.sample(others, min(session.parameters.spot_checks, len(others))):
+            confirmation = self.transcript.confirmation_statement(slot, self.survivors)
+            if not is_signed(identity_of(session.roster, slot), confirmation, confirmations[slot]):
+                raise UnsafeRequestError(f"showed survivors that participant {slot} did not sign")
 
-    def _pad(self, owner: int) -> bytes:
-        """Return the pad on the share of the one secret that may be given of `owner`."""
-        secret = self.sealing.get(owner)
+    def _pad(self, dealer: int) -> bytes:
+        """Return the pad on the share of the one secret of `dealer` that may be revealed."""
+        session = self.transcript.session
+        secret = self.agreed_secrets.get(dealer)
         if secret is None:
-            secret = self.joined.seal.agree(seal_key(self.view.cohort.roster, owner))
-        kept = owner in self.survivors
-        purpose = self.view.seed_share if kept else self.view.cohort.key_share
-        return purpose(owner, self.slot).derive(secret)
+            secret = self.joined.encryption_pair.agree(encryption_key(session.roster, dealer))
+        survived = dealer in self.survivors
+        purpose = self.transcript.seed_share_purpose if survived else session.key_share_purpose
+        return purpose(dealer, self.slot).derive(secret)

@@ -1,13 +1,14 @@
-"""Vectors of lanes: the group Z_q1^n1 x Z_q2^n2 x ... that a secure sum adds in.
+"""Vectors of lanes: the group Z_q1^n1 x Z_q2^n2 x ... in which a secure sum adds.
 
-A *lane* is `length` elements modulo its own `q`. Counts take q = 2^b, where addition wraps
-for nothing; values that the decoder must divide take a prime. One numpy array holds one
-lane, always reduced to [0, q), in the smaller of uint32 and uint64 that adds two elements
-without losing a carry. On the wire a lane is bit-packed, little end first: element i
-occupies bits i b to i b + b - 1, where b is the bit length of q - 1; a lane ends on a whole
-byte, and the bits that pad it are zero.
+A *lane* is `length` elements modulo its own `q`. Counts use q = 2^b, where addition wraps at no
+cost; values that the decoder must divide use a prime. One numpy array holds one lane, always
+reduced to [0, q), in the smaller of uint32 and uint64 that adds two elements without losing a
+carry. On the wire a lane is bit-packed in little-endian order: element i occupies bits i b to
+i b + b - 1, where b is the bit length of q - 1; a lane ends on a whole byte, padded with zero
+bits.
 
-Source: the linear messages over Z_q of [Gascon23, section 2]; one modulus a lane is ours.
+Source: the linear messages over Z_q of [Gascon23, section 2]; a modulus per lane is an addition of
+blindtally.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Vector: TypeAlias = tuple[Array, ...]
 
-_WORD = 64  # bits of the words that packing works in
+_WORD_BITS = 64  # of the words that packing uses
 _U32, _U64 = np.dtype("<u4"), np.dtype("<u8")
 
 
@@ -39,7 +40,7 @@ class Lane:
 
     @property
     def bits(self) -> int:
-        """Return the bits that one element takes on the wire."""
+        """Return the number of bits of an element on the wire."""
         return (self.q - 1).bit_length()
 
     @property
@@ -61,7 +62,7 @@ class Lane:
     def reduce(self, array: Array) -> None:
         """Bring `array`, elements below 2 q or any for q = 2^b, back to [0, q) in place."""
         if not self.is_power_of_two:
-            # Below q the difference wraps to something huge, so the minimum is the residue;
+            # Below q the difference wraps to a huge number, so the minimum is the residue.
             # `%` would cost several times the keystream that made the element.
             np.minimum(array, array - self.dtype.type(self.q), out=array)
         elif self.bits < self.dtype.itemsize * 8:
@@ -84,19 +85,19 @@ class Lane:
         """Return the `nbytes` packed bytes of a reduced lane."""
         if self.bits == self.dtype.itemsize * 8:
             return array.astype(self.dtype, copy=False).tobytes()
-        rows = -(-self.length // _WORD)  # 64 elements of b bits fill exactly b words
-        padded = np.zeros(rows * _WORD, dtype=_U64)
+        rows = -(-self.length // _WORD_BITS)  # 64 elements of b bits fill exactly b words
+        padded = np.zeros(rows * _WORD_BITS, dtype=_U64)
         padded[: self.length] = array
-        columns = padded.reshape(rows, _WORD)
+        columns = padded.reshape(rows, _WORD_BITS)
         words = np.zeros((rows, self.bits), dtype=_U64)
         for column, word, shift in self._places():
             words[:, word] |= columns[:, column] << np.uint64(shift)
-            if shift + self.bits > _WORD:
-                words[:, word + 1] |= columns[:, column] >> np.uint64(_WORD - shift)
+            if shift + self.bits > _WORD_BITS:
+                words[:, word + 1] |= columns[:, column] >> np.uint64(_WORD_BITS - shift)
         return words.tobytes()[: self.nbytes]
 
     def unpack(self, data: bytes | memoryview) -> Array:
-        """Return the lane packed in `data`, which cannot be written to if it is `data` itself.
+        """Return the lane packed in `data`; it is read-only if it shares the memory of `data`.
 
         Raises:
             ValueError: if the size is not `nbytes`, an element is not below q, or a padding
@@ -114,7 +115,7 @@ class Lane:
     def check_packed(self, data: bytes | memoryview) -> None:
         """Raise ValueError if `unpack` would.
 
-        For q = 2^b any b bits are an element, so nothing is unpacked.
+        For q = 2^b any b bits are an element, so that no lane is unpacked.
         """
         if self.is_power_of_two:
             self._check_frame(data)
@@ -129,22 +130,22 @@ class Lane:
             raise ValueError("the bits that pad a lane to whole bytes are not zero")
 
     def _unpack_bits(self, data: bytes | memoryview) -> Array:
-        rows = -(-self.length // _WORD)
+        rows = -(-self.length // _WORD_BITS)
         padded = np.zeros(rows * self.bits * 8, dtype=np.uint8)
         padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
         words = padded.view(_U64).reshape(rows, self.bits)
-        columns = np.empty((rows, _WORD), dtype=_U64)
+        columns = np.empty((rows, _WORD_BITS), dtype=_U64)
         for column, word, shift in self._places():
             columns[:, column] = words[:, word] >> np.uint64(shift)
-            if shift + self.bits > _WORD:
-                columns[:, column] |= words[:, word + 1] << np.uint64(_WORD - shift)
+            if shift + self.bits > _WORD_BITS:
+                columns[:, column] |= words[:, word + 1] << np.uint64(_WORD_BITS - shift)
         columns &= np.uint64(2**self.bits - 1)
         return columns.reshape(-1)[: self.length].astype(self.dtype)
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
         """Yield, for each of 64 neighbouring elements, its column, first word and shift."""
-        for column in range(_WORD):
-            yield column, *divmod(column * self.bits, _WORD)
+        for column in range(_WORD_BITS):
+            yield column, *divmod(column * self.bits, _WORD_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Ring:
         return tuple(np.zeros(lane.length, dtype=lane.dtype) for lane in self.lanes)
 
     def vector(self, lanes: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> Vector:
-        """Return `lanes` as a vector of this ring, each reduced modulo its q.
+        """Return `lanes` as a vector of this ring, each element reduced modulo its q.
 
         Raises:
             ValueError: if the number or length of the lanes is not the ring's.
@@ -204,12 +205,12 @@ class Ring:
                 raise ValueError(f"lane {number}: an element is not below {lane.q}")
 
     def pack(self, vector: Vector) -> bytes:
-        """Return the `nbytes` bytes that carry `vector`."""
+        """Return the `nbytes` packed bytes of `vector`."""
         pairs = zip(self.lanes, vector, strict=True)
         return b"".join(lane.pack(array) for lane, array in pairs)
 
     def unpack(self, data: bytes | memoryview) -> Vector:
-        """Return the vector that `data` carries.
+        """Return the vector packed in `data`.
 
         Raises:
             ValueError: if the size is not `nbytes` or an element is outside its lane.
@@ -218,15 +219,15 @@ class Ring:
         return tuple(lane if lane.flags.writeable else lane.copy() for lane in lanes)
 
     def add_packed(self, into: Vector, data: bytes | memoryview) -> None:
-        """Add the vector that `data` carries to `into`, in place; whole words are not copied.
+        """Add the vector packed in `data` to `into`, in place; lanes of whole words are not copied.
 
         Raises:
-            ValueError: as `unpack`; then `into` is as it was.
+            ValueError: as `unpack`; then `into` is unchanged.
         """
         self.add(into, self._lanes_in(data))
 
     def check_packed(self, data: bytes | memoryview) -> None:
-        """Raise ValueError if `unpack` would; lanes of q = 2^b are not unpacked for it."""
+        """Raise ValueError if `unpack` would, without unpacking lanes of q = 2^b."""
         for lane, part in self._parts(data):
             lane.check_packed(part)
 

@@ -1,44 +1,93 @@
-"""Who takes part and who shared: lists as long as the cohort, in the bytes they travel in.
+"""The roster of a cohort and the share commitments of its dealers, in the bytes they travel in.
 
-    roster      for each slot: identity, mask key, seal key (32 each), signature (64),
-                enrolment (64, if there is a registrar)
-    sharers     for each in rising order: slot (u32), contribution (32), digest (32)
+    roster             for each slot: identity, mask key, encryption key (32 each), signature
+                       (64), registrar's signature (64, if there is a registrar)
+    share commitments  for each dealer in rising order: slot (u32), graph nonce (32), digest (32)
 
-Labels cover the same bytes. A participant checks all entries and looks at some, so what is
-checked is cut out of the bytes at once, and an entry is made when it is looked at.
+Labels cover the same bytes. A participant checks all entries of a roster but uses only a few.
+The check therefore works on the bytes, and an entry object is made only when it is read.
 """
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 
-from secagg.graph import CONTRIBUTION_BYTES
-from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, are_plainly_good, check_identity
-from secagg.packed import Packed
+from secagg.graph import GRAPH_NONCE_BYTES
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, check_identity, pass_quick_check
 
+T = TypeVar("T")
 DIGEST_BYTES = 32
 _SLOT_BYTES = 4
-_SHARER = np.dtype(
-    [("slot", ">u4"), ("contribution", f"V{CONTRIBUTION_BYTES}"), ("digest", f"V{DIGEST_BYTES}")]
+_SHARE_COMMITMENT = np.dtype(
+    [
+        ("slot", ">u4"),
+        ("graph_nonce", f"V{GRAPH_NONCE_BYTES}"),
+        ("shares_digest", f"V{DIGEST_BYTES}"),
+    ]
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One participant in a roster: its identity, its keys for this sum, what vouches for them.
-
-    `signature` is that of the identity under its keys, `enrolment` the registrar's under the
-    identity, empty where there is no registry.
+class PackedSequence(Sequence[T], Generic[T]):
+    """Items of `size` bytes each in `body`; `read` makes an item of its bytes when it is read.
 
     Raises:
-        ValueError: if the identity is not a good public key, or the signature of a wrong size.
+        ValueError: if the size of `body` is not a multiple of `size`; the text names the items
+            as `what`.
+    """
+
+    def __init__(
+        self, body: bytes | memoryview, size: int, read: Callable[[bytes], T], what: str
+    ) -> None:
+        if len(body) % size:
+            raise ValueError(f"{what} take {size} bytes each; {len(body)} is not a multiple")
+        self.body = body
+        self._size = size
+        self._starts = range(0, len(body), size)
+        self._read = read
+
+    def read_field(self, index: int, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset` of an item, without making the item."""
+        start = self._starts[index] + offset
+        return bytes(self.body[start : start + size])
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._item, self._starts[index]))
+        return self._item(self._starts[index])
+
+    def _item(self, start: int) -> T:
+        return self._read(bytes(self.body[start : start + self._size]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # equal to tuples, which hash differently
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One participant in a roster: its identity, its keys for this sum, and their signatures.
+
+    `signature` is the identity's over its keys; `registrar_signature` is the registrar's over the
+    identity, empty without a registry.
+
+    Raises:
+        ValueError: if the identity is not a valid public key, or the signature has a wrong size.
     """
 
     identity: bytes
     keys: PublicKeys
     signature: bytes
-    enrolment: bytes = b""
+    registrar_signature: bytes = b""
 
     def __post_init__(self) -> None:
         check_identity(self.identity)
@@ -46,127 +95,143 @@ class Entry:
             raise ValueError(f"a signature has {SIGNATURE_BYTES} bytes")
 
     def pack(self) -> bytes:
-        """Return the entry's bytes: identity, mask key, seal key, signature, enrolment if any."""
-        keys = self.keys.mask + self.keys.seal
-        return self.identity + keys + self.signature + self.enrolment
+        """Return the bytes of the entry."""
+        keys = self.keys.mask + self.keys.encryption
+        return self.identity + keys + self.signature + self.registrar_signature
 
     @classmethod
-    def unpack(cls, row: bytes) -> "Entry":
-        """Return the entry of these bytes; raises ValueError as the entry itself."""
+    def unpack(cls, row: bytes) -> "RosterEntry":
+        """Return the entry in `row`; raises ValueError as the class does."""
         return cls(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
 
 
-class Roster(Packed[Entry]):
+class Roster(PackedSequence[RosterEntry]):
     """The entries packed in `body`, `size` bytes each, by slot.
 
     Raises:
-        ValueError: if the size of `body` is no multiple, or an entry is none.
+        ValueError: if the size of `body` is not a multiple of `size`, or an entry is invalid.
     """
 
+    @classmethod
+    def unpack(cls, body: bytes, *, has_registrar: bool) -> "Roster":
+        """Return the roster in `body`, with the registrar's signatures or without any."""
+        return cls(body, 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES)
+
     def __init__(self, body: bytes, size: int) -> None:
-        super().__init__(body, size, Entry.unpack, "entries")
+        super().__init__(body, size, RosterEntry.unpack, "entries")
         rows = np.frombuffer(body, np.uint8).reshape(-1, size)[:, : 3 * KEY_BYTES]
-        self.is_plain = are_plainly_good(rows.reshape(-1, 3, KEY_BYTES))
-        if not self.is_plain:
-            list(self)  # a bad one says what is wrong with it
+        self.passed_quick_check = pass_quick_check(rows.reshape(-1, 3, KEY_BYTES))
+        if not self.passed_quick_check:
+            list(self)  # an invalid entry raises the error
 
 
-def identity_of(roster: Sequence[Entry], slot: int) -> bytes:
-    """Return the identity of `slot`; of a packed roster, without making the entry."""
+def identity_of(roster: Sequence[RosterEntry], slot: int) -> bytes:
+    """Return the identity of `slot`; a packed roster does not make the entry for it."""
     if isinstance(roster, Roster):
-        return roster.cut(slot, 0, KEY_BYTES)
+        return roster.read_field(slot, 0, KEY_BYTES)
     return roster[slot].identity
 
 
-def mask_key(roster: Sequence[Entry], slot: int) -> bytes:
-    """Return the mask key of `slot`; of a packed roster, without making the entry."""
+def mask_key(roster: Sequence[RosterEntry], slot: int) -> bytes:
+    """Return the mask key of `slot`; a packed roster does not make the entry for it."""
     if isinstance(roster, Roster):
-        return roster.cut(slot, KEY_BYTES, KEY_BYTES)
+        return roster.read_field(slot, KEY_BYTES, KEY_BYTES)
     return roster[slot].keys.mask
 
 
-def seal_key(roster: Sequence[Entry], slot: int) -> bytes:
-    """Return the seal key of `slot`; of a packed roster, without making the entry."""
+def encryption_key(roster: Sequence[RosterEntry], slot: int) -> bytes:
+    """Return the encryption key of `slot`; a packed roster does not make the entry for it."""
     if isinstance(roster, Roster):
-        return roster.cut(slot, 2 * KEY_BYTES, KEY_BYTES)
-    return roster[slot].keys.seal
+        return roster.read_field(slot, 2 * KEY_BYTES, KEY_BYTES)
+    return roster[slot].keys.encryption
 
 
-def roster_bytes(roster: Iterable[Entry]) -> bytes:
+def roster_bytes(roster: Iterable[RosterEntry]) -> bytes:
     """Return the bytes of `roster`, by slot."""
     return bytes(roster.body) if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
 
 
-def repeated(roster: Sequence[Entry]) -> str | None:
-    """Return what is in `roster` twice, an identity or a key, or None."""
-    if isinstance(roster, Roster) and roster.is_plain:
+def find_duplicate(roster: Sequence[RosterEntry]) -> str | None:
+    """Return "identity" or "key" if two participants of `roster` share one, or None."""
+    if isinstance(roster, Roster) and roster.passed_quick_check:
         return None
     if len({entry.identity for entry in roster}) < len(roster):
         return "identity"
-    keys = {key for entry in roster for key in (entry.keys.mask, entry.keys.seal)}
+    keys = {key for entry in roster for key in (entry.keys.mask, entry.keys.encryption)}
     return "key" if len(keys) < 2 * len(roster) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Sharer:
-    """That a participant shared: its contribution to the graph, and the SHA-256 of its shares."""
+class ShareCommitment:
+    """A dealer's commitment to its key shares: its graph nonce and the SHA-256 of all of them.
 
-    contribution: bytes
-    digest: bytes
+    The commitment to a single share is `EncryptedShare.commitment`.
+    """
+
+    graph_nonce: bytes
+    shares_digest: bytes
 
     @property
-    def is_sized(self) -> bool:
-        """Return whether both have the sizes that they should."""
-        return (len(self.contribution), len(self.digest)) == (CONTRIBUTION_BYTES, DIGEST_BYTES)
+    def has_valid_sizes(self) -> bool:
+        """Return whether both fields have their sizes."""
+        return (len(self.graph_nonce), len(self.shares_digest)) == (GRAPH_NONCE_BYTES, DIGEST_BYTES)
 
-    def said(self) -> bytes:
-        """Return the bytes that the participant signs, and that views are told apart by."""
-        return self.contribution + self.digest
+    def signed_bytes(self) -> bytes:
+        """Return the bytes that the dealer signs, and that the transcript's label covers."""
+        return self.graph_nonce + self.shares_digest
 
 
-class Sharers(Mapping[int, Sharer]):
-    """Those who shared, by slot, packed in `body`: slot (u32), contribution, digest of each.
-
-    `contributions` are theirs to the graph.
+class ShareCommitments(Mapping[int, ShareCommitment]):
+    """The share commitments of all dealers by slot, packed in `body`.
 
     Raises:
-        ValueError: if the size of `body` is no multiple, or slots do not strictly rise.
+        ValueError: if the size of `body` is not a multiple of a record's, or slots do not strictly
+            rise.
     """
 
     def __init__(self, body: bytes) -> None:
-        size = _SHARER.itemsize
+        size = _SHARE_COMMITMENT.itemsize
         if len(body) % size:
-            raise ValueError(f"sharers take {size} bytes each; {len(body)} is no multiple")
+            raise ValueError(
+                f"share commitments take {size} bytes each; {len(body)} is not a multiple"
+            )
         self.body = body
-        rows = np.frombuffer(body, _SHARER)
+        rows = np.frombuffer(body, _SHARE_COMMITMENT)
         slots = self._slots = rows["slot"].astype(np.int64)
         if (slots[1:] <= slots[:-1]).any():
-            raise ValueError("the slots of sharers must strictly rise")
-        said = rows["contribution"].tolist()
-        self.contributions: dict[int, bytes] = dict(zip(slots.tolist(), said, strict=True))
+            raise ValueError("the slots of share commitments must strictly rise")
+        nonces = rows["graph_nonce"].tolist()
+        self.graph_nonces: dict[int, bytes] = dict(zip(slots.tolist(), nonces, strict=True))
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "ShareCommitments":
+        """Return the share commitments in `body`; raises ValueError as the class does."""
+        return cls(body)
 
     def __len__(self) -> int:
-        return len(self.contributions)
+        return len(self.graph_nonces)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.contributions)
+        return iter(self.graph_nonces)
 
-    def __getitem__(self, slot: int) -> Sharer:
-        contribution = self.contributions[slot]
-        end = (int(np.searchsorted(self._slots, slot)) + 1) * _SHARER.itemsize
-        return Sharer(contribution, self.body[end - DIGEST_BYTES : end])
+    def __getitem__(self, slot: int) -> ShareCommitment:
+        graph_nonce = self.graph_nonces[slot]
+        end = (int(np.searchsorted(self._slots, slot)) + 1) * _SHARE_COMMITMENT.itemsize
+        return ShareCommitment(graph_nonce, self.body[end - DIGEST_BYTES : end])
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self.contributions
+        return slot in self.graph_nonces
 
     def keys(self) -> KeysView[int]:
-        """Return the slots; as a set they are some ten times as fast as a mapping's."""
-        return self.contributions.keys()
+        """Return the slots; as a set they are about ten times as fast as a mapping's."""
+        return self.graph_nonces.keys()
 
 
-def sharers_bytes(sharers: Mapping[int, Sharer]) -> bytes:
-    """Return the bytes that say who shared."""
-    if isinstance(sharers, Sharers):
-        return sharers.body
-    rows = ((slot, sharers[slot]) for slot in sorted(sharers))
-    return b"".join(slot.to_bytes(_SLOT_BYTES, "big") + sharer.said() for slot, sharer in rows)
+def share_commitments_bytes(commitments: Mapping[int, ShareCommitment]) -> bytes:
+    """Return the bytes of the dealers' commitments, by slot."""
+    if isinstance(commitments, ShareCommitments):
+        return commitments.body
+    rows = ((slot, commitments[slot]) for slot in sorted(commitments))
+    return b"".join(
+        slot.to_bytes(_SLOT_BYTES, "big") + commitment.signed_bytes() for slot, commitment in rows
+    )

@@ -5,15 +5,15 @@ the point (x, f(x)), x = 1, 2, ..., and recovery is Lagrange interpolation at ze
 than `threshold` points leave every secret equally likely. A secret is one field element:
 sharing it in blocks costs a hundredfold.
 
-Shares are numbered 1, 2, ... for each secret anew, so that Lagrange's weights are integers:
-a binomial coefficient each, and a small factor for each number that is missing.
+Shares are numbered 1, 2, ... for each secret, so that Lagrange's weights are integers: a
+binomial coefficient each, with a small factor for each missing number.
 
-False shares are found by what Shamir sharing is besides: a Reed-Solomon code. Among m shares
-of which at most (m - threshold) / 2 are false there is one polynomial that all others lie on.
+Shamir sharing is also a Reed-Solomon code, which corrects false shares. If at most
+(m - threshold) / 2 of m shares are false, there is one polynomial through all others.
 
-Source: [Shamir79]. P is fixed, where the paper lets the dealer choose it, so that every
-share has one size on the wire. Decoding is [Gao03]. Sharing by differences and the integer
-weights are ours.
+Source: [Shamir79]. P is fixed, where the paper lets the dealer choose it, so that every share has
+the same size on the wire. Decoding is [Gao03]. Sharing by differences and the integer weights are
+additions of blindtally.
 """
 
 from collections.abc import Mapping
@@ -28,51 +28,52 @@ from numpy.typing import NDArray
 
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
-MOST_SHARES = 2**16
-_DRAW_BYTES = 32  # these are uniform below P but for odds of 2^-247
+MAX_SHARES = 2**16
+_DRAW_BYTES = 32  # uniform below P except with probability 2^-247
 _LIMB = 3  # bytes of a limb
 _LIMB_BITS = 8 * _LIMB
-_P_BYTES = P.to_bytes(SHARE_BYTES, "big")  # these sort as the numbers do
+_P_BYTES = P.to_bytes(SHARE_BYTES, "big")  # big-endian bytes sort as numbers
 
 
 def split(secret: bytes, count: int, threshold: int, rng: Random) -> list[bytes]:
     """Return the 33-byte shares 1 to `count` of a secret.
 
-    Drawn are the forward differences of f at zero, one for each power: for each f there is one
-    choice of them, and the values that follow are sums. All differences stand in one integer,
-    lowest first, each with room for what is added to it.
+    The random draws are the forward differences of f at zero, one for each power: they determine
+    f, and its values are sums of them. All differences are in one integer, lowest first, each
+    with room for the carries.
 
     Raises:
         ValueError: if the secret is not 32 bytes, or there are fewer shares than `threshold`
-            or more than `MOST_SHARES`.
+            or more than `MAX_SHARES`.
     """
     if len(secret) != 32:
         raise ValueError("only 32-byte secrets are shared")
-    if not 1 <= threshold <= count <= MOST_SHARES:
-        raise ValueError(f"{count} shares with threshold {threshold}: 1 to {MOST_SHARES} fit")
+    if not 1 <= threshold <= count <= MAX_SHARES:
+        raise ValueError(f"{count} shares with threshold {threshold}: 1 to {MAX_SHARES} fit")
     drawn = rng.randbytes((threshold - 1) * _DRAW_BYTES)
     starts = range(0, len(drawn), _DRAW_BYTES)
     room = bytes(count // 8 + 1)  # f(x) is a sum of binomials, below 2^x, times differences
     row = [secret[::-1], *(drawn[start : start + _DRAW_BYTES] for start in starts)]
-    differences = int.from_bytes(b"".join(one + room for one in row), "little")
+    differences = int.from_bytes(b"".join(difference + room for difference in row), "little")
     bits = 8 * (_DRAW_BYTES + len(room))
     lowest = (1 << bits) - 1
     shares = []
     for _ in range(count):
-        differences += differences >> bits  # each at x + 1 is itself at x plus the next higher
+        differences += differences >> bits  # each at x + 1 is its value at x plus the next
         shares.append(((differences & lowest) % P).to_bytes(SHARE_BYTES, "big"))
     return shares
 
 
 def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes | None]:
-    """Return the secret of each row of `shares`, secrets x numbers x 33 bytes; None if not of 32.
+    """Return the secret of each row of `shares`, secrets x numbers x 33 bytes.
 
-    Row for row the numbers `xs` rise; each share must be one (`is_share`). Pass exactly `threshold`
-    of a secret: more cost time, and a false one among them is not named. Weights in limbs of
-    24 bits times bytes are a product of matrices for each secret, and exact in float64: at most
-    2^16 products, each below 2^(24 + 8), add up to less than 2^48.
+    The result is None where the shares give no 32-byte secret. The numbers `xs` rise in each row;
+    each share must be valid (`is_share`). Pass exactly `threshold` shares of a secret: more cost
+    time, and do not identify a false one. The weights in limbs of 24 bits times the bytes of shares
+    are a matrix product for each secret, exact in float64: at most 2^16 products, each below
+    2^(24 + 8), add up to less than 2^48.
     """
-    # Where nobody is lost, the same shares are taken of all secrets.
+    # Without dropouts, the same shares of all secrets are used.
     limbs, divisors = _limbs_at_zero(xs[:1] if (xs == xs[0]).all() else xs)
     divisors *= len(xs) // len(divisors)
     # Below 2^(16 + 24 limbs + 264); the columns hold it, and its sign.
@@ -84,16 +85,16 @@ def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes
         columns[start : start + SHARE_BYTES] += products[:, limb, ::-1].T
     for place in range(1, len(columns)):
         columns[place] += columns[place - 1] >> 8
-    rows = columns.T.astype(np.uint8)  # what was carried on falls away
+    rows = columns.T.astype(np.uint8)  # removes what was carried
     sums = (int.from_bytes(row, "little", signed=True) for row in rows)
     secrets = (total * divisor % P for total, divisor in zip(sums, divisors, strict=True))
     return [y.to_bytes(32, "big") if y < 2**256 else None for y in secrets]
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
-    """Return the secret that `threshold` shares, by number, meet in; None if not of 32 bytes.
+    """Return the secret of `threshold` shares, by number; None if it does not fit 32 bytes.
 
-    Each must be a share (`is_share`). Those of many secrets are for `recover_many`.
+    Each share must be valid (`is_share`). For many secrets use `recover_many`.
     """
     xs = sorted(shares)
     rows = np.frombuffer(b"".join(shares[x] for x in xs), np.uint8)
@@ -101,48 +102,48 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
 
 
 def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """Return Lagrange's weights at zero as integers, and what to multiply the sums by.
+    """Return Lagrange's weights at zero as integers, and factors to multiply the sums by.
 
-    As limbs, low to high, x secrets x numbers. Of the points 1 .. m the weight of i is
-    (-1)^(i-1) C(m, i); each point j that is missing turns it into (j - i) / j of that. Signs
-    alternate whatever is missing: each of the numbers below is there, and turns the sign of the
-    binomial, or is missing, and turns it by its factor.
+    The shape is limbs, low to high, x secrets x numbers. For the points 1 .. m the weight of i is
+    (-1)^(i-1) C(m, i); each missing point j multiplies it by (j - i) / j. The signs always
+    alternate: each smaller number flips the sign, by the binomial if it is present, and by its
+    factor if it is missing.
     """
     lasts = xs[:, -1]
-    missing, is_one = _missing(xs)
-    most = max(map(int, lasts))
-    bits = comb(most, most // 2).bit_length() + missing.shape[1] * most.bit_length()
+    missing, is_padding = _missing(xs)
+    last = max(map(int, lasts))
+    bits = comb(last, last // 2).bit_length() + missing.shape[1] * last.bit_length()
     limbs = np.zeros((-(-bits // _LIMB_BITS), *xs.shape), np.int64)
-    for last in set(lasts.tolist()):
-        full, rows = _full_limbs(last), np.flatnonzero(lasts == last)
+    for end in set(lasts.tolist()):
+        full, rows = _full_limbs(end), np.flatnonzero(lasts == end)
         limbs[: len(full), rows] = full[:, xs[rows] - 1]
-    together = max(1, (62 - _LIMB_BITS) // most.bit_length())
-    for start in range(0, missing.shape[1], together):
-        some = slice(start, start + together)
-        gaps = np.abs(missing[:, some, np.newaxis] - xs[:, np.newaxis])
-        gaps[is_one[:, some]] = 1
+    batch_size = max(1, (62 - _LIMB_BITS) // last.bit_length())
+    for start in range(0, missing.shape[1], batch_size):
+        batch = slice(start, start + batch_size)
+        gaps = np.abs(missing[:, batch, np.newaxis] - xs[:, np.newaxis])
+        gaps[is_padding[:, batch]] = 1
         limbs *= gaps.prod(axis=1)  # below 2^62
         for place in range(1, len(limbs)):
             limbs[place] += limbs[place - 1] >> _LIMB_BITS
             limbs[place - 1] &= 2**_LIMB_BITS - 1
     limbs[:, :, 1::2] *= -1
-    divided = [prod(row) for row in np.where(is_one, 1, missing).tolist()]
+    divided = [prod(row) for row in np.where(is_padding, 1, missing).tolist()]
     return limbs, [pow(divisor, -1, P) if divisor > 1 else 1 for divisor in divided]
 
 
 def _missing(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the numbers below the last of each row that are not in it, and what is no number.
+    """Return the numbers missing below the last of each row, and flags of the padding.
 
-    Rows are as long as the longest.
+    All rows have the length of the longest.
     """
     lasts = xs[:, -1:]
     is_missing = np.arange(1, lasts.max()) < lasts
     inside = np.nonzero(xs < lasts)
     is_missing[inside[0], xs[inside] - 1] = False
     counts = is_missing.sum(axis=1, keepdims=True)
-    most = int(counts.max())
-    numbers = np.argsort(~is_missing, axis=1, kind="stable")[:, :most] + 1
-    return numbers, np.arange(most) >= counts
+    width = int(counts.max())
+    numbers = np.argsort(~is_missing, axis=1, kind="stable")[:, :width] + 1
+    return numbers, np.arange(width) >= counts
 
 
 @lru_cache(maxsize=1024)
@@ -160,23 +161,25 @@ def _full_weights(last: int) -> tuple[int, ...]:
 
 
 def is_share(share: bytes) -> bool:
-    """Return whether `share` is a field element of 33 bytes; if not, it recovers nothing."""
+    """Return whether `share` is a field element of 33 bytes; others recover nothing."""
     return len(share) == SHARE_BYTES and share < _P_BYTES
 
 
-def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:
+def correct_errors(
+    shares: Mapping[int, bytes], threshold: int
+) -> tuple[bytes, frozenset[int]] | None:
     """Return the secret and the numbers of false shares; None if too many are false.
 
-    Interpolates all shares and divides by Euclid until what is left of the false ones can be
-    divided out; a hundred shares take some 30 ms, so use it when `recover_many` gave no
-    good secret. More than (m - threshold) / 2 false ones may meet in another secret.
+    Interpolates all shares and runs Euclid's algorithm until the factor of the false ones can be
+    divided out. A hundred shares take about 30 ms, so use it only when `recover_many` gave a wrong
+    secret. More than (m - threshold) / 2 false shares may give another secret.
 
-    Each must be a share (`is_share`).
+    Each share must be valid (`is_share`).
     """
     xs = sorted(shares)
     ys = [int.from_bytes(shares[x], "big") for x in xs]
-    vanishing, through = _interpolate(xs, ys)
-    f = _rational(vanishing, through, (len(xs) + threshold) // 2)
+    annihilator, through = _interpolate(xs, ys)
+    f = _rational(annihilator, through, (len(xs) + threshold) // 2)
     if f is None or len(f) > threshold:
         return None
     top_first = f[::-1]
@@ -196,15 +199,15 @@ def _evaluate(top_first: list[int], x: int) -> int:
 
 
 def _interpolate(xs: list[int], ys: list[int]) -> tuple[Poly, Poly]:
-    """Return the polynomial that vanishes on `xs`, and the one through all points (Newton)."""
-    vanishing, through = [1], Poly()
+    """Return the polynomial with roots `xs`, and the one through all points (Newton)."""
+    annihilator, through = [1], Poly()
     for x, y in zip(xs, ys, strict=True):
         gap = (y - _evaluate(through[::-1], x)) % P
-        scale = gap * pow(_evaluate(vanishing[::-1], x), -1, P) % P
-        through = _plus(through, [scale * c % P for c in vanishing])
-        shifted = [0, *vanishing]
-        vanishing = _plus(shifted, [-x * c % P for c in vanishing])
-    return vanishing, through
+        scale = gap * pow(_evaluate(annihilator[::-1], x), -1, P) % P
+        through = _plus(through, [scale * c % P for c in annihilator])
+        shifted = [0, *annihilator]
+        annihilator = _plus(shifted, [-x * c % P for c in annihilator])
+    return annihilator, through
 
 
 def _rational(r0: Poly, r1: Poly, degree: int) -> Poly | None:
@@ -218,26 +221,26 @@ def _rational(r0: Poly, r1: Poly, degree: int) -> Poly | None:
     return None if rest else ratio
 
 
-def _plus(one: Poly, other: Poly) -> Poly:
-    total = [(a + b) % P for a, b in zip_longest(one, other, fillvalue=0)]
+def _plus(first: Poly, second: Poly) -> Poly:
+    total = [(a + b) % P for a, b in zip_longest(first, second, fillvalue=0)]
     while total and total[-1] == 0:
         total.pop()
     return total
 
 
-def _times(one: Poly, other: Poly) -> Poly:
-    product = [0] * max(len(one) + len(other) - 1, 0)
-    for place, a in enumerate(one):
-        for shift, b in enumerate(other):
+def _times(first: Poly, second: Poly) -> Poly:
+    product = [0] * max(len(first) + len(second) - 1, 0)
+    for place, a in enumerate(first):
+        for shift, b in enumerate(second):
             product[place + shift] += a * b
     return _plus(product, [])
 
 
-def _divide(one: Poly, other: Poly) -> tuple[Poly, Poly]:
-    rest, inverse = list(one), pow(other[-1], -1, P)
-    quotient = [0] * max(len(one) - len(other) + 1, 0)
+def _divide(first: Poly, second: Poly) -> tuple[Poly, Poly]:
+    rest, inverse = list(first), pow(second[-1], -1, P)
+    quotient = [0] * max(len(first) - len(second) + 1, 0)
     for place in reversed(range(len(quotient))):
-        scale = quotient[place] = rest[place + len(other) - 1] * inverse % P
-        for shift, c in enumerate(other):
+        scale = quotient[place] = rest[place + len(second) - 1] * inverse % P
+        for shift, c in enumerate(second):
             rest[place + shift] = (rest[place + shift] - scale * c) % P
     return _plus(quotient, []), _plus(rest, [])

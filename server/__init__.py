@@ -1,25 +1,23 @@
-"""The service: HTTP in front, a database behind, and a ticker that closes what is due.
+"""The service: HTTP and pages in front, a database behind, an orchestrator that closes phases.
 
 Reading order:
 
-    schema.py         the tables: what was said, by whom, and how far each cohort is
-    database.py       engines and transactions, SQLite or PostgreSQL
-    migrations/       brings a database to this program's schema, at every start
-    store/            one method per question, one transaction per method
-    decoding.py       a frozen cohort's sum, a finished round's answer
-    orchestrator.py   looks at every waiting cohort, and moves those that are due
-    frozen.py         what closed phases froze, read once and kept
-    watch.py          long polls: wakes whoever waits for a cohort or a study
-    pacing.py         when those who were sent away are to come back
-    problems.py       every refusal as problem+json
-    limits.py         what is refused before it is read: bodies too large, or too slow
-    connection.py     the same of heads, and of what is no HTTP
-    observing.py      what is kept of a request; metrics.py, logs.py, traces.py: where it goes
-    streams.py        who follows a study's events, and what wakes them
-    api/              the paths under /v1, thin: read, ask the store, answer
-    app.py            joins the parts; settings.py what an operator may choose
+    db/schema.py          the tables
+    db/database.py        engines and transactions, for SQLite or PostgreSQL
+    db/repositories/      one method for each query, one transaction for each method
+    db/migrations/        brings a database to this program's schema at every start
+    rounds/decoding.py    the sum of a cohort, and the answer of a round
+    rounds/orchestrator.py  checks every running cohort, and closes the phases that are due
+    rounds/jobs.py        sums and decoding, in one process at a time
+    rounds/cohort_cache.py  facts of closed phases, read once
+    notify/               long polls, event streams and notifications between processes
+    http/                 authentication, limits, problem details, the log line of each request
+    telemetry/            logs, metrics and traces
+    api/                  the routes under /v1; pages/: the dashboard
+    service.py            the parts of a running process
+    app.py                the application; settings.py has its settings
 
-The server is the adversary of the secure sum, an honest but curious one: it must be able to
-do nothing with what it holds but add. Of secrets it keeps the hashes of tickets alone; what
-it recovers to take masks off lives in one function call and reaches no row, log or error.
+The server is the honest but curious adversary of the secure sum: its data must only allow
+the addition. The only secrets in the database are digests of credentials. The secrets that it
+recovers to remove masks exist inside one function call, and reach no row, log or error.
 """

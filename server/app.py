@@ -1,4 +1,4 @@
-"""Joins the parts into one application; the database has the clock, `serve` chooses chance."""
+"""The application: routes, middleware and the lifespan of the service."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,11 +9,9 @@ from random import Random
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
-from server import problems, traces
 from server.api import (
     access,
     answers,
-    distributions,
     events,
     health,
     participants,
@@ -23,21 +21,27 @@ from server.api import (
     studies,
     uploads,
 )
-from server.api.openapi import describe
-from server.doorkeeper import Doorkeeper
-from server.limits import BodyLimit, LastWord, SafeHeaders
-from server.metrics import Metrics
-from server.observing import Observed
-from server.pages.advising import Predict, Predictor
-from server.pages.guarding import turned_away
+from server.api.openapi import openapi_document
+from server.http import problem_details
+from server.http.auth import AuthMiddleware
+from server.http.limits import BodyLimit, SecurityHeaders, ShutdownMiddleware
+from server.http.request_log import RequestLogMiddleware
+from server.pages import assets, login, operations
+from server.pages import rounds as round_pages
+from server.pages import studies as study_pages
+from server.pages.forms import preview
+from server.pages.forms import routes as form_routes
+from server.pages.forms.preview import Predict, Predictor
 from server.pages.history import open_histories
-from server.pages.routers import ROUTERS
+from server.pages.page_routes import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
+from server.telemetry import traces
+from server.telemetry.metrics import Metrics
 
 _DESCRIPTION = (
-    "Which items are common among many devices, and how common, without anybody seeing what "
-    "one device holds. Every error is problem+json (RFC 9457); act on its `type`."
+    "Finds which items are common among many devices, and how common, without revealing what one "
+    "device holds. Every error is problem+json (RFC 9457); programs act on its `type`."
 )
 
 
@@ -48,18 +52,18 @@ def create_app(
     provider: TracerProvider | None = None,
     predict: Predict | None = None,
 ) -> FastAPI:
-    """Return the service; its database is opened when its lifespan starts.
+    """Return the application; its database is opened when its lifespan starts.
 
-    Tests have a `clock` of theirs; None is the database's. `rng` makes public seeds,
-    identifiers and graphs: pass the system's randomness. `provider` takes the traces; if None,
-    that of the process does, which is none unless somebody sets it. `predict` tells the page that
-    creates studies what a plan will find.
+    Tests pass a `clock`; None is the database's clock. `rng` makes public seeds, identifiers and
+    graphs: pass the system's randomness. `provider` receives the traces; None is the provider of
+    the process, which discards them by default. `predict` predicts the results of a plan for the
+    page that creates studies.
     """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tracer = traces.of_work(provider)
+        tracer = traces.job_tracer(provider)
         async with (
             run_service(settings, clock, rng, metrics, tracer) as service,
             open_histories(service.store) as histories,
@@ -73,35 +77,41 @@ def create_app(
         version="1",
         description=_DESCRIPTION,
         lifespan=lifespan,
-        telemetry=traces.of_requests(provider),
+        telemetry=traces.request_tracing(provider),
     )
-    problems.install(app)
+    problem_details.install_handlers(app)
     app.add_middleware(
         BodyLimit,
-        most_octets=settings.max_upload_bytes,
-        most_json=settings.max_json_bytes,
-        silence=settings.silence_seconds,
-        seconds=settings.body_seconds,
+        max_upload_bytes=settings.max_upload_bytes,
+        max_json_bytes=settings.max_json_bytes,
+        idle_seconds=settings.body_idle_seconds,
+        total_seconds=settings.body_seconds,
     )
-    app.add_middleware(Doorkeeper, turn_away=turned_away)
-    app.add_middleware(LastWord, is_stopping=lambda: app.state.service.watch.is_released)
-    app.add_middleware(Observed, metrics=metrics)  # sees what the doorkeeper refuses
-    app.add_middleware(SafeHeaders, hsts_seconds=settings.hsts_seconds)
-    for part in (  # in this order a path is looked up: what devices ask most comes first
+    app.add_middleware(AuthMiddleware, refuse=unauthenticated_response)
+    app.add_middleware(
+        ShutdownMiddleware, is_stopping=lambda: app.state.service.notifier.is_shutting_down
+    )
+    app.add_middleware(RequestLogMiddleware, metrics=metrics)  # also logs refusals of the others
+    app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
+    for module in (  # in the order in which a path is matched: the most frequent requests first
         uploads,
         participants,
         studies,
         rounds,
         events,
         answers,
-        distributions,
         populations,
         reports,
         access,
         health,
+        assets,
+        login,
+        form_routes,
+        preview,
+        study_pages,
+        round_pages,
+        operations,
     ):
-        app.include_router(part.router)
-    for router in ROUTERS:
-        app.include_router(router)
-    app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
+        app.include_router(module.router)
+    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     return app

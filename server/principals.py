@@ -1,34 +1,34 @@
-"""Who asks, and what they may: operators by API keys, devices by credentials."""
+"""Principals, the authenticated senders of requests, and their permissions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 
-class Right(StrEnum):
-    """What somebody may do."""
+class Permission(StrEnum):
+    """Kind of request that a principal may make."""
 
-    READ = "read"  # see studies, answers, ledgers
+    READ = "read"  # read studies, answers and ledgers
     WRITE = "write"  # create, start and stop studies; create populations
-    OPERATE = "operate"  # see the audit trail, and metrics
+    OPERATE = "operate"  # read the audit trail and the metrics
     TAKE_PART = "take-part"  # as a device
 
 
-SCOPES: Final = (Right.READ, Right.WRITE, Right.OPERATE)  # of an API key
+SCOPES: Final = (Permission.READ, Permission.WRITE, Permission.OPERATE)  # of an API key
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody whose credential is good: `name` is the key's id or the device's identity."""
+    """Owner of a valid credential: `name` is the id of an API key or the identity of a device."""
 
     name: str
-    rights: frozenset[Right]
+    permissions: frozenset[Permission]
     identity: str | None = None
 
     def __str__(self) -> str:
         if self.identity:
             return f"device {self.name}"
-        return self.name if self == ANYBODY else f"key {self.name}"
+        return self.name if self == ANONYMOUS else f"key {self.name}"
 
 
-ANYBODY: Final = Principal("anybody", frozenset(Right))  # of a service that is open
+ANONYMOUS: Final = Principal("anonymous", frozenset(Permission))  # for every request, if open

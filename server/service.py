@@ -1,4 +1,4 @@
-"""What a running service consists of; the API gets it from `app.state`."""
+"""Parts of a running server process, and their start and stop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -13,41 +13,42 @@ import structlog
 from fastapi import Depends, Request
 from opentelemetry.trace import Tracer
 
-from server import migrations
-from server.database import Database
-from server.doorkeeper import Keeper
-from server.frozen import Frozen
-from server.listener import Listener
-from server.metrics import Metrics
-from server.orchestrator import Orchestrator, Pace
-from server.pacing import Pacing
+from server.db import migrations
+from server.db.database import Database
+from server.db.sqlite_lock import sqlite_process_lock
+from server.db.store import Store, open_store
+from server.http.auth import Authenticator
+from server.notify.event_streams import EventStreams
+from server.notify.notifier import Notifier
+from server.notify.pg_notify import PgListener
+from server.notify.retry_after import RetryScheduler
+from server.rounds.cohort_cache import CohortCache
+from server.rounds.orchestrator import Orchestrator, OrchestratorTimings
 from server.settings import Settings
-from server.sole import sole_process
-from server.store import Store, open_store
-from server.streams import Streams
-from server.watch import Watch
+from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts of one server process."""
+    """Parts of one server process; routes get them by `ServiceDep`."""
 
     settings: Settings
     store: Store
-    frozen: Frozen
-    watch: Watch
+    cohort_cache: CohortCache
+    notifier: Notifier
     orchestrator: Orchestrator
-    streams: Streams
+    event_streams: EventStreams
     metrics: Metrics
-    keeper: Keeper
-    pacing: Pacing
+    authenticator: Authenticator
+    retry_scheduler: RetryScheduler
 
-    def retry_after(self, least: int = 1) -> int:
-        """Return in how many seconds one who is sent away is to come back."""
-        waiting = max(self.watch.waiting - self.streams.count, 0)  # who listens does not come back
-        return self.pacing.seconds(waiting, least)
+    def retry_after(self, minimum: int = 1) -> int:
+        """Return the seconds after which a refused client may retry."""
+        # Followers of event streams wait as well, but they do not retry.
+        waiting = max(self.notifier.waiter_count - self.event_streams.count, 0)
+        return self.retry_scheduler.next_delay(waiting, minimum)
 
 
 @asynccontextmanager
@@ -58,51 +59,62 @@ async def run_service(
     metrics: Metrics,
     tracer: Tracer,
 ) -> AsyncIterator[Service]:
-    """Bring the schema up to date, start what runs beside requests, and stop it at the end.
+    """Migrate the database and run the background tasks; stop them at the end.
 
-    `clock` is for tests; without it, the database's own decides.
+    `clock` is for tests; without it the time is the database's.
 
     Raises:
         DatabaseInUseError: if another process serves the same SQLite file.
-        SchemaTooNewError: if a newer program made the database.
+        UnknownSchemaError: if the database has an unknown schema.
     """
-    database = Database(settings.database_url, settings.busy_timeout, clock, metrics)
+    database = Database(settings.database_url, settings.database_timeout_seconds, clock, metrics)
     try:
-        with sole_process(database):
+        with sqlite_process_lock(database):
             await migrations.upgrade(database)
             store = open_store(database, rng)
-            watch = Watch()
-            pace = Pace(settings.poll_seconds, settings.pace_seconds, settings.lease_seconds)
-            orchestrator = Orchestrator(store, watch, rng, pace, metrics, tracer)
-            most, known = settings.max_event_streams, settings.access_seconds
-            streams = Streams(store.events, watch, metrics, most, known)
-            await orchestrator.resume()  # before a device hears that a deadline has passed
-            listener = Listener(database, watch, orchestrator.wake)
-            look = partial(streams.run, settings.poll_seconds)
-            async with _beside(orchestrator.run, listener.run, orchestrator.presence.run, look):
+            notifier = Notifier()
+            timings = OrchestratorTimings(
+                settings.poll_seconds, settings.min_poll_seconds, settings.lease_seconds
+            )
+            orchestrator = Orchestrator(store, notifier, rng, timings, metrics, tracer)
+            event_streams = EventStreams(
+                store.events,
+                notifier,
+                metrics,
+                settings.max_event_streams,
+                settings.credential_cache_seconds,
+            )
+            await orchestrator.resume()  # before a device is refused because of a deadline
+            listener = PgListener(database, notifier, orchestrator.wake)
+            poll_events = partial(event_streams.run, settings.poll_seconds)
+            async with _background_tasks(
+                orchestrator.run, listener.run, orchestrator.heartbeat.run, poll_events
+            ):
                 try:
                     yield Service(
                         settings,
                         store,
-                        Frozen(store),
-                        watch,
+                        CohortCache(store),
+                        notifier,
                         orchestrator,
-                        streams,
+                        event_streams,
                         metrics,
-                        Keeper(settings, store.access),
-                        Pacing(rng),
+                        Authenticator(settings, store.access),
+                        RetryScheduler(rng),
                     )
                 finally:
-                    watch.release()
-            await orchestrator.presence.leave()
+                    notifier.shut_down()
+            await orchestrator.heartbeat.stop()
     finally:
         await database.close()
 
 
 @asynccontextmanager
-async def _beside(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run `work` beside what is inside, and cancel it at the end."""
-    tasks = [asyncio.create_task(_logged(one)) for one in work]
+async def _background_tasks(
+    *functions: Callable[[], Coroutine[Any, Any, None]],
+) -> AsyncIterator[None]:
+    """Run `functions` in the background, and cancel them at the end."""
+    tasks = [asyncio.create_task(_log_failure(function)) for function in functions]
     try:
         yield
     finally:
@@ -111,15 +123,15 @@ async def _beside(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _logged(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _log_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
-        await work()
-    except Exception:  # nobody awaits it until the end
-        _log.exception("a part of the service ended")
+        await function()
+    except Exception:  # otherwise unseen until the end, when the task is awaited
+        _log.exception("background task failed")
 
 
-async def _of_request(request: Request) -> Service:
+async def _get_service(request: Request) -> Service:
     return cast("Service", request.app.state.service)
 
 
-Served = Annotated[Service, Depends(_of_request)]
+ServiceDep = Annotated[Service, Depends(_get_service)]

@@ -1,4 +1,4 @@
-"""What an operator may choose: by flag, or by environment variable BLINDTALLY_<NAME>."""
+"""Settings of the service, by option or by environment variable BLINDTALLY_<NAME>."""
 
 from pathlib import Path
 from typing import Self
@@ -6,102 +6,121 @@ from typing import Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from protocol.credentials import API_KEY, ENROLMENT_TOKEN, bearer
-from server.database import parse_url
+from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, bearer_secret
+from server.db.database import parse_url
 
 
 class Settings(BaseSettings):
-    """The service's settings; the defaults serve one machine from one SQLite file."""
+    """Settings of a server process; the defaults serve one machine from one SQLite file."""
 
     model_config = SettingsConfigDict(env_prefix="BLINDTALLY_", frozen=True)
 
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    port: int = Field(default=8000, ge=0, le=65535, description="The port; 0 takes a free one.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="Port to listen on; 0 selects a free one."
+    )
     database_url: str = Field(
         default="sqlite:///blindtally.db",
-        description="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.",
+        description="Database: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.",
         repr=False,  # it may hold a password
     )
-    busy_timeout: float = Field(
-        default=5.0, gt=0, le=60, description="Seconds to wait for a locked database."
+    database_timeout_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Seconds to wait for a locked database, or for a connection to it.",
     )
-    most_epsilon: float = Field(
+    max_device_epsilon: float = Field(
         default=16.0,
         gt=0,
         le=1000,
-        description="What a device may spend on locally private reports, in all studies.",
+        description="Epsilon that a device may spend on locally private reports to all studies.",
     )
-    most_delta: float = Field(
-        default=1e-3, ge=0, lt=1, description="The same of delta: odds that a report tells more."
+    max_device_delta: float = Field(
+        default=1e-3,
+        ge=0,
+        lt=1,
+        description="Delta that a device may spend on locally private reports to all studies.",
     )
     open: bool = Field(
-        default=False, description="Ask nobody for credentials: for trials on one machine."
+        default=False, description="Require no credentials: for trials on one machine."
     )
-    first_api_key: SecretStr | None = Field(
-        default=None, description="A key that may do everything, kept at start if it is new."
+    initial_api_key: SecretStr | None = Field(
+        default=None, description="API key with all scopes, added at the start if it is new."
     )
-    first_enrolment_token: SecretStr | None = Field(
-        default=None, description="A token for a million devices, kept at start if it is new."
+    initial_enrolment_token: SecretStr | None = Field(
+        default=None,
+        description="Enrolment token for a million devices, added at the start if it is new.",
     )
-    access_seconds: float = Field(
-        default=5.0, gt=0, le=300, description="How long what is revoked may still be taken."
+    credential_cache_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=300,
+        description="Seconds for which a revoked credential may still be accepted.",
     )
-    most_failures: int = Field(
-        default=30, ge=1, description="Refused credentials a minute and address."
+    max_auth_failures: int = Field(
+        default=30, ge=1, description="Requests with invalid credentials per minute and address."
     )
-    most_requests: int = Field(default=1200, ge=1, description="Requests a minute and credential.")
+    max_requests: int = Field(
+        default=1200, ge=1, description="Requests per minute and valid credential."
+    )
     max_upload_bytes: int = Field(
-        default=64 * 2**20, ge=1024, description="The largest binary body accepted."
+        default=64 * 2**20, ge=1024, description="Largest binary body of a request, in bytes."
     )
     max_json_bytes: int = Field(
-        default=256 * 2**10, ge=1024, description="The largest JSON body accepted."
+        default=256 * 2**10, ge=1024, description="Largest JSON body of a request, in bytes."
     )
     max_event_streams: int = Field(
-        default=500, ge=1, le=100_000, description="Event streams open at a time, in a process."
+        default=500, ge=1, le=100_000, description="Open event streams per server process."
     )
-    max_head_bytes: int = Field(
-        default=64 * 2**10, ge=1024, le=2**20, description="The longest head of a request."
+    max_header_bytes: int = Field(
+        default=64 * 2**10,
+        ge=1024,
+        le=2**20,
+        description="Largest header section of a request, in bytes.",
     )
-    max_head_fields: int = Field(
-        default=100, ge=10, le=10_000, description="The most fields of a head."
+    max_header_fields: int = Field(
+        default=100, ge=10, le=10_000, description="Header fields of a request."
     )
-    head_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="How long the head of a request may take."
+    header_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds to receive the headers of a request."
     )
-    silence_seconds: float = Field(
-        default=20.0, gt=0, le=600, description="The longest time between two pieces of a body."
+    body_idle_seconds: float = Field(
+        default=20.0, gt=0, le=600, description="Seconds between two pieces of a request's body."
     )
     body_seconds: float = Field(
-        default=300.0, gt=0, le=3600, description="How long a whole body may take."
+        default=300.0, gt=0, le=3600, description="Seconds to receive the body of a request."
     )
     tls_certificate: Path | None = Field(
-        default=None, description="A certificate chain (PEM): serve HTTPS."
+        default=None, description="Certificate chain (PEM file) to serve HTTPS with."
     )
-    tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM).")
+    tls_key: Path | None = Field(
+        default=None, description="Private key (PEM file) of the certificate."
+    )
     hsts_seconds: int = Field(
         default=0,
         ge=0,
         le=2 * 365 * 24 * 3600,
-        description="How long browsers that came by HTTPS come by it alone; 0: not said.",
+        description="Seconds for which browsers must use HTTPS (HSTS); 0 sends no such header.",
     )
     forwarded_allow_ips: str = Field(
         default="127.0.0.1",
-        description="Proxies (addresses, networks) whose X-Forwarded-* are believed.",
+        description="Addresses or networks of proxies whose X-Forwarded-* headers are trusted.",
     )
     poll_seconds: float = Field(
-        default=1.0, gt=0, le=60, description="The longest time between two looks at the cohorts."
+        default=1.0, gt=0, le=60, description="Maximum seconds between two checks of the cohorts."
     )
-    pace_seconds: float = Field(
-        default=0.05, ge=0, le=10, description="The shortest time between two such looks."
+    min_poll_seconds: float = Field(
+        default=0.05, ge=0, le=10, description="Minimum seconds between two checks of the cohorts."
     )
     lease_seconds: float = Field(
         default=15.0,
         ge=1,
         le=3600,
-        description="How long another process waits for the work of one that died.",
+        description="Seconds until another process takes over a job of a process that died.",
     )
     shutdown_seconds: int = Field(
-        default=5, ge=1, le=300, description="How long requests may finish after Ctrl-C."
+        default=5, ge=1, le=300, description="Seconds for open requests to finish after Ctrl-C."
     )
 
     @model_validator(mode="after")
@@ -110,14 +129,14 @@ class Settings(BaseSettings):
             raise ValueError("a certificate and its key: name both, or neither")
         return self
 
-    @field_validator("first_api_key", "first_enrolment_token")
+    @field_validator("initial_api_key", "initial_enrolment_token")
     @classmethod
-    def _is_a_secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        prefix = API_KEY if info.field_name == "first_api_key" else ENROLMENT_TOKEN
-        text = given.get_secret_value() if given else ""
-        if given and not bearer(f"Bearer {text}", prefix):
+    def _is_a_secret(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        is_key = info.field_name == "initial_api_key"
+        prefix = API_KEY_PREFIX if is_key else ENROLMENT_TOKEN_PREFIX
+        if value and not bearer_secret(f"Bearer {value.get_secret_value()}", prefix):
             raise ValueError(f"{prefix} and 43 characters of base64url expected")
-        return given
+        return value
 
     @field_validator("database_url")
     @classmethod

@@ -1,22 +1,302 @@
-"""What all tests share: examples are not timed, since the machines they run on are shared.
+"""Settings and speed classes of all tests.
 
-A shell that starts its tests in the background lets them ignore Ctrl-C, and what they start as
-well: some of that is to be stopped by it.
+Every test has one of three speeds. `make quick` runs the fast ones, `make test` all but the
+slow ones, and `make test-slow` the slow ones and, with more examples, all properties:
 
-Many tests wait, for phases, servers and browsers: there is one worker more than cores.
+    fast     everything that no table below names
+    medium   what MEDIUM names: files whose tests take more than 0.08 s each
+    slow     what SLOW names, from 1.5 s on, and everything that needs PostgreSQL
+
+A row is a folder or file with the beginnings of its tests, or "[" and the beginning of their
+cases. Seconds are processor time. Examples of properties are not timed, because the machines they
+run on are shared.
+
+A shell that starts its tests in the background lets them ignore Ctrl-C, and their processes as
+well, some of which are to be stopped by it.
 """
 
 import os
 import signal
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+ALL: Final = ("",)
+SLOW: Final[dict[str, tuple[str, ...]]] = {
+    "tests/blindtally/commands/test_fleet.py": (
+        "test_a_fleet_is_shared_by_processes",
+        "test_workers_that_are_lost_are_told",
+    ),
+    "tests/blindtally/commands/test_query.py": ALL,
+    "tests/blindtally/commands/test_stopping.py": ALL,
+    "tests/blindtally/datasets/test_reader.py": (
+        "test_faults_are_told_with_their_place[content21",
+    ),
+    "tests/blindtally/planning/test_plan.py": ("test_ways_to_release_counts_are_compared",),
+    "tests/blindtally/planning/test_predictions.py": (
+        "test_a_prediction_ends_with_the_service",
+        "test_the_memory_of_a_prediction_is_limited",
+        "test_the_times_of_other_sums_are_predicted",
+    ),
+    "tests/blindtally/simulate/test_command.py": ("test_a_secure_sum_gives_the_same_result",),
+    "tests/blindtally/simulate/test_heavy.py": (
+        "test_a_length_bounds_strings_and_what_is_longer_is_told",
+        "test_what_is_heavy_is_found[prefix-extension",
+    ),
+    "tests/blindtally/simulate/test_releases.py": (
+        "test_a_trie_finds_the_commonest_words[sample-threshold",
+        "test_a_trie_of_devices_that_join_by_coins_finds_the_same_words",
+        "test_invitations_that_do_not_hold_say_why[args0",
+        "test_numbers_have_quantiles[triehh",
+        "test_tables_are_printed",
+    ),
+    "tests/blindtally/test_demo.py": (
+        "test_a_trusted_server_has_no_survivors_confirmed",
+        "test_ctrl_c_stops_the_server_and_names_the_files_kept",
+        "test_json_to_stdout_is_json_and_nothing_else",
+    ),
+    "tests/blindtally/test_parallel.py": (
+        "test_a_figure_does_not_depend_on_the_workers",
+        "test_a_killed_worker_costs_time_and_no_result",
+        "test_a_task_that_kills_every_worker_is_reported",
+        "test_a_task_that_runs_once_is_not_repeated[local",
+        "test_results_come_in_order_and_errors_are_those_of_the_task[dask",
+    ),
+    "tests/blindtally/test_parallel_rounds.py": (
+        "test_a_worker_that_is_killed_in_mid_round_costs_no_result",
+        "test_ctrl_c_keeps_what_was_found_and_says_that_it_is_partial",
+        "test_simulate_has_workers_report",
+    ),
+    "tests/client/device/test_journal.py": ("test_of_many_processes_one_gives_its_vector",),
+    "tests/client/device/test_private_studies.py": ALL,
+    "tests/client/fleet/test_shards.py": ALL,
+    "tests/compose/test_compose.py": ("test_a_replica_killed_in_mid_round_costs_no_sum",),
+    "tests/paper/test_cdf.py": ALL,
+    "tests/paper/test_figures.py": (
+        "test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not",
+    ),
+    "tests/paper/test_oracle_experiments.py": ALL,
+    "tests/protocol/mechanisms/central/test_hierarchical_histogram.py": (
+        "test_without_noise_what_is_below_theta_is_forgotten",
+    ),
+    "tests/protocol/mechanisms/central/test_trie_votes.py": ALL,
+    "tests/protocol/mechanisms/central/test_triehh.py": (
+        "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[both",
+        "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[noise",
+        "test_noise_alone_shows_almost_no_cell",
+    ),
+    "tests/protocol/mechanisms/iblt/test_subsampled.py": ("test_theorem_1",),
+    "tests/protocol/mechanisms/tracked/test_mechanism.py": ("test_totals_cover_what_they_should",),
+    "tests/protocol/oracles/hsu2012/test_projection.py": (
+        "test_counts_are_unbiased_and_of_the_variance_that_is_claimed",
+    ),
+    "tests/protocol/oracles/test_prefix.py": ("test_the_sure_count_is_found_nearly_always",),
+    "tests/protocol/oracles/test_privacy.py": (
+        "test_every_report_is_within_the_ratio_and_some_reach_it[8-",
+    ),
+    "tests/protocol/privacy/test_audit.py": (
+        "test_an_audit_finds_no_more_than_claimed",
+        "test_simulated_runs_have_the_delta_that_is_computed[0.2",
+    ),
+    "tests/protocol/privacy/test_pipeline_audit.py": ALL,
+    "tests/protocol/privacy/test_planning.py": (
+        "test_items_and_replacement_cost_sample",
+        "test_the_least_thetas_of_sampled_tables",
+    ),
+    "tests/protocol/privacy/test_sample_threshold.py": (
+        "test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives",
+    ),
+    "tests/protocol/quantiles/test_distribution.py": (
+        "test_a_histogram_of_strings_has_frequencies",
+        "test_numbers_are_asked_of_a_study[both",
+        "test_numbers_are_asked_of_a_study[noise",
+        "test_prefixes_of_strings_have_frequencies",
+        "test_what_had_no_place_in_the_frontier_is_within_the_interval",
+    ),
+    "tests/protocol/sketches/test_vote_table.py": (
+        "test_tables_fail_no_more_often_than_is_told",
+        "test_twins_are_as_frequent_as_told",
+    ),
+    "tests/protocol/test_mechanism_laws.py": (
+        "[hierarchical-histogram, both",
+        "[triehh, both",
+    ),
+    "tests/protocol/test_reporting_laws.py": (
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[bucket-hh",
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[glps-hh",
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[jl-hh, paper",
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[prefix-extension]",
+    ),
+    "tests/server/api/test_contract.py": ALL,
+    "tests/server/api/test_idempotency.py": (
+        "test_a_budget_that_holds_one_study_is_spent_once_by_one_key",
+    ),
+    "tests/server/pages/test_browser.py": ALL,
+    "tests/server/simulation": ALL,
+    "tests/server/telemetry/test_traces.py": (
+        "test_a_service_that_traces_nothing_imports_nothing_for_it",
+    ),
+    "tests/server/test_distributions.py": ("test_numbers_have_quantiles_ranks_and_ranges",),
+    "tests/server/test_mechanisms.py": (
+        "test_a_study_with_losses_finds_what_is_heavy[approximate-histogram",
+        "test_a_study_with_losses_finds_what_is_heavy[count-",
+        "test_a_study_with_losses_finds_what_is_heavy[subsampled-iblt",
+    ),
+    "tests/server/test_overload.py": (
+        "test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept",
+    ),
+    "tests/server/test_populations.py": (
+        "test_studies_spend_until_nothing_is_left",
+        "test_tables_are_for_studies_of_no_population",
+        "test_what_has_no_bound_is_within_no_budget",
+    ),
+    "tests/server/test_process.py": ALL,
+    "tests/server/test_reports.py": (
+        "test_a_study_of_each_mechanism_finds_what_most_devices_hold[bucket-hh",
+        "test_a_study_of_each_mechanism_finds_what_most_devices_hold[glps-hh",
+        "test_a_study_of_each_mechanism_finds_what_most_devices_hold[hadamard",
+        "test_a_study_of_each_mechanism_finds_what_most_devices_hold[ocms",
+        "test_a_study_of_each_mechanism_finds_what_most_devices_hold[prefix-extension",
+    ),
+    "tests/server/test_tls.py": (
+        "test_the_service_uses_https_with_clients_that_trust_its_certificate",
+    ),
+    "tests/test_docs.py": (
+        "test_commands_in_the_documents_work[figures",
+        "test_commands_in_the_documents_work[plan --devices",
+        "test_commands_in_the_documents_work[plan --mechanism triehh",
+        "test_commands_in_the_documents_work[simulate prefix-extension",
+    ),
+    "tests/test_kill9.py": ALL,
+    "tests/test_notebook.py": ("test_the_notebook_runs_and_shows_what_is_kept_in_it",),
+}
+MEDIUM: Final[dict[str, tuple[str, ...]]] = {
+    "tests/blindtally/commands": ALL,
+    "tests/blindtally/console/test_output.py": ALL,
+    "tests/blindtally/datasets/test_reader.py": ALL,
+    "tests/blindtally/planning": ALL,
+    "tests/blindtally/simulate": ALL,
+    "tests/blindtally/test_cli.py": ALL,
+    "tests/blindtally/test_demo.py": ALL,
+    "tests/blindtally/test_parallel.py": ALL,
+    "tests/blindtally/test_parallel_rounds.py": ALL,
+    "tests/blindtally/test_process_pool.py": ALL,
+    "tests/client/device/test_policy.py": (
+        "test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it",
+    ),
+    "tests/client/device/test_take_part.py": ALL,
+    "tests/client/fleet/test_fleet.py": ALL,
+    "tests/paper": ALL,
+    "tests/protocol/mechanisms/central": ALL,
+    "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": ALL,
+    "tests/protocol/mechanisms/reports": ALL,
+    "tests/protocol/mechanisms/tracked/test_mechanism.py": ALL,
+    "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL,
+    "tests/protocol/oracles/hsu2012": ALL,
+    "tests/protocol/oracles/test_prefix.py": ALL,
+    "tests/protocol/oracles/test_privacy.py": ALL,
+    "tests/protocol/oracles/test_statistics.py": ALL,
+    "tests/protocol/privacy": ALL,
+    "tests/protocol/quantiles/test_distribution.py": ALL,
+    "tests/protocol/simulation/test_study.py": ALL,
+    "tests/protocol/sketches/iblt/test_capacity.py": ALL,
+    "tests/protocol/sketches/iblt/test_known_keys.py": ALL,
+    "tests/protocol/sketches/iblt/test_tight.py": ALL,
+    "tests/protocol/sketches/test_devices.py": ALL,
+    "tests/protocol/test_mechanism_laws.py": (
+        "test_estimates_are_unbiased_with_the_reported_variance",
+        "test_the_digests_of_plans_change_only_with_the_protocol",
+    ),
+    "tests/protocol/test_reporting_laws.py": (
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals",
+        "test_intervals_of_rare_items_reach_below_nothing_and_cover",
+        "test_the_bytes_reveal_no_more_than_is_charged",
+    ),
+    "tests/secagg/test_graph_cuts.py": ALL,
+    "tests/secagg/test_split_view.py": ALL,
+    "tests/secagg/test_state_machine.py": ALL,
+    "tests/secagg/test_sum.py": ALL,
+    "tests/secagg/test_unmasking.py": ("test_whatever_is_dealt_the_sum_is_exact_or_there_is_none",),
+    "tests/server/api/test_events.py": ALL,
+    "tests/server/api/test_foreign.py": ALL,
+    "tests/server/api/test_joining.py": ALL,
+    "tests/server/api/test_questions.py": ALL,
+    "tests/server/api/test_rounds.py": ALL,
+    "tests/server/api/test_uploads.py": ALL,
+    "tests/server/api/test_vanishing.py": ALL,
+    "tests/server/pages": ALL,
+    "tests/server/rounds": ALL,
+    "tests/server/telemetry": ALL,
+    "tests/server/test_blame.py": ALL,
+    "tests/server/test_distributions.py": ALL,
+    "tests/server/test_invited.py": ALL,
+    "tests/server/test_mechanisms.py": ALL,
+    "tests/server/test_overload.py": ALL,
+    "tests/server/test_populations.py": ALL,
+    "tests/server/test_replicas.py": ALL,
+    "tests/server/test_reports.py": ALL,
+    "tests/server/test_service.py": ALL,
+    "tests/test_capacity.py": ALL,
+    "tests/test_docs.py": (
+        "test_commands_in_the_documents_work",
+        "test_the_readme_asks_from_python",
+        "test_the_sdk_page_is_one_program",
+    ),
+    "tests/test_ledger_again.py": ALL,
+}
+# Laws with several examples of each mechanism: all but the first of each are medium.
+LAWS = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_reporting_laws.py")
+POSTGRES = {"postgres", "postgresql"}  # parameters of fixtures that choose a database
+
+for _profile, _examples in (("quick", 3), ("test", 10), ("slow", 100)):
+    settings.register_profile(_profile, deadline=None, max_examples=_examples)
+settings.load_profile("test")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files without importing them, which takes seconds in every worker."""
+    path, left_out = collection_path.relative_to(config.rootpath).as_posix(), config.option.markexpr
+    slow = "not slow" in left_out and SLOW.get(path) == ALL
+    medium = "not medium" in left_out and MEDIUM.get(path) == ALL
+    return slow or medium or None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its speed."""
+    tried = set[tuple[str, str]]()
+    for item in items:
+        path, _, test = item.nodeid.partition("::")
+        name, _, case = test.partition("[")
+        mechanism = case.partition(",")[0]
+        if _needs_postgres(item) or _is_in(SLOW, path, test):
+            item.add_marker("slow")
+        elif _is_in(MEDIUM, path, test) or (path in LAWS and (name, mechanism) in tried):
+            item.add_marker("medium")
+        else:
+            tried.add((name, mechanism))
+
+
+def _is_in(table: dict[str, tuple[str, ...]], path: str, test: str) -> bool:
+    """Return whether a row names `test`, or a folder or file that it is in."""
+    case = test[test.find("[") :] if "[" in test else ""
+    rows = [begins for part, begins in table.items() if f"{path}/".startswith(f"{part}/")]
+    return any(test.startswith(one) or case.startswith(one) for row in rows for one in row)
+
+
+def _needs_postgres(item: pytest.Item) -> bool:
+    chosen = (
+        item.callspec.params.values()
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else ()
+    )
+    kinds = {value for value in chosen if isinstance(value, str)}
+    return "postgres_server" in getattr(item, "fixturenames", ()) or bool(POSTGRES & kinds)
+
+
 def pytest_xdist_auto_num_workers() -> int:
-    """Return how many workers `--numprocesses auto` starts."""
+    """Return the workers of `--numprocesses auto`: one more than cores, because tests wait."""
     return (os.cpu_count() or 1) + 1

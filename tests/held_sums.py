@@ -12,9 +12,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from blindtally.cli import app
-from server import worker
-from server.decoding import Summed, unmask_cohort
-from server.store.messages import Messages
+from server.db.repositories.messages import MessageRepository
+from server.rounds import jobs
+from server.rounds.decoding import UnmaskedCohort, unmask_cohort
 
 _LOOK = 0.01  # seconds
 
@@ -28,13 +28,13 @@ def main(folder: Path) -> None:
             (folder / "held").touch()
             await asyncio.sleep(_LOOK)
 
-    async def unmask(messages: Messages, cohort: int) -> Summed:
+    async def unmask(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
         await wait(cohort, "before")
         found = await unmask_cohort(messages, cohort)
         await wait(cohort, "after")
         return found
 
-    with patch.object(worker, "unmask_cohort", unmask):
+    with patch.object(jobs, "unmask_cohort", unmask):
         app(prog_name="blindtally")
 
 

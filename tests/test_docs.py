@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
-from blindtally.demo.service import Service
-from blindtally.registrar import make
+from blindtally.commands.registrar import create_key_file
+from blindtally.demo.service import ServerProcess
 from client import Analyst
+from paper.commands import app as paper
 from protocol.messages import Timeouts
 from server.settings import Settings
 
@@ -29,11 +30,14 @@ def blocks(page: Path, language: str) -> Iterator[str]:
     yield from re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+FIGURES = ["python", "-m", "paper"]
+
+
 def commands() -> list[list[str]]:
-    """Return every `blindtally ...` line of a shell block, split as a shell would."""
+    """Return the words of each `blindtally ...` and `python -m paper ...` line of a shell block."""
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
-    found = [shlex.split(line, comments=True) for line in lines if line.startswith("blindtally ")]
-    return [words[1:] for words in found]
+    names = tuple(f"{name} " for name in ("blindtally", " ".join(FIGURES)))
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(names)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,8 +52,13 @@ def test_commands_in_the_documents_work(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if words[:3] == FIGURES:
+        result = RUN.invoke(paper, words[3:])
+        assert result.exit_code == 0, result.output
+        return
+    words = words[1:]
     if words[0] == "registrar" and "--show" in words:
-        make(Path(words[1]))
+        create_key_file(Path(words[1]))
     # These run for long, or ask a service or for what is in its database: are their options real?
     if words[0] in ASKING or words[:2] in LONG:
         words = [*words, "--help"]
@@ -58,7 +67,7 @@ def test_commands_in_the_documents_work(
 
 
 def test_the_documents_show_each_command() -> None:
-    shown = {words[0] for words in commands()} | {"demo"}  # the demo is a make target there
+    shown = {words[1] for words in commands()} | {"demo"}  # the demo is a make target there
     assert shown >= COMMANDS.keys()
 
 
@@ -74,12 +83,12 @@ def test_each_command_has_its_place_on_its_page_and_each_variable_of_the_service
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(tmp_path_factory.mktemp("service"), is_open=True) as running:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
         yield running
 
 
-def run(page: str, code: str, service: Service, **known: Any) -> dict[str, Any]:
+def run(page: str, code: str, service: ServerProcess, **known: Any) -> dict[str, Any]:
     """Return what a page's program knows in the end."""
     assert HERE in code
     told: dict[str, Any] = {**known}
@@ -87,7 +96,7 @@ def run(page: str, code: str, service: Service, **known: Any) -> dict[str, Any]:
     return told
 
 
-def test_the_readme_asks_from_python(service: Service) -> None:
+def test_the_readme_asks_from_python(service: ServerProcess) -> None:
     first, second = blocks(ROOT / "README.md", "python")
     study = run("README.md", first, service)["study"]
     with Analyst(service.url) as analyst:  # no device comes: it ends, or would be waited for
@@ -96,11 +105,16 @@ def test_the_readme_asks_from_python(service: Service) -> None:
 
 
 def test_the_sdk_page_is_one_program(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.kept.user_state_path", lambda name: tmp_path / name)
-    monkeypatch.setattr("client.calls.Timeouts", lambda: Timeouts(patience=60))  # shared machines
+    monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(
+        "client.analyst.requests.Timeouts", lambda: Timeouts(idle=60)
+    )  # shared machines
     told = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
-    assert {row.item: row.estimate for row in told["found"]} == {"hello": 11, "good evening": 5}
+    assert {row.item: row.estimate for row in told["heavy_hitters"]} == {
+        "hello": 11,
+        "good evening": 5,
+    }
     assert list(told["frame"]["item"]) == ["hello", "good evening"]
     assert told["study"].state == "finished"

@@ -12,37 +12,38 @@ from random import Random, SystemRandom
 import numpy as np
 import pytest
 
-from blindtally.demo.results import verify
-from blindtally.demo.service import Service
-from client.analyst import Analyst, Study
-from client.crew import Crew, Entry, Played, lost_in
-from client.encoding import contribute
-from client.fleet import Fleet
-from client.journal import MemoryJournal
-from client.part import End
-from client.participation import STEP_IN, Device, Participation, Step
-from client.policy import Policy
-from client.transport import Transport, connect
-from protocol.chance import system
-from protocol.domain import Utf8
-from protocol.mechanism import Terms
-from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from blindtally.demo.service import ServerProcess
+from blindtally.fleet_run.results import verify_sum
+from client.analyst.study import Analyst, Study
+from client.device.device import STEP_OF_PHASE, Device, DeviceStep
+from client.device.driver import EndState
+from client.device.encoding import make_contribution
+from client.device.journal import MemoryJournal
+from client.device.participation import SumParticipation
+from client.device.policy import Policy
+from client.fleet.config import DeviceResult, FleetConfig, FleetRound, missed_phases
+from client.fleet.fleet import Fleet
+from client.transport import Transport, http_client
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.messages import RoundView, StudyView, Timeouts
-from protocol.round import Phase
+from protocol.phases import Phase
+from protocol.randomness import system_words
+from protocol.study import Terms
 from secagg.keys import Identity
 
 N = 12
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may be lost
-TIMEOUTS = Timeouts(enrolling=60, patience=0.5)
+TIMEOUTS = Timeouts(enrolling=60, idle=0.5)
 POLICY = Policy(min_cohort=10)
 # The step after which half of the devices wait, to be in the middle of a phase.
-BEFORE = {phase: step for step, phase in lost_in(TERMS.mode).items()}
+BEFORE = {phase: step for step, phase in missed_phases(TERMS.mode).items()}
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path, is_open=True) as running:
+def service(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path, is_open=True) as running:
         yield running
 
 
@@ -60,48 +61,55 @@ class Half:
     Device 0 vanishes after it has shared, so that there is always a mask key to recover.
     """
 
-    def __init__(self, service: Service, study: StudyView, view: RoundView, phase: Phase) -> None:
+    def __init__(
+        self, service: ServerProcess, study: StudyView, view: RoundView, phase: Phase
+    ) -> None:
         self.service, self.study, self.view, self.phase = service, study, view, phase
         self.again = asyncio.Event()
         self.heard = 0
 
-    async def play(self) -> list[Entry]:
+    async def play(self) -> list[DeviceResult]:
         """Let every device take part."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._device(index)) for index in range(N)]
         return [task.result() for task in tasks]
 
-    async def _device(self, index: int) -> Entry:
+    async def _device(self, index: int) -> DeviceResult:
         rng = np.random.default_rng([self.view.number, index])
-        given = contribute(QUESTION, histogram(index), rng)
+        given = make_contribution(QUESTION, histogram(index), rng)
         device = Device(Identity.generate(SystemRandom()), given, MemoryJournal())
-        async with connect(self.service.url) as http:
+        async with http_client(self.service.url) as http:
             transport = Transport(http)
-            part = Participation(
-                transport, self.view, device, policy=POLICY, secrets=SystemRandom(), chance=system
+            part = SumParticipation(
+                transport,
+                self.view,
+                device,
+                policy=POLICY,
+                secrets=SystemRandom(),
+                chance=system_words,
             )
             await self._wait(index, None)
-            end, last = End.FINISHED, None
+            end, last = EndState.FINISHED, None
             async for step in part.steps(self.study.id):
                 last = step
                 await self._count(step)
-                if index == 0 and step is Step.SHARED:
-                    end = End.VANISHED
+                if index == 0 and step is DeviceStep.SHARED:
+                    end = EndState.DROPPED_OUT
                     break
                 await self._wait(index, step)
-            assert part.seat is not None
-            seat = part.seat
-            return Entry(
+            assert part.assignment is not None
+            seat = part.assignment
+            return DeviceResult(
                 index, end, last, seat.cohort, seat.slot, transport.traffic, given, part.vector
             )
 
-    async def _wait(self, index: int, step: Step | None) -> None:
+    async def _wait(self, index: int, step: DeviceStep | None) -> None:
         if step is BEFORE[self.phase] and index >= N // 2:
             await self.again.wait()
 
-    async def _count(self, step: Step) -> None:
+    async def _count(self, step: DeviceStep) -> None:
         """Kill the server once every device that does not wait was heard in the phase."""
-        if step is not STEP_IN[self.phase]:
+        if step is not STEP_OF_PHASE[self.phase]:
             return
         self.heard += 1
         vanished = self.phase not in (Phase.ENROLLING, Phase.SHARING)
@@ -112,7 +120,7 @@ class Half:
 
 
 def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
-    service: Service,
+    service: ServerProcess,
 ) -> None:
     with Analyst(service.url) as analyst:
         study = create(analyst, rounds=len(BEFORE))
@@ -124,7 +132,7 @@ def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
         assert study.heavy_hitters()[0].item == "common"
 
 
-def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service) -> None:
+def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: ServerProcess) -> None:
     async def trouble(playing: asyncio.Event) -> None:
         moments = Random(9)
         for _ in range(4):
@@ -134,21 +142,21 @@ def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: Service
             await asyncio.to_thread(service.kill)
             await asyncio.to_thread(service.start)
 
-    async def play(study: StudyView) -> list[Played]:
+    async def play(study: StudyView) -> list[FleetRound]:
         holdings = [histogram(index) for index in range(3 * N)]
-        crew = Crew(devices=N, dropout=0.1, seed=3, policy=POLICY)
-        fleet = Fleet(lambda: connect(service.url), study, holdings, crew)
+        crew = FleetConfig(devices=N, dropout=0.1, seed=3, policy=POLICY)
+        fleet = Fleet(lambda: http_client(service.url), study, holdings, crew)
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(trouble(over))
-            played = [one async for one in fleet.play()]
+            played = [one async for one in fleet.run()]
             over.set()
         return played
 
     with Analyst(service.url) as analyst:
         study = create(analyst, rounds=2)
         for one in asyncio.run(play(study.view)):
-            check(study, one.view.number, list(one.entries), survivors=N - 2)
+            check(study, one.view.number, list(one.results), survivors=N - 2)
         assert study.wait().state == "finished"
 
 
@@ -157,12 +165,12 @@ def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
 ) -> None:
     """Before it has read anything for the sum, and when it has made and not yet published it."""
     held = (sys.executable, "-m", "tests.held_sums", str(tmp_path))
-    monkeypatch.setattr("blindtally.demo.service.PROGRAM", held)
+    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", held)
     holds = {1: tmp_path / "1 before", 2: tmp_path / "2 after"}  # by cohort
     for hold in holds.values():
         hold.touch()
 
-    async def trouble(service: Service) -> None:
+    async def trouble(service: ServerProcess) -> None:
         for cohort, hold in holds.items():
             await asyncio.to_thread(wait_for_file, tmp_path / "held")
             await asyncio.to_thread(service.kill)
@@ -171,18 +179,18 @@ def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
             (tmp_path / "held").unlink()
             await asyncio.to_thread(service.start)
 
-    async def play(service: Service, study: StudyView) -> list[Played]:
-        crew = Crew(devices=N, dropout=0.0, seed=3, policy=POLICY)
+    async def play(service: ServerProcess, study: StudyView) -> list[FleetRound]:
+        crew = FleetConfig(devices=N, dropout=0.0, seed=3, policy=POLICY)
         holdings = [histogram(index) for index in range(2 * N)]
-        fleet = Fleet(lambda: connect(service.url), study, holdings, crew)
+        fleet = Fleet(lambda: http_client(service.url), study, holdings, crew)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             group.create_task(trouble(service))
-            return [one async for one in fleet.play()]
+            return [one async for one in fleet.run()]
 
-    with Service(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
+    with ServerProcess(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
         study = create(analyst, rounds=len(holds))
         for one in asyncio.run(play(service, study.view)):
-            check(study, one.view.number, list(one.entries), survivors=N)
+            check(study, one.view.number, list(one.results), survivors=N)
         assert study.wait().state == "finished"
         for cohort in holds:
             phase, total, claims = row_of(service, cohort)
@@ -196,7 +204,7 @@ def wait_for_file(path: Path) -> None:
         time.sleep(0.02)
 
 
-def row_of(service: Service, cohort: int) -> tuple[str, bytes | None, int]:
+def row_of(service: ServerProcess, cohort: int) -> tuple[str, bytes | None, int]:
     """Return the phase and the sum of a cohort, and how often the sum was claimed."""
     query = (
         "SELECT phase, sum, version FROM cohorts JOIN leases ON work = 'sum ' || id WHERE id = ?"
@@ -214,7 +222,7 @@ def wait_for_round(study: Study, number: int) -> RoundView:
     raise AssertionError(f"the study is over before round {number}")
 
 
-def check(study: Study, number: int, entries: list[Entry], survivors: int) -> None:
+def check(study: Study, number: int, entries: list[DeviceResult], survivors: int) -> None:
     """Compare a round's sum with the vectors of those who are said to be in it."""
     for view in study.watch(every=0.05):
         if view.number == number and view.state != "running":
@@ -222,4 +230,4 @@ def check(study: Study, number: int, entries: list[Entry], survivors: int) -> No
     (cohort,) = view.cohorts
     assert cohort.phase is Phase.SUMMED, cohort.failure
     assert len(cohort.survivors) >= survivors
-    verify(Played(view, tuple(entries)), cohort, study.cohort_sum(view))
+    verify_sum(FleetRound(view, tuple(entries)), cohort, study.cohort_sum(view))

@@ -2,7 +2,7 @@
 
 Each decoder is given what is nothing at all and, more often, something sound that was damaged:
 cut off, longer, another byte here and there. It may return something, which then must be what
-its own bytes say, or raise ValueError (of which ours and pydantic's are kinds) or a Refusal.
+its own bytes say, or raise ValueError (of which ours and pydantic's are kinds) or a ProblemError.
 """
 
 import ast
@@ -17,36 +17,65 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import messages
-from protocol.mechanisms import REPORTING, SUMMING, parse_plan, parse_question
-from protocol.oracles.wire import Fields
-from protocol.report import Report, packed_bytes
-from protocol.tally import NOTHING
-from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload
-from secagg.parcels import ENVELOPE_BYTES, Inbox, Parcel, inbox_bytes, parcels_bytes, unpack_parcels
+from protocol.mechanisms.registry import (
+    REPORT_MECHANISMS,
+    SUM_MECHANISMS,
+    parse_plan,
+    parse_question,
+)
+from protocol.oracles.hsu2012.bit_fields import BitFields
+from protocol.signed_report import SignedReport, packed_report_bytes
+from protocol.study_state import EMPTY_STATE
+from secagg.messages import (
+    KeyShares,
+    MaskedInput,
+    SeedShares,
+    UnmaskingShares,
+    pack_confirmations,
+    unpack_confirmations,
+)
 from secagg.ring import Lane, Ring
-from secagg.roster import Entry, Sharer
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitment,
+    ShareCommitments,
+    roster_bytes,
+    share_commitments_bytes,
+)
 from secagg.shamir import SHARE_BYTES
-from server.api.answers import _cursor, _parse
-from server.api.placed import _ticket
-from server.database import parse_url
-from server.refusals import Refusal
+from secagg.shares import (
+    CIPHERTEXT_BYTES,
+    EncryptedShare,
+    ReceivedShares,
+    encrypted_shares_bytes,
+    received_shares_bytes,
+    unpack_encrypted_shares,
+)
+from server.api.answers import _cursor, _parse_cursor
+from server.api.dependencies import _credential_digest
+from server.db.database import parse_url
+from server.errors import ProblemError
+from tests.examples import fewer
 from tests.protocol import test_mechanism_laws as summing
 from tests.protocol import test_reporting_laws as reporting
 
 ROOT = Path(__file__).parents[1]
 KEY = b"\x09" + bytes(30) + b"\1"  # of no low order
-PARCEL = Parcel(bytes(32), bytes(ENVELOPE_BYTES))
-DEAL = SeedDeal(bytes(32), bytes(32), (PARCEL,) * 2)
-REVEAL = Reveal({1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, frozenset({3}), bytes(64))
+PARCEL = EncryptedShare(bytes(32), bytes(CIPHERTEXT_BYTES))
+DEAL = SeedShares(bytes(32), bytes(32), (PARCEL,) * 2)
+REVEAL = UnmaskingShares(
+    {1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, frozenset({3}), bytes(64)
+)
 RING = Ring((Lane(2**7, 9), Lane(251, 5), Lane(2**32, 3)))
-FIELDS = Fields((5, 7, 2), 3)
+FIELDS = BitFields((5, 7, 2), 3)
 ENTRY = b"".join([KEY[:5] + bytes([n]) + KEY[6:] for n in range(3)]) + bytes(64)
 URL = "postgresql://user:word@host:5432/name?option=1"
-brief = settings(max_examples=40)
+brief = fewer(0.4)
 
 
 @dataclass(frozen=True)
@@ -63,67 +92,64 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 
 DECODERS = {
-    "secagg.parcels.Parcel.unpack": Decoder(PARCEL.pack(), Parcel.unpack, Parcel.pack),
-    "secagg.parcels.unpack_parcels": Decoder(PARCEL.pack() * 2, unpack_parcels, parcels_bytes),
-    "secagg.parcels.Inbox.unpack": Decoder(
-        inbox_bytes({1: PARCEL, 5: PARCEL}), Inbox.unpack, Inbox.pack
+    "secagg.shares.EncryptedShare.unpack": Decoder(
+        PARCEL.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),
-    "secagg.deals.KeyDeal.unpack": Decoder(
-        KeyDeal(bytes(32), (PARCEL,) * 2, bytes(64)).pack(), KeyDeal.unpack, KeyDeal.pack
+    "secagg.shares.unpack_encrypted_shares": Decoder(
+        PARCEL.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
     ),
-    "secagg.deals.SeedDeal.unpack": Decoder(DEAL.pack(), SeedDeal.unpack, SeedDeal.pack),
-    "secagg.deals.Upload.unpack": Decoder(
-        Upload(DEAL, bytes(40), bytes(64)).pack(),
-        lambda body: Upload.unpack(body, 40),
-        Upload.pack,
+    "secagg.shares.ReceivedShares.unpack": Decoder(
+        received_shares_bytes({1: PARCEL, 5: PARCEL}), ReceivedShares.unpack, ReceivedShares.pack
     ),
-    "secagg.deals.Reveal.unpack": Decoder(REVEAL.pack(), Reveal.unpack, Reveal.pack),
-    "secagg.roster.Entry.unpack": Decoder(ENTRY, Entry.unpack, Entry.pack),
+    "secagg.messages.KeyShares.unpack": Decoder(
+        KeyShares(bytes(32), (PARCEL,) * 2, bytes(64)).pack(), KeyShares.unpack, KeyShares.pack
+    ),
+    "secagg.messages.SeedShares.unpack": Decoder(DEAL.pack(), SeedShares.unpack, SeedShares.pack),
+    "secagg.messages.MaskedInput.unpack": Decoder(
+        MaskedInput(DEAL, bytes(40), bytes(64)).pack(),
+        lambda body: MaskedInput.unpack(body, 40),
+        MaskedInput.pack,
+    ),
+    "secagg.messages.UnmaskingShares.unpack": Decoder(
+        REVEAL.pack(), UnmaskingShares.unpack, UnmaskingShares.pack
+    ),
+    "secagg.roster.RosterEntry.unpack": Decoder(ENTRY, RosterEntry.unpack, RosterEntry.pack),
     "secagg.ring.Lane.unpack": Decoder(
         bytes(RING.lanes[1].nbytes), RING.lanes[1].unpack, RING.lanes[1].pack
     ),
     "secagg.ring.Ring.unpack": Decoder(RING.pack(RING.zero()), RING.unpack, RING.pack),
-    "protocol.messages.unpack_roster": Decoder(
-        ENTRY * 2,
-        lambda body: messages.unpack_roster(body, has_registrar=False),
-        messages.pack_roster,
+    "secagg.roster.Roster.unpack": Decoder(
+        ENTRY * 2, lambda body: Roster.unpack(body, has_registrar=False), roster_bytes
     ),
-    "protocol.messages.unpack_sharers": Decoder(
-        messages.pack_sharers(dict.fromkeys((1, 7), Sharer(bytes(32), bytes(32)))),
-        messages.unpack_sharers,
-        messages.pack_sharers,
+    "secagg.roster.ShareCommitments.unpack": Decoder(
+        share_commitments_bytes(dict.fromkeys((1, 7), ShareCommitment(bytes(32), bytes(32)))),
+        ShareCommitments.unpack,
+        share_commitments_bytes,
     ),
-    "protocol.messages.unpack_confirmations": Decoder(
-        messages.pack_confirmations({1: bytes(64), 3: bytes(64)}),
-        messages.unpack_confirmations,
-        messages.pack_confirmations,
+    "secagg.messages.unpack_confirmations": Decoder(
+        pack_confirmations({1: bytes(64), 3: bytes(64)}), unpack_confirmations, pack_confirmations
     ),
-    "protocol.messages.unpack_parcels": Decoder(
-        messages.pack_parcels({1: PARCEL, 5: PARCEL}),
-        messages.unpack_parcels,
-        messages.pack_parcels,
+    "protocol.signed_report.SignedReport.unpack": Decoder(
+        bytes(packed_report_bytes(7, True)),
+        lambda body: SignedReport.unpack(KEY, body, 7, has_registrar=True),
+        SignedReport.pack,
     ),
-    "protocol.report.Report.unpack": Decoder(
-        bytes(packed_bytes(7, True)),
-        lambda body: Report.unpack(KEY, body, 7, has_registrar=True),
-        Report.pack,
-    ),
-    "protocol.oracles.wire.Fields.unpack": Decoder(
-        bytes(FIELDS.bytes),
+    "protocol.oracles.hsu2012.bit_fields.BitFields.unpack": Decoder(
+        bytes(FIELDS.nbytes),
         lambda body: FIELDS.unpack(_rows(body)),
         lambda found: FIELDS.pack(found).tobytes(),
     ),
-    "server.database.parse_url": Decoder(
+    "server.db.database.parse_url": Decoder(
         URL.encode(), lambda body: parse_url(body.decode(errors="replace"))
     ),
 }
 DOCUMENTS = {  # tested below
-    "protocol.mechanisms.parse_question",
-    "protocol.mechanisms.parse_plan",
+    "protocol.mechanisms.registry.parse_question",
+    "protocol.mechanisms.registry.parse_plan",
 }
 TRUSTED = {  # the service's own, out of its database: a fault in them stops a study
-    "protocol.tally.Tally.unpack",
-    "protocol.mechanisms.pace.Pace.unpack",
+    "protocol.study_state.StudyState.unpack",
+    "protocol.mechanisms.iblt.threshold_control.ThresholdController.unpack",
 }
 
 
@@ -230,7 +256,7 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@fewer(0.6)
 def test_an_altered_question_is_refused_or_comes_back(data: st.DataObject) -> None:
     document = data.draw(altered([plan["question"] for plan in plans()]))
     try:
@@ -241,7 +267,7 @@ def test_an_altered_question_is_refused_or_comes_back(data: st.DataObject) -> No
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@fewer(0.6)
 def test_an_altered_plan_is_refused_or_comes_back(data: st.DataObject) -> None:
     document = data.draw(altered(plans()))
     try:
@@ -256,10 +282,10 @@ def test_an_altered_plan_is_refused_or_comes_back(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", SUMS)
 @given(data=st.data())
-@settings(max_examples=12)
+@fewer(0.12)
 def test_any_sum_has_a_fault_or_can_be_decoded(name: str, data: st.DataObject) -> None:
     example = SUMS[name]
-    mechanism, plan = SUMMING[name], example.plan()
+    mechanism, plan = SUM_MECHANISMS[name], example.plan()
     ring = mechanism.ring(plan)
     noise = np.random.default_rng(data.draw(st.integers(0, 2**32))).bytes(ring.nbytes)
     body = noise if data.draw(st.booleans()) else data.draw(damaged(bytes(ring.nbytes)))
@@ -268,15 +294,15 @@ def test_any_sum_has_a_fault_or_can_be_decoded(name: str, data: st.DataObject) -
     except ValueError:
         return
     if mechanism.fault(plan, total, 7) is None:
-        mechanism.decode(plan, total, 7, example.tally)
+        mechanism.decode(plan, total, 7, example.state)
 
 
 @pytest.mark.parametrize("name", REPORTS)
 @given(data=st.data())
-@settings(max_examples=12)
+@fewer(0.12)
 def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) -> None:
     example = REPORTS[name]
-    mechanism, plan = REPORTING[name], example.plan()
+    mechanism, plan = REPORT_MECHANISMS[name], example.plan()
     sound = example.encode(plan, [{}]).tobytes()
     noise = random.Random(data.draw(st.integers(0, 2**32))).randbytes(len(sound))
     body = noise if data.draw(st.booleans()) else data.draw(damaged(sound))
@@ -284,7 +310,7 @@ def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) ->
         mechanism.check(plan, _rows(body))
     except ValueError:
         return
-    mechanism.decode(plan, mechanism.gather(plan, _rows(body)), NOTHING)
+    mechanism.decode(plan, mechanism.aggregate(plan, _rows(body)), EMPTY_STATE)
 
 
 # What stands in addresses and headers
@@ -295,15 +321,15 @@ HITTER = messages.HeavyHitter(item="é<b>", estimate=3.5, standard_error=0, low=
 @given(st.one_of(damaged(_cursor(HITTER).encode()), st.text(max_size=60).map(str.encode)))
 def test_any_cursor_is_refused_or_comes_back(body: bytes) -> None:
     try:
-        found = _parse(body.decode(errors="replace"))
-    except Refusal:
+        found = _parse_cursor(body.decode(errors="replace"))
+    except ProblemError:
         return
-    assert _parse(_cursor(found)) == found
+    assert _parse_cursor(_cursor(found)) == found
 
 
 @given(st.one_of(damaged(b"Bearer " + b"A" * 43), st.text(max_size=60).map(str.encode)))
 async def test_any_ticket_is_refused_or_hashed(header: bytes) -> None:
     try:
-        assert len(await _ticket(header.decode(errors="replace"))) == 32
-    except Refusal:
+        assert len(await _credential_digest(header.decode(errors="replace"))) == 32
+    except ProblemError:
         return

@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: its labels, statements, sizes and parcels."""
+"""The facts of docs/protocol.md agree with the code: labels, statements, sizes and layouts."""
 
 import re
 from pathlib import Path
@@ -6,38 +6,36 @@ from random import Random
 
 import pytest
 
-from protocol.hashed import Hashed
-from protocol.mechanism import Terms
-from protocol.mechanisms.counters import Group, beside
-from protocol.mechanisms.hindsight import Past
-from protocol.mechanisms.strings import Fetch
-from protocol.mechanisms.tracked import Tracked, TrackedQuestion
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
+from protocol.mechanisms.tracked.mechanism import Tracked
+from protocol.mechanisms.tracked.past_sketch import PastSketch
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.tracked.string_pieces import StringPiece
 from protocol.messages import (
     ProblemType,
-    pack_confirmations,
-    pack_parcels,
-    pack_roster,
-    pack_sharers,
 )
-from protocol.report import Report, packed_bytes
-from protocol.reporting import EVERY_STUDY
+from protocol.reporting import ALL_REPORT_STUDIES
+from protocol.signed_report import SignedReport, packed_report_bytes
 from protocol.sketches.primes import widest_prime
-from secagg.cohort import Entry, Sharer
-from secagg.deals import KeyDeal, Reveal, SeedDeal
+from protocol.study import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
-from secagg.parcels import PARCEL_BYTES, Parcel
+from secagg.messages import KeyShares, SeedShares, UnmaskingShares, pack_confirmations
 from secagg.ring import Lane
+from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
+from secagg.shares import ENCRYPTED_SHARE_BYTES, EncryptedShare, received_shares_bytes
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SOURCES = [*ROOT.glob("secagg/*.py"), *ROOT.glob("protocol/*.py")]
 CODE = "".join(path.read_text() for path in SOURCES)
-SHARER, PARCEL = Sharer(bytes(32), bytes(32)), Parcel(bytes(32), bytes(33))
-ENTRY = Entry(b"\x09" * 31 + b"\1", PublicKeys(b"\x09" + bytes(31), b"\x0a" + bytes(31)), bytes(64))
+ENTRY = RosterEntry(
+    b"\x09" * 31 + b"\1", PublicKeys(b"\x09" + bytes(31), b"\x0a" + bytes(31)), bytes(64)
+)
 
 
 def labels(text: str) -> set[str]:
-    """Return what stands between quotation marks and begins as our labels do."""
+    """Return the quoted strings that begin with blindtally."""
     return set(re.findall(r'"(blindtally [a-z0-9 ]+)\\0"', text))
 
 
@@ -57,27 +55,31 @@ def test_every_label_of_the_page_is_in_the_code_and_the_other_way_round() -> Non
 
 def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round() -> None:
     table = PAGE[PAGE.index("| statement | L |") : PAGE.index("Floats (")]
-    named = set(re.findall(r"^\| `([a-z]+)`", table, re.MULTILINE))
-    assert named == set(re.findall(r'statement(?:_of)?\(\s*"([a-z]+)"', CODE))
-    assert '"blindtally v1 "` ‖ what ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
+    named = set(re.findall(r"^\| `([a-z ]+)`", table, re.MULTILINE))
+    assert named == set(re.findall(r'statement(?:_of_digest)?\(\s*"([a-z ]+)"', CODE))
+    assert '"blindtally v1 "` ‖ name ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
 
 
 @pytest.mark.parametrize(
     ("body", "formula", "sizes"),
     [
-        ("shares", "96 + 65 k", {k: KeyDeal.nbytes(k) for k in (2, 116)}),
+        ("key-shares", "96 + 65 k", {k: KeyShares.nbytes(k) for k in (2, 116)}),
         (
-            "vector",
+            "masked-input",
             "128 + 65 k′ + Σ ⌈length · b / 8⌉",
-            {k: SeedDeal.nbytes(k) + SIGNATURE_BYTES for k in (2, 116)},
+            {k: SeedShares.nbytes(k) + SIGNATURE_BYTES for k in (2, 116)},
         ),
         ("confirmation", "64", {1: SIGNATURE_BYTES}),
-        ("reveal", "64 + 38 k″", {k: Reveal.nbytes(k) for k in (2, 116)}),
+        ("unmasking-shares", "64 + 38 k″", {k: UnmaskingShares.nbytes(k) for k in (2, 116)}),
         (
-            "sharers",
+            "share-commitments",
             "68 n′",
             {
-                n: len(pack_sharers(dict.fromkeys(range(n), Sharer(bytes(32), bytes(32)))))
+                n: len(
+                    share_commitments_bytes(
+                        dict.fromkeys(range(n), ShareCommitment(bytes(32), bytes(32)))
+                    )
+                )
                 for n in (1, 9)
             },
         ),
@@ -87,10 +89,14 @@ def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round
             {n: len(pack_confirmations(dict.fromkeys(range(n), bytes(64)))) for n in (1, 9)},
         ),
         (
-            "parcels",
+            "encrypted-shares",
             "69 k‴",
             {
-                n: len(pack_parcels(dict.fromkeys(range(n), Parcel(bytes(32), bytes(33)))))
+                n: len(
+                    received_shares_bytes(
+                        dict.fromkeys(range(n), EncryptedShare(bytes(32), bytes(33)))
+                    )
+                )
                 for n in (1, 9)
             },
         ),
@@ -109,8 +115,8 @@ def test_the_bodies_have_the_sizes_of_the_page(
 
 def test_a_roster_has_the_size_of_the_page() -> None:
     assert row("roster")[-1] == "160 n, or 224 n with a registrar"
-    enrolled = Entry(ENTRY.identity, ENTRY.keys, ENTRY.signature, bytes(64))
-    assert (len(pack_roster([ENTRY])), len(pack_roster([enrolled]))) == (160, 224)
+    enrolled = RosterEntry(ENTRY.identity, ENTRY.keys, ENTRY.signature, bytes(64))
+    assert (len(roster_bytes([ENTRY])), len(roster_bytes([enrolled]))) == (160, 224)
 
 
 def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
@@ -122,57 +128,65 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
     names = [question.domain.name(item) for item in "abcde"]
     plan = plan.model_copy(
         update={
-            "groups": (Group(bits=3, items=tuple(names[:2])), Group(bits=5, items=(names[2],))),
-            "fetches": tuple(Fetch(name=name, piece=0) for name in names[:3]),
-            "past": Past(cells=101, bits=5),
+            "counter_groups": (
+                CounterGroup(bits=3, items=tuple(names[:2])),
+                CounterGroup(bits=5, items=(names[2],)),
+            ),
+            "string_pieces": tuple(StringPiece(name=name, piece=0) for name in names[:3]),
+            "past_sketch": PastSketch(cells=101, bits=5),
         }
     )
-    pieces, table = plan.strings, plan.table.iblt.ring.lanes
-    counted = [*beside(200 * 3), Lane(2**5, 1), *beside(200 * 3)]
+    pieces, table = plan.pieces, plan.table.iblt.ring.lanes
+    counted = [*check_lanes(200 * 3), Lane(2**5, 1), *check_lanes(200 * 3)]
     strings, sketch = Lane(widest_prime(2**24 - 1), pieces.numbers * 3), Lane(2**5, 101)
     assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, sketch, *table)
     assert [lane.length for lane in table] == [plan.cells, 2 * plan.cells]
-    assert [lane.q for lane in beside(200 * 3)] == [2**10, int(row_of_lanes("counters")[3][-8:])]
-    assert row_of_lanes("sketch")[2:] == ["`past.cells`", "2^`past.bits`"]
-    assert plan.past.nbytes == sketch.nbytes == -(-101 * 5 // 8)
-    limits = re.search(r"`past` has (\d+) to 2\^(\d+) cells of (\d+) to (\d+) bits", PAGE)
+    assert [lane.q for lane in check_lanes(200 * 3)] == [
+        2**10,
+        int(row_of_lanes("counters")[3][-8:]),
+    ]
+    assert row_of_lanes("sketch")[2:] == ["`past_sketch.cells`", "2^`past_sketch.bits`"]
+    assert plan.past_sketch.nbytes == sketch.nbytes == -(-101 * 5 // 8)
+    limits = re.search(r"`past_sketch` has (\d+) to 2\^(\d+) cells of (\d+) to (\d+) bits", PAGE)
     assert limits
     least, most, fewest, widest = map(int, limits.groups())
-    Past(cells=least, bits=fewest)
-    Past(cells=2**most, bits=widest)
+    PastSketch(cells=least, bits=fewest)
+    PastSketch(cells=2**most, bits=widest)
     for cells, bits in ((least - 1, 4), (2**most + 1, 4), (64, fewest - 1), (64, widest + 1)):
         with pytest.raises(ValueError, match="equal to"):
-            Past(cells=cells, bits=bits)
+            PastSketch(cells=cells, bits=bits)
 
 
 def row_of_lanes(first: str) -> list[str]:
-    """Return the cells of the one row of lanes that begins so."""
+    """Return the cells of the one row of lanes that begins with `first`."""
     (line,) = re.findall(rf"^\| {first}\b.*`.*$", PAGE, re.MULTILINE)
     return [cell.strip() for cell in str(line).strip("|").split("|")]
 
 
-def test_a_parcel_is_a_commitment_an_envelope_and_nothing_else() -> None:
+def test_an_encrypted_share_is_a_commitment_and_a_ciphertext() -> None:
     parts = re.search(
-        r"A parcel is a commitment to a share \((\d+)\) .*? under its pad \((\d+)\)", PAGE
+        r"An encrypted share is a commitment to the share \((\d+)\) .*? under its pad \((\d+)\)",
+        PAGE,
     )
     assert parts
-    assert sum(map(int, parts.groups())) == PARCEL_BYTES
+    assert sum(map(int, parts.groups())) == ENCRYPTED_SHARE_BYTES
 
 
 def test_a_report_has_the_layout_and_the_size_of_the_page() -> None:
     assert row("report")[-1] == "96 + r, or 160 + r with a registrar"
     parts = [bytes([number]) * size for number, size in enumerate((32, 7, 64, 64), 1)]
-    one = Report(bytes(32), parts[0], parts[1], parts[2], parts[3])
+    one = SignedReport(bytes(32), parts[0], parts[1], parts[2], parts[3])
     assert one.pack() == b"".join(parts)
-    assert (packed_bytes(7, False), packed_bytes(7, True)) == (96 + 7, 160 + 7)
-    assert f'`"{EVERY_STUDY}"`' in PAGE
+    assert (packed_report_bytes(7, False), packed_report_bytes(7, True)) == (96 + 7, 160 + 7)
+    assert f'`"{ALL_REPORT_STUDIES}"`' in PAGE
 
 
 def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
     table = PAGE[PAGE.index("| refused with | when |") : PAGE.index("## Derivations")]
     named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
     code = "".join(
-        (ROOT / "server" / path).read_text() for path in ("api/reports.py", "store/reports.py")
+        (ROOT / "server" / path).read_text()
+        for path in ("api/reports.py", "db/repositories/reports.py")
     )
     raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
     assert named == raised | {ProblemType.MALFORMED}

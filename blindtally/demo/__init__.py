@@ -1,12 +1,12 @@
-"""`blindtally demo`: the whole thing, once, on one machine, over real HTTP.
+"""The command `blindtally demo`: a whole study on one machine, over real HTTP.
 
     command.py    the options, and the order of events
-    setup.py      from options to a study: who holds what, what is asked, on which terms
-    service.py    the server, as a process of its own
-    play.py       creates the study, drives the fleet, checks every sum
-    results.py    what was found beside the truth, and what it cost
+    setup.py      the study: devices and their items, question, terms
+    service.py    the server, in its own process
+    play.py       creates the study, runs the fleet, verifies every sum
+    results.py    the answer compared with the truth, and the costs
     screen.py     progress and tables
-    picture.py    the same as a figure
+    picture.py    the results as a figure
 
-Its promise: a sum that is not that of its survivors' vectors, bit for bit, ends it.
+The demo ends with an error if a sum differs in one bit from the sum of its survivors' vectors.
 """

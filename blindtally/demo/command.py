@@ -13,68 +13,88 @@ import stamina.instrumentation
 import typer
 from rich.console import Console
 
-from blindtally import completion
+from blindtally.console import completion
+from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.service import service_error_exit
 from blindtally.demo.picture import draw
-from blindtally.demo.play import Setup, Watchers, run
-from blindtally.demo.results import InexactError, Results
-from blindtally.demo.screen import Screen, show
-from blindtally.demo.service import Service, ServiceDownError, StoppedError
-from blindtally.demo.setup import CONTRIBUTION, DATA_SET, DEVICES, DROPOUT, ROUNDS, choose
-from blindtally.output import Json, failed, write_json
-from blindtally.refused import refused
-from client.extras import install
-from client.fleet import NobodyEnteredError
-from client.problems import ServiceError
+from blindtally.demo.service import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.fleet_run.results import InexactSumError, StudyResults
+from blindtally.fleet_run.screen import Screen, print_results
+from blindtally.fleet_run.setup import (
+    DEFAULT_CONTRIBUTION,
+    DEFAULT_DATASET,
+    DEFAULT_DEVICES,
+    DEFAULT_DROPOUT,
+    DEFAULT_ROUNDS,
+    build_setup,
+)
+from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
+from client.errors import ServiceError
+from client.fleet.fleet import NobodyEnteredError
+from client.optional_deps import install_command
 from secagg.keys import Identity
 
 
 def demo(
-    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = DEVICES,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = ROUNDS,
+    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = DEFAULT_DEVICES,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = DEFAULT_ROUNDS,
     dropout: Annotated[
-        float, typer.Option(min=0, max=0.4, help="Fraction of devices that vanishes.")
-    ] = DROPOUT,
+        float, typer.Option(min=0, max=0.4, help="Fraction of devices that drop out.")
+    ] = DEFAULT_DROPOUT,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="What devices hold.", show_default=DATA_SET, autocompletion=completion.data
+            help="A data file, or a bundled data set, with the items of the devices.",
+            show_default=DEFAULT_DATASET,
+            autocompletion=completion.complete_data,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses devices, losses and samples.")] = 4,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the choice of devices, dropouts and samples.")
+    ] = 4,
     threshold: Annotated[
         float | None,
-        typer.Option(min=1, help="An item is heavy from this count on.", show_default="by size"),
+        typer.Option(
+            min=1, help="Total count from which an item is a heavy hitter.", show_default="by size"
+        ),
     ] = None,
     contribution: Annotated[
-        int, typer.Option(min=1, help="The most items that a device gives.")
-    ] = CONTRIBUTION,
+        int, typer.Option(min=1, help="Largest number of items that one device adds to a round.")
+    ] = DEFAULT_CONTRIBUTION,
     words: Annotated[
         int | None,
-        typer.Option(min=1, help="16-bit words that a device may send.", show_default="by size"),
+        typer.Option(
+            min=1,
+            help="Largest number of 16-bit words that a device sends in a round.",
+            show_default="by size",
+        ),
     ] = None,
     mode: Annotated[
-        Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
+        Literal["semi-honest", "active"],
+        typer.Option(
+            help="Assumed server: follows the protocol (semi-honest), or departs from it (active)."
+        ),
     ] = "active",
-    json_path: Json = None,
+    json_path: JsonOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder to write to.", show_default="by the clock")
+        Path | None, typer.Option(help="Folder for the results.", show_default="by the clock")
     ] = None,
 ) -> None:
     """Find what is common among simulated devices, over a real server on this machine.
 
     Starts a server, creates a study over REST and lets a fleet of devices, each with its own
-    items and enrolled by a registrar, take part over HTTP; some vanish on the way. Every sum
-    is compared with the vectors in it.
+    items and enrolled by a registrar, take part over HTTP. Some devices drop out. Every sum is
+    compared with the vectors in it.
 
     Example:
       blindtally demo
       blindtally demo --devices 60 --rounds 3 --out trial --json trial.json
     """
-    asked = locals().items()
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in asked}
+    options = locals().items()
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     console = Console(stderr=json_path == "-")
     try:
-        setup = choose(
+        setup = build_setup(
             data,
             devices=devices,
             rounds=rounds,
@@ -86,46 +106,54 @@ def demo(
             mode=mode,
             registrar=Identity.generate(SystemRandom()),
         )
-        folder = _folder(out)
+        folder = _create_folder(out)
     except (ValueError, OSError) as error:
-        raise failed(error) from None
-    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices say the same
-    results = _run(console, folder, setup, settings)
-    _write(console, folder, results, json_path)
+        raise exit_with_error(error) from None
+    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
+    results = _run_demo(console, folder, setup, settings)
+    _write_results(console, folder, results, json_path)
 
 
-def _run(console: Console, folder: Path, setup: Setup, settings: dict[str, Any]) -> Results:
-    """Return the results; say what went wrong and what is kept if there are none."""
-    service = Service(folder)
+def _run_demo(
+    console: Console, folder: Path, setup: FleetSetup, settings: dict[str, Any]
+) -> StudyResults:
+    """Return the results, or report the failure and the files that are kept."""
+    service = ServerProcess(folder)
     try:
-        console.print(f"[dim]starting a server; everything is kept in[/] {folder}/")
-        with service.heeding(), service, Screen(console, setup.rounds) as screen:
-            watchers = Watchers(screen.step, screen.round, service.check)
-            crew = replace(setup.crew, key=service.key, token=service.token)
-            return run(service.url, replace(setup, crew=crew), watchers, settings)
-    except (KeyboardInterrupt, StoppedError) as stop:
+        console.print(f"[dim]starting a server; all files are kept in[/] {folder}/")
+        with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
+            observers = StudyObservers(screen.show_step, screen.show_round, service.check)
+            config = replace(setup.fleet_config, api_key=service.key, token=service.token)
+            return run_demo_study(
+                service.url, replace(setup, fleet_config=config), observers, settings
+            )
+    except (KeyboardInterrupt, StoppedBySignalError) as stop:
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
-        raise typer.Exit(stop.code if isinstance(stop, StoppedError) else 130) from None
-    except InexactError as error:
-        raise failed(
-            f"A SUM IS WRONG: {error}; please report this, with {folder}/", code=1
+        raise typer.Exit(stop.code if isinstance(stop, StoppedBySignalError) else 130) from None
+    except InexactSumError as error:
+        raise exit_with_error(
+            f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
         ) from None
-    except (ServiceDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
-        raise refused(error) from None
+    except (ServerDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
+        raise service_error_exit(error) from None
 
 
-def _write(console: Console, folder: Path, results: Results, json_path: str | None) -> None:
+def _write_results(
+    console: Console, folder: Path, results: StudyResults, json_path: str | None
+) -> None:
     """Write the files, print the tables, and end with F1."""
     write_json(str(folder / "results.json"), results.as_json())
     write_json(json_path, results.as_json())
-    show(console, results)
+    print_results(console, results)
     try:
         draw(results, folder)
     except ImportError:
-        console.print(f"no picture: matplotlib is missing ({install('demo')})", markup=False)
+        console.print(
+            f"no picture: matplotlib is missing ({install_command('demo')})", markup=False
+        )
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print(f"\nin {folder}/: {names}", soft_wrap=True)
-    console.print(f"serve it again: {_serve_again(folder)}", soft_wrap=True, highlight=False)
+    console.print(f"serve it again: {_restart_command(folder)}", soft_wrap=True, highlight=False)
     score = results.score
     console.print(
         f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",
@@ -133,14 +161,14 @@ def _write(console: Console, folder: Path, results: Results, json_path: str | No
     )
 
 
-def _serve_again(folder: Path) -> str:
+def _restart_command(folder: Path) -> str:
     program = Path(sys.argv[0])
     named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
     return f"{named} serve --open --database sqlite:///{folder / 'blindtally.db'}"
 
 
-def _folder(out: Path | None) -> Path:
-    """Return a new folder, `out` or one named by the clock."""
+def _create_folder(out: Path | None) -> Path:
+    """Create `out`, or a folder named by the clock, and return it."""
     now = datetime.now().astimezone()
     folder = out or Path(f"blindtally-demo-{now:%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):

@@ -1,21 +1,21 @@
-"""The demo's results as one figure: what was found, how t moved, where the time went."""
+"""The demo's results as result figure: what was found, how t moved, where the time went."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from blindtally.demo.results import Results
-from protocol.round import phases
+from blindtally.fleet_run.results import StudyResults
+from protocol.phases import participant_phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN: Final = 15  # heavy hitters
-_INK, _FAINT = "#1f2933", "#cbd2d9"
-_FOUND, _TRUE, _ROOM = "#2364aa", "#f26419", "#8795a1"
-_PHASES = ("#bcd4e6", "#7fb2d6", "#3f88c5", "#8795a1", "#1c4e80")
+MAX_SHOWN_ITEMS: Final = 15  # heavy hitters
+_TEXT_COLOUR, _GRID_COLOUR = "#1f2933", "#cbd2d9"
+_ESTIMATE_COLOUR, _TRUTH_COLOUR, _CAPACITY_COLOUR = "#2364aa", "#f26419", "#8795a1"
+_PHASE_COLOURS = ("#bcd4e6", "#7fb2d6", "#3f88c5", "#8795a1", "#1c4e80")
 _STYLE: dict[Any, Any] = {
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": _GRID_COLOUR,
+    "axes.labelcolor": _TEXT_COLOUR,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -25,13 +25,13 @@ _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "legend.frameon": False,
     "svg.hashsalt": "blindtally",  # the same results give the same bytes
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": _TEXT_COLOUR,
+    "xtick.color": _TEXT_COLOUR,
+    "ytick.color": _TEXT_COLOUR,
 }
 
 
-def draw(results: Results, folder: Path) -> list[Path]:
+def draw(results: StudyResults, folder: Path) -> list[Path]:
     """Write `results.svg` and `results.png` into `folder`; return their paths.
 
     Raises:
@@ -43,9 +43,9 @@ def draw(results: Results, folder: Path) -> list[Path]:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 6.2), layout="constrained")
         grid = figure.add_gridspec(3, 2, width_ratios=(1.25, 1))
-        _draw_found(figure.add_subplot(grid[:, 0]), results)
+        _draw_heavy_hitters(figure.add_subplot(grid[:, 0]), results)
         _draw_thresholds(figure.add_subplot(grid[0, 1]), results)
-        _draw_room(figure.add_subplot(grid[1, 1]), results)
+        _draw_capacity(figure.add_subplot(grid[1, 1]), results)
         _draw_seconds(figure.add_subplot(grid[2, 1]), results)
         figure.suptitle(_title(results), x=0.01, ha="left", fontsize=12)
         paths = [folder / f"results.{kind}" for kind in ("svg", "png")]
@@ -55,104 +55,112 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def _title(results: Results) -> str:
-    summed = sum(one.participants for one in results.rounds)
+def _title(results: StudyResults) -> str:
+    summed = sum(result.participants for result in results.rounds)
     return (
-        f"blindtally demo: {len(results.found)} heavy hitters among {summed:,} devices "
+        f"blindtally demo: {len(results.heavy_hitters)} heavy hitters among {summed:,} devices "
         f"(F1 {results.score.f1:.2f}); each sent a masked table of "
-        f"{results.bytes.vector / 1000:,.1f} kB, and only sums were read"
+        f"{results.traffic.vector / 1000:,.1f} kB, and only sums were decoded"
     )
 
 
-def _draw_found(axes: "Axes", results: Results) -> None:
+def _draw_heavy_hitters(axes: "Axes", results: StudyResults) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
-    shown = results.found[:SHOWN]
+    shown = results.heavy_hitters[:MAX_SHOWN_ITEMS]
     places = range(len(shown))
     axes.errorbar(
-        [one.estimate for one in shown],
+        [result.estimate for result in shown],
         places,
-        xerr=[2 * one.standard_error for one in shown],
+        xerr=[2 * result.standard_error for result in shown],
         fmt="o",
-        color=_FOUND,
-        ecolor=_FOUND,
+        color=_ESTIMATE_COLOUR,
+        ecolor=_ESTIMATE_COLOUR,
         elinewidth=2,
         capsize=4,
         markersize=8,
         label="estimate ± 2 s.e.",
     )
     axes.scatter(
-        [one.true_count for one in shown],
+        [result.true_count for result in shown],
         places,
         marker="|",
         s=260,
         linewidths=2.5,
-        color=_TRUE,
+        color=_TRUTH_COLOUR,
         zorder=3,
         label="true count",
     )
-    axes.axvline(results.threshold, color=_ROOM, linestyle=":", label="threshold")
+    axes.axvline(results.threshold, color=_CAPACITY_COLOUR, linestyle=":", label="threshold")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_yticks(places, [one.item for one in shown], fontsize=10)
+    axes.set_yticks(places, [result.item for result in shown], fontsize=10)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.grid(axis="x", color=_FAINT, linewidth=0.6)
+    axes.grid(axis="x", color=_GRID_COLOUR, linewidth=0.6)
     axes.set_title("Heavy hitters")
-    axes.set_xlabel("how often the devices hold it (log scale)")
+    axes.set_xlabel("total count over all devices (log scale)")
     axes.legend(loc="lower right")
 
 
-def _draw_thresholds(axes: "Axes", results: Results) -> None:
-    numbers = [one.number for one in results.rounds]
-    axes.plot(numbers, [one.t for one in results.rounds], "o-", color=_FOUND)
+def _draw_thresholds(axes: "Axes", results: StudyResults) -> None:
+    numbers = [result.number for result in results.rounds]
+    axes.plot(numbers, [result.t for result in results.rounds], "o-", color=_ESTIMATE_COLOUR)
     axes.set_ylim(bottom=0)
     axes.set_title("Sampling threshold t")
-    _rounds(axes, numbers)
+    _format_round_axis(axes, numbers)
 
 
-def _draw_room(axes: "Axes", results: Results) -> None:
-    numbers = [one.number for one in results.rounds]
+def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
+    numbers = [result.number for result in results.rounds]
     axes.plot(
-        numbers, [one.capacity for one in results.rounds], "_--", color=_ROOM, label="room for"
+        numbers,
+        [result.capacity for result in results.rounds],
+        "_--",
+        color=_CAPACITY_COLOUR,
+        label="room for",
     )
     for state, marker, filled in (("decoded", "o", True), ("undecoded", "X", False)):
-        told = [one for one in results.rounds if one.state == state and one.distinct is not None]
-        if told:
+        counted = [
+            result
+            for result in results.rounds
+            if result.state == state and result.distinct is not None
+        ]
+        if counted:
             axes.scatter(
-                [one.number for one in told],
-                [one.distinct or 0.0 for one in told],
+                [result.number for result in counted],
+                [result.distinct or 0.0 for result in counted],
                 marker=marker,
-                color=_FOUND if filled else _TRUE,
+                color=_ESTIMATE_COLOUR if filled else _TRUTH_COLOUR,
                 zorder=3,
                 label="in the sum" if filled else "estimated, not decoded",
             )
     axes.set_ylim(bottom=0)
     axes.set_title("Distinct items in the table")
     axes.legend(loc="lower right", ncols=2)
-    _rounds(axes, numbers)
+    _format_round_axis(axes, numbers)
 
 
-def _draw_seconds(axes: "Axes", results: Results) -> None:
-    numbers = [one.number for one in results.rounds]
+def _draw_seconds(axes: "Axes", results: StudyResults) -> None:
+    numbers = [result.number for result in results.rounds]
     below = [0.0] * len(numbers)
-    for phase, colour in zip(phases("active"), _PHASES, strict=True):
-        if phase not in phases(results.mode):
+    for phase, colour in zip(participant_phases("active"), _PHASE_COLOURS, strict=True):
+        if phase not in participant_phases(results.mode):
             continue
-        seconds = [one.seconds.get(phase, 0.0) for one in results.rounds]
+        seconds = [result.seconds.get(phase, 0.0) for result in results.rounds]
         axes.bar(numbers, seconds, 0.6, bottom=below, color=colour, label=phase)
-        below = [one + more for one, more in zip(below, seconds, strict=True)]
+        below = [height + added for height, added in zip(below, seconds, strict=True)]
     axes.set_ylim(top=max([*below, 0.1]) * 1.45)
     axes.set_title("Seconds by phase")
     axes.legend(
-        loc="upper center", ncols=len(_PHASES), handlelength=1, columnspacing=0.8, fontsize=8
+        loc="upper center", ncols=len(_PHASE_COLOURS), handlelength=1, columnspacing=0.8, fontsize=8
     )
     axes.set_xlabel("round")
-    _rounds(axes, numbers)
+    _format_round_axis(axes, numbers)
 
 
-def _rounds(axes: "Axes", numbers: list[int]) -> None:
+def _format_round_axis(axes: "Axes", numbers: list[int]) -> None:
     axes.set_xticks(numbers if len(numbers) <= 20 else numbers[:: len(numbers) // 10])
-    axes.grid(axis="y", color=_FAINT, linewidth=0.6)
+    axes.grid(axis="y", color=_GRID_COLOUR, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""The server as a process of its own, as `blindtally serve` starts it, with its log in a file."""
+"""The server in its own process, started as by `blindtally serve`, with its log in a file."""
 
 import signal
 import socket
@@ -13,34 +13,34 @@ from typing import Final, Self
 
 import httpx
 
-from blindtally.access import admit
+from blindtally.commands.access import create_first_credentials
 
-PROGRAM: Final = (sys.executable, "-m", "blindtally")
+COMMAND_PREFIX: Final = (sys.executable, "-m", "blindtally")
 START_SECONDS: Final = 30.0
-MOST_DEVICES: Final = 1_000_000
+MAX_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
-_LOOK_SECONDS = 0.05
-_STOPPING = ("SIGTERM", "SIGHUP")
-_TAIL = 15  # lines
+_POLL_SECONDS = 0.05
+_STOP_SIGNALS = ("SIGTERM", "SIGHUP")
+_LOG_TAIL_LINES = 15  # lines
 
 
-class StoppedError(Exception):
-    """A signal told this program to stop; `code` is what it exits with then."""
+class StoppedBySignalError(Exception):
+    """A signal requested that this program stop, with the exit code `code`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
         self.code = 128 + number
 
 
-class ServiceDownError(RuntimeError):
-    """The server did not come up, or ended by itself; the message ends with its log's."""
+class ServerDownError(RuntimeError):
+    """The server did not start, or ended; the message has the end of its log."""
 
 
-class Service:
+class ServerProcess:
     """A server on a port of this machine, with its database and log in `folder`.
 
-    Unless it `is_open`, it lets in who shows `key`, and devices by `token`, made when it starts.
-    Whoever is to stop it when a signal comes, as SIGTERM, asks `check` and has it `heeding` these.
+    Unless the server `is_open`, it admits analysts by `key` and devices by `token`, both created
+    at its start. Within `handling_signals`, `check` raises after a signal such as SIGTERM.
     """
 
     def __init__(self, folder: Path, port: int = 0, *, is_open: bool = False) -> None:
@@ -51,15 +51,15 @@ class Service:
         self.log = folder / "server.log"
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: int | None = None  # the signal that came
+        self._signal_received: int | None = None
 
     @property
     def url(self) -> str:
-        """Return where it answers."""
+        """Return the URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """Start it; return once it is ready."""
+        """Start the server; return once it is ready."""
         self.start()
         return self
 
@@ -69,7 +69,7 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it."""
+        """Stop the server."""
         self.stop()
 
     def arguments(self) -> list[str]:
@@ -86,67 +86,68 @@ class Service:
         """Start the server; return once it is ready.
 
         Raises:
-            ServiceDownError: if it ends, or is not ready in `START_SECONDS`.
-            StoppedError: if a signal comes meanwhile.
+            ServerDownError: if it ends, or is not ready in `START_SECONDS`.
+            StoppedBySignalError: if a signal arrives before.
         """
         if not self.is_open and self.key is None:
-            self.key, self.token = admit(self.database_url, "demo", MOST_DEVICES)
-        command = [*PROGRAM, *self.arguments()]
+            self.key, self.token = create_first_credentials(self.database_url, "demo", MAX_DEVICES)
+        command = [*COMMAND_PREFIX, *self.arguments()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: we stop it in good order
+                start_new_session=True,  # Ctrl-C reaches this process, which stops the server
             )
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._is_ready():
                 self.check(deadline)
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         except BaseException:
             self.stop()
             raise
 
     @contextmanager
-    def heeding(self) -> Iterator[None]:
-        """Heed what ends programs, and as its terminal goes: by default, the server would live on.
+    def handling_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGHUP; without this, the server would go on without its parent.
 
-        Nothing is raised where a signal comes, which may be anywhere: `check` tells.
+        Nothing is raised at the place where a signal arrives; the next `check` raises.
         """
 
-        def hear(number: int, _frame: object) -> None:
-            self._told = number
+        def record(number: int, _frame: object) -> None:
+            self._signal_received = number
 
-        known = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
-        before = {one: signal.getsignal(one) for one in known}
-        heeded = [one for one, how in before.items() if how is not signal.SIG_IGN]  # as by nohup
-        for one in heeded:
-            signal.signal(one, hear)
+        known = [getattr(signal, name) for name in _STOP_SIGNALS if hasattr(signal, name)]
+        before = {number: signal.getsignal(number) for number in known}
+        # nohup, for example, has a signal ignored
+        handled = [number for number, how in before.items() if how is not signal.SIG_IGN]
+        for number in handled:
+            signal.signal(number, record)
         try:
             yield
         finally:
-            for one in heeded:
-                signal.signal(one, before[one])
+            for number in handled:
+                signal.signal(number, before[number])
 
     def check(self, ready_by: float | None = None) -> None:
-        """See whether the server is there, and is to be.
+        """Check that the server runs and that no signal has arrived.
 
         Raises:
-            ServiceDownError: if it has ended, or the time `ready_by` is past.
-            StoppedError: if a signal has come.
+            ServerDownError: if the server has ended, or the time `ready_by` is past.
+            StoppedBySignalError: if a signal has arrived.
         """
-        if self._told is not None:
-            raise StoppedError(self._told)
+        if self._signal_received is not None:
+            raise StoppedBySignalError(self._signal_received)
         code = self._process.poll() if self._process else None
         if code is not None:
-            raise self._down(f"ended with code {code}")
+            raise self._down_error(f"ended with code {code}")
         if ready_by is not None and time.monotonic() > ready_by:
-            raise self._down(f"was not ready within {START_SECONDS:.0f} s")
+            raise self._down_error(f"is not ready {START_SECONDS:.0f} s after its start")
 
     def stop(self) -> None:
-        """Stop the server in good order, or in any if that takes too long."""
+        """Let the server shut down; kill it if that takes longer than `STOP_SECONDS`."""
         if self._process is None:
             return
         self._process.terminate()
@@ -155,10 +156,10 @@ class Service:
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
-        Path(f"{self.database}.lock").unlink(missing_ok=True)  # nobody serves this folder now
+        Path(f"{self.database}.lock").unlink(missing_ok=True)  # no process serves this folder now
 
     def kill(self) -> None:
-        """Kill the server on the spot: it has no time to write anything down."""
+        """Kill the server at once; it cannot write anything after this."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -170,14 +171,14 @@ class Service:
         except httpx.TransportError:
             return False
 
-    def _down(self, what: str) -> ServiceDownError:
-        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL:]
+    def _down_error(self, event: str) -> ServerDownError:
+        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         tail = "\n".join(f"    {line}" for line in lines)
-        return ServiceDownError(f"the server {what}; the end of {self.log}:\n{tail}")
+        return ServerDownError(f"the server {event}; the end of {self.log}:\n{tail}")
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listened on just now."""
+    """Return a port of this machine that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

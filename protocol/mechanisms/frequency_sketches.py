@@ -1,122 +1,120 @@
-"""Frequency sketches as mechanisms: the baselines, which score every candidate in every round.
+"""Frequency sketches as mechanisms: baselines that score every candidate in every round.
 
-Devices add all they hold, unsampled, to a sketch of counters (`sketches/count_sketch.py`): rows
-of counts, `count-median`, or of counts with random signs, `count-sketch`. The reader asks the
-sum of each round for every item of the domain, and adds the estimates up over rounds. All hash
-functions are fresh each round, so errors are independent, and grow with the root of R for
-every item alike, whatever its count: that is what sampled tables do better.
+Devices add all of their items, unsampled, to a sketch of counters (`sketches/count_sketch.py`):
+rows of counts (`count-median`), or of counts with random signs (`count-sketch`). The server reads
+an estimate of every item of the domain from the sum of each round, and adds the estimates up over
+rounds. All hash functions are fresh in each round, so errors are independent. They grow with the
+square root of R for every item alike, for any count: sampled tables do better here.
 
-So a domain must be small enough to be enumerated, and every item is paid for in time.
+So the domain must be small enough to list, and every item costs time.
 
-Source: the baseline of section 7 of [Gascon23], which calls it both Count-median and
-Count-sketch and does not say whether it has signs; here are both. `hashes` is its H.
+Source: the baseline of section 7 of [Gascon23], which calls it both Count-median and Count-sketch
+and does not specify whether it has signs; both are here. `rows` is its H.
 """
 
 from abc import ABC
 from collections.abc import Iterable
 from random import Random
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.chance import Chance
-from protocol.domain import Domain
-from protocol.item_space import Keys
+from protocol.arrays import Keys
+from protocol.domains.strings import Domain
+from protocol.histograms import Histogram
 from protocol.mechanism import (
-    WORD_BITS,
+    MAX_SHOWN_ESTIMATES,
     Answer,
     Estimate,
-    Histogram,
-    Plan,
-    Summing,
-    SumQuestion,
-    Terms,
-    first_fields,
-    ranked,
+    SumMechanism,
+    estimates_of_values,
 )
-from protocol.mechanisms.holdings import gather
-from protocol.sketches.count_sketch import MOST_ROWS, CountSketch, cell_bits, median
-from protocol.tally import Tally
+from protocol.mechanisms.encode_input import keyed_histograms
+from protocol.randomness import RandomWords
+from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
+from protocol.study import WORD_BITS, Plan, SumQuestion, Terms, first_plan_fields
+from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
-MOST_CANDIDATES = 2**20
-SHOWN = 1000  # of a round's estimates
-_MOST_COUNT = 2**31
-_SCORES, _VARIANCES = "scores", "variances"  # of a tally: numbers by candidate
+MAX_CANDIDATES = 2**20
+_CELL_COUNT_LIMIT = 2**31
+_SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by candidate
 
 
 class FrequencySketchQuestion(SumQuestion, ABC):
-    """Which items of an enumerable `domain` are heavy; a sketch has `hashes` rows."""
+    """Question for the heavy items of a `domain` that can be listed; the sketch has `rows` rows."""
 
+    is_signed: ClassVar[bool]
     mechanism: str
-    hashes: int = Field(default=7, ge=1, le=MOST_ROWS)
+    rows: int = Field(default=7, ge=1, le=MAX_ROWS)
 
     @model_validator(mode="after")
     def _can_be_enumerated(self) -> Self:
-        if candidates(self.domain) > MOST_CANDIDATES:
+        if candidate_count(self.domain) > MAX_CANDIDATES:
             raise ValueError(
                 f"{self.mechanism} scores every item: the domain has "
-                f"{candidates(self.domain):,} keys, {MOST_CANDIDATES:,} are the most"
+                f"{candidate_count(self.domain):,} keys, above the limit of {MAX_CANDIDATES:,}"
             )
         return self
 
 
 class FrequencySketchPlan(Plan, ABC):
-    """Add all items to a sketch of `width` cells a row."""
+    """Plan of a round: add all items to a sketch of `width` cells per row."""
 
     question: FrequencySketchQuestion
     width: int = Field(ge=2, le=2**26)
 
     @model_validator(mode="after")
-    def _keeps_to_the_words(self) -> Self:
-        if self.width > _most_width(self.question, self.terms):
+    def _fits_the_words(self) -> Self:
+        if self.width > _max_width(self.question, self.terms):
             raise ValueError(f"rows of {self.width} do not fit in {self.question.words} words")
         return self
 
     @property
     def sketch(self) -> CountSketch:
-        """Return the round's sketch."""
+        """Return the sketch of the round."""
         seed, question = bytes.fromhex(self.seed), self.question
         return CountSketch(
-            rows=question.hashes,
+            rows=question.rows,
             width=self.width,
             chunks=question.domain.chunks,
-            most=_most_count(question, self.terms),
-            places=seed,
-            signs=seed if _is_signed(question) else None,
+            max_count=_max_count(question, self.terms),
+            location_seed=seed,
+            sign_seed=seed if question.is_signed else None,
         )
 
 
 class CountMedianQuestion(FrequencySketchQuestion):
-    """Scored by counts without signs."""
+    """Question that is answered by counts without signs."""
 
+    is_signed = False
     mechanism: Literal["count-median"] = "count-median"
 
 
 class CountSketchQuestion(FrequencySketchQuestion):
-    """Scored by counts with signs."""
+    """Question that is answered by counts with signs."""
 
+    is_signed = True
     mechanism: Literal["count-sketch"] = "count-sketch"
 
 
 class CountMedianPlan(FrequencySketchPlan):
-    """Add all items to rows of counts."""
+    """Plan of a sketch without signs."""
 
     mechanism: Literal["count-median"] = "count-median"
     question: CountMedianQuestion
 
 
 class CountSketchPlan(FrequencySketchPlan):
-    """Add all items, with signs, to rows of counts."""
+    """Plan of a sketch with signs."""
 
     mechanism: Literal["count-sketch"] = "count-sketch"
     question: CountSketchQuestion
 
 
-class FrequencySketch(Summing[FrequencySketchQuestion, FrequencySketchPlan]):
-    """See the module's docstring."""
+class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySketchPlan]):
+    """Mechanism of a sketch that scores every candidate."""
 
     def __init__(self, name: str, plan: type[FrequencySketchPlan]) -> None:
         self.name = name
@@ -125,102 +123,87 @@ class FrequencySketch(Summing[FrequencySketchQuestion, FrequencySketchPlan]):
     def first_plan(
         self, question: FrequencySketchQuestion, terms: Terms, study: str, rounds: int, rng: Random
     ) -> FrequencySketchPlan:
-        """Return the plan of round 1; all that changes later is the seed.
+        """Return the plan of round 1; later plans change the seed only.
 
         Raises:
-            ValueError: if `words` do not hold two cells a row; says how many do.
+            ValueError: if `words` do not hold two cells per row; the text has the words needed.
         """
-        width = _most_width(question, terms)
+        width = _max_width(question, terms)
         if width < 2:
-            bits = 2 * question.hashes * cell_bits(_most_count(question, terms), True)
+            bits = 2 * question.rows * cell_bits(_max_count(question, terms), True)
             needed = -(-bits // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
-        return self._plan(**first_fields(question, terms, study, rounds, rng), width=width)
+        return self._plan(**first_plan_fields(question, terms, study, rounds, rng), width=width)
 
     def ring(self, plan: FrequencySketchPlan) -> Ring:
         """Return the ring of the round's sketches."""
         return plan.sketch.ring
 
     def encode_sum(
-        self, plan: FrequencySketchPlan, histograms: Iterable[Histogram], chance: Chance
+        self, plan: FrequencySketchPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' sketches, bit for bit, adding each item once."""
+        """Return the sum of the devices' sketches; each item is added once."""
         del chance  # every item is added
-        held = gather(plan.question, histograms)
-        return plan.sketch.insert(*held.sums(held.counts))
+        held = keyed_histograms(plan.question, histograms)
+        return plan.sketch.insert(*held.item_totals(held.counts))
 
     def fault(self, plan: FrequencySketchPlan, total: Vector, participants: int) -> str | None:
-        """Return which of the sketch's laws `total` breaks; `count_sketch.py` has the odds.
+        """Return the law of the sketch that `total` breaks; `count_sketch.py` has probabilities.
 
-        Not seen is a device that takes from one item and gives to another, and, with signs,
-        one that adds even amounts anywhere within the bound.
+        A device that moves counts from one item to another is not detected, nor is, with signs, one
+        that adds even amounts anywhere within the bound.
         """
         return plan.sketch.fault(total, participants * plan.question.contribution)
 
     def decode(
-        self, plan: FrequencySketchPlan, total: Vector, participants: int, tally: Tally
+        self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the `SHOWN` highest estimates; the tally has them all, and is always decoded."""
+        """Return the `MAX_SHOWN_ESTIMATES` highest estimates; the study state keeps all of them."""
         del participants
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
         counts = sketch.counts(total)
         scores = median(sketch.estimates(counts, keys))
         variances = sketch.variance(counts, scores)
-        for name, column in ((_SCORES, scores), (_VARIANCES, variances)):
-            tally = tally.keep(name, tally.arrays.get(name, np.zeros(len(keys))) + column)
+        for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
+            state = state.with_array(name, state.arrays.get(name, np.zeros(len(keys))) + column)
         top = np.flatnonzero(scores > 0)
-        top = top[np.argsort(-scores[top], kind="stable")[:SHOWN]]
-        found = _named(plan.question.domain, top, scores, variances)
-        return Answer(True, float((scores >= 0.5).sum()), tuple(found), tally)
+        top = top[np.argsort(-scores[top], kind="stable")[:MAX_SHOWN_ESTIMATES]]
+        shown = estimates_of_values(plan.question.domain, top, scores, variances)
+        return Answer(True, float((scores >= 0.5).sum()), tuple(shown), state)
 
-    def conclude(self, question: FrequencySketchQuestion, tally: Tally) -> list[Estimate]:
-        """Return the items whose estimates add up to the threshold, highest first."""
-        scores = tally.arrays.get(_SCORES, np.zeros(0))
-        variances = tally.arrays.get(_VARIANCES, scores)
+    def final_estimates(
+        self, question: FrequencySketchQuestion, state: StudyState
+    ) -> list[Estimate]:
+        """Return the items whose summed estimates reach the threshold, highest first."""
+        scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
+        variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         heavy = np.flatnonzero(scores >= question.threshold)
-        return _named(question.domain, heavy, scores, variances)
+        return estimates_of_values(question.domain, heavy, scores, variances)
 
 
-COUNT_MEDIAN = FrequencySketch("count-median", CountMedianPlan)
-COUNT_SKETCH = FrequencySketch("count-sketch", CountSketchPlan)
+COUNT_MEDIAN = FrequencySketchMechanism("count-median", CountMedianPlan)
+COUNT_SKETCH = FrequencySketchMechanism("count-sketch", CountSketchPlan)
 
 
-def candidates(domain: Domain) -> int:
-    """Return how many keys there are; some may have no item."""
+def candidate_count(domain: Domain) -> int:
+    """Return the number of keys; some may have no item."""
     return int(domain.bound**domain.chunks)
 
 
 def enumerate_keys(domain: Domain) -> Keys:
-    """Return all keys of `domain`, which are few enough for one chunk."""
-    return np.arange(candidates(domain), dtype=np.uint64).reshape(-1, 1)
+    """Return all keys of `domain`, which fit in one chunk."""
+    return np.arange(candidate_count(domain), dtype=np.uint64).reshape(-1, 1)
 
 
-def _named(
-    domain: Domain,
-    rows: NDArray[np.intp],
-    scores: NDArray[np.float64],
-    variances: NDArray[np.float64],
-) -> list[Estimate]:
-    items = domain.decode(rows.astype(np.uint64).reshape(-1, 1))
-    pairs = zip(items, rows.tolist(), strict=True)
-    return ranked(
-        Estimate(item, float(scores[row]), float(variances[row]))
-        for item, row in pairs
-        if item is not None
-    )
+def _max_count(question: SumQuestion, terms: Terms) -> int:
+    max_count = terms.max_devices * question.contribution
+    if max_count >= _CELL_COUNT_LIMIT:
+        raise ValueError(
+            f"a cell counts to less than {_CELL_COUNT_LIMIT:,}; devices may hold {max_count:,}"
+        )
+    return max_count
 
 
-def _is_signed(question: SumQuestion) -> bool:
-    return question.mechanism == "count-sketch"
-
-
-def _most_count(question: SumQuestion, terms: Terms) -> int:
-    most = terms.devices * question.contribution
-    if most >= _MOST_COUNT:
-        raise ValueError(f"a cell counts to less than {_MOST_COUNT:,}; devices may hold {most:,}")
-    return most
-
-
-def _most_width(question: FrequencySketchQuestion, terms: Terms) -> int:
-    bits = cell_bits(_most_count(question, terms), _is_signed(question))
-    return question.words * WORD_BITS // (bits * question.hashes)
+def _max_width(question: FrequencySketchQuestion, terms: Terms) -> int:
+    bits = cell_bits(_max_count(question, terms), question.is_signed)
+    return question.words * WORD_BITS // (bits * question.rows)

@@ -1,4 +1,4 @@
-"""Frequency oracles under local differential privacy: perturb, support, estimate.
+"""Frequency oracles under local differential privacy: report at random, vote, estimate.
 
-`oracle.py` says what all have in common; a family is a file.
+`oracle.py` defines the common interface; each family of oracles is one file.
 """

@@ -1,23 +1,23 @@
-"""Hadamard encoding, and recursive Hadamard response: one sign of a row, told by a device.
+"""Hadamard encoding, and recursive Hadamard response: a device reports one sign of a row.
 
 A value is split into a residue x mod K and a quotient x // K. The device draws a column r of a
-Hadamard matrix over quotients, and answers with one of 2K symbols, by randomised response: its
-residue with the sign (-1)^<r, x // K>.
+Hadamard matrix over quotients, and reports one of 2K symbols by randomized response: its residue
+with the sign (-1)^<r, x // K>.
 
     report   =  (r, residue, sign)             log2 d + 1 bits, for d a power of 2
     vote     =  sign (-1)^<r, x // K>          0 if x has another residue
-    f^       =  (S/n) / (p - q)                p, q: odds of the true and of any other symbol
+    f^       =  (S/n) / (p - q)                p, q: probability of the true and of another symbol
     n Var    =  f (C - 1) + g C + (1 - f - g) 2q/(p - q)^2         C = (p + q)/(p - q)^2
 
-with g the frequency of all *other* values of x's residue. With K = 1 that is all others, and
-n Var = ((e + 1)/(e - 1))^2 - f: Hadamard encoding. A larger K tells more of values that have few
-companions, and of those that have many it tells less; the bound for values unknown has
-g = 1 - f. How many reports name each residue is counted, whatever their sign, and tells g: a
-report names the true one with odds of p + q, any other with 2q. Both are
-decoded by a fast Walsh-Hadamard transform of d elements.
+with g the frequency of all *other* values of x's residue. With K = 1 these are all others, and n
+Var = ((e + 1)/(e - 1))^2 - f: Hadamard encoding. A larger K reveals more about values whose residue
+has few other values, and less about the others; the bound for unknown values has g = 1 - f. The
+number of reports with each residue, of either sign, estimates g: a report has the true residue with
+probability p + q, any other with 2q. Both oracles are decoded by a fast Walsh-Hadamard transform of
+d elements.
 
-Source: [Bassily17] for K = 1; [Chen20], with 2K the power of 2 from e^epsilon up. Variance of
-the latter is derived for data that are given, which the remark in section 4.3 of [Pan24] is not.
+Source: [Bassily17] for K = 1; [Chen20], with 2K the smallest power of 2 that is at least e^epsilon.
+The variance of the latter is derived for given data, unlike the remark in section 4.3 of [Pan24].
 """
 
 from abc import abstractmethod
@@ -30,17 +30,27 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chance import Chance, below
-from protocol.oracles.coded import Coded
-from protocol.oracles.counts import Codes, Counts, Frequencies, Support, Values, Votes
+from protocol.arrays import Codes, Frequencies, ItemValues, Support, Votes
 from protocol.oracles.limits import check_epsilon
-from protocol.oracles.odds import WHOLE, favour, respond, responses
-from protocol.oracles.tails import bernstein_bar, binomial_bar, check_tail
-from protocol.oracles.transforms import hadamard
+from protocol.oracles.numerics.tail_bounds import (
+    bernstein_upper_bound,
+    binomial_upper_quantile,
+    check_tail_probability,
+)
+from protocol.oracles.numerics.transforms import walsh_hadamard
+from protocol.oracles.oracle import ReportCounts
+from protocol.oracles.randomized_response import (
+    PROBABILITY_ONE,
+    favoured_of_2_64,
+    randomize,
+    response_probabilities,
+)
+from protocol.oracles.report_format import IntegerReportOracle
+from protocol.randomness import RandomWords, uniform_below
 
 
 @dataclass(frozen=True)
-class _Signs(Coded):
+class _SignOracle(IntegerReportOracle):
     """An oracle whose symbols are a residue and a sign of the quotient's Hadamard row."""
 
     @property
@@ -54,107 +64,110 @@ class _Signs(Coded):
         return 1 << (quotients - 1).bit_length()
 
     @property
-    def space(self) -> int:
+    def possible_reports(self) -> int:
         """Return the number of reports (r, residue, sign)."""
         return self.columns * 2 * self._residues
 
     @property
     def cells(self) -> int:
-        """Return the sums of signs (r, residue), and how many reports name each residue."""
-        return self.space // 2 + self._residues
+        """Return the sums of signs (r, residue), and the number of reports with each residue."""
+        return self.possible_reports // 2 + self._residues
 
     @cached_property
-    def keep(self) -> int:
-        """Return the odds, of 2^64, of the true residue and sign."""
-        return favour(self.epsilon, 1, 2 * self._residues - 1)
+    def keep_of_2_64(self) -> int:
+        """Return the probability, as a part of 2^64, of the true residue and sign."""
+        return favoured_of_2_64(self.epsilon, 1, 2 * self._residues - 1)
 
     @property
-    def _other(self) -> Fraction:
-        return Fraction(WHOLE - self.keep, WHOLE * (2 * self._residues - 1))
+    def _other_probability(self) -> Fraction:
+        return Fraction(
+            PROBABILITY_ONE - self.keep_of_2_64, PROBABILITY_ONE * (2 * self._residues - 1)
+        )
 
     @property
-    def true_odds(self) -> Fraction:
+    def mean_vote_if_held(self) -> Fraction:
         """Return p - q: the mean of a vote that is 1 or -1."""
-        return Fraction(self.keep, WHOLE) - self._other
+        return Fraction(self.keep_of_2_64, PROBABILITY_ONE) - self._other_probability
 
     @property
-    def false_odds(self) -> Fraction:
-        """Return 0: signs of others cancel."""
+    def mean_vote_if_other(self) -> Fraction:
+        """Return 0: the signs of other values cancel."""
         return Fraction(0)
 
     @cached_property
-    def spread(self) -> tuple[float, float]:
-        """Return n times the variance at 0 and 1 if all others have the same residue: a bound."""
-        lift = self.true_odds
-        alike = float((lift + 2 * self._other) / lift**2)
-        return alike, alike - 1
+    def scaled_variances(self) -> tuple[float, float]:
+        """Return n times a bound on the variance at 0 and 1: all others have the same residue."""
+        lift = self.mean_vote_if_held
+        absent = float((lift + 2 * self._other_probability) / lift**2)
+        return absent, absent - 1
 
-    def bar(self, n: int, tail: float) -> float:
-        """Return the bar by Bernstein's bound, where all others have the same residue."""
-        check_tail(n, tail)
-        most = 1 / float(self.true_odds)
-        return bernstein_bar(n * self.spread[0], most, tail) / n
+    def detection_threshold(self, n: int, tail: float) -> float:
+        """Return the threshold by Bernstein's bound, if all others have the same residue."""
+        check_tail_probability(n, tail)
+        max_term = 1 / float(self.mean_vote_if_held)
+        return bernstein_upper_bound(n * self.scaled_variances[0], max_term, tail) / n
 
     @property
-    def vote_ns(self) -> float:
+    def ns_per_vote(self) -> float:
         """Return the nanoseconds of a sign."""
         return 5.0
 
-    def whole_ns(self, reports: int) -> float:
+    def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform."""
-        return 8.0 * reports + 15.0 * self.space
+        return 8.0 * reports + 15.0 * self.possible_reports
 
     @property
-    def read_at_once(self) -> int:
-        """Return how many reports a server reads at once."""
-        return self._many_at_once(self.space)
+    def reports_per_batch(self) -> int:
+        """Return the number of reports of one batch of a server."""
+        return self._batch_for_cells(self.possible_reports)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the odds of each (r, residue, sign)."""
-        self._listable(value, self.space)
+        """Return the probability of each (r, residue, sign)."""
+        self._check_listable(value, self.possible_reports)
         symbols = 2 * self._residues
         column = np.arange(self.columns, dtype=np.uint64)
         true = self._symbols(column, np.full(self.columns, value, np.uint64)).tolist()
-        rows = responses(symbols, self.keep, Fraction(1, self.columns))
+        rows = response_probabilities(symbols, self.keep_of_2_64, Fraction(1, self.columns))
         return {
-            r * symbols + symbol: odds
+            r * symbols + symbol: probability
             for r, truth in enumerate(true)
-            for symbol, odds in enumerate(rows[truth])
+            for symbol, probability in enumerate(rows[truth])
         }
 
-    def _symbols(self, r: Codes, values: Values) -> Codes:
+    def _symbols(self, r: Codes, values: ItemValues) -> Codes:
         quotients = values // np.uint64(self._residues)
         residues = values - quotients * np.uint64(self._residues)
         return residues * np.uint64(2) + (np.bitwise_count(r & quotients) & np.uint8(1))
 
-    def _encode(self, values: Values, chance: Chance) -> Codes:
-        r, symbols = below(chance, self.columns, len(values)), 2 * self._residues
-        said = respond(chance, self._symbols(r, values), symbols, self.keep)
-        return r * np.uint64(symbols) + said
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
+        r, symbols = uniform_below(chance, self.columns, len(values)), 2 * self._residues
+        reported = randomize(chance, self._symbols(r, values), symbols, self.keep_of_2_64)
+        return r * np.uint64(symbols) + reported
 
-    def _say(self, codes: Codes, candidates: Values) -> Votes:
+    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
         symbols = np.uint64(2 * self._residues)
-        r, said = (column[:, np.newaxis] for column in np.divmod(codes, symbols))
+        r, reported = (column[:, np.newaxis] for column in np.divmod(codes, symbols))
         true = self._symbols(r, candidates[np.newaxis])
-        votes: Votes = (said == true).astype(np.int8) - (said == (true ^ np.uint64(1))).astype(
-            np.int8
-        )
+        agrees, disagrees = reported == true, reported == (true ^ np.uint64(1))
+        votes: Votes = agrees.astype(np.int8) - disagrees.astype(np.int8)
         return votes
 
-    def _count(self, codes: Codes) -> Support:
-        table: NDArray[np.int64] = np.bincount(codes.astype(np.int64), minlength=self.space)
-        said = (table[0::2] + table[1::2]).reshape(self.columns, self._residues).sum(axis=0)
-        return np.concatenate([table[0::2] - table[1::2], said])
+    def _count_codes(self, codes: Codes) -> Support:
+        table: NDArray[np.int64] = np.bincount(
+            codes.astype(np.int64), minlength=self.possible_reports
+        )
+        residues = (table[0::2] + table[1::2]).reshape(self.columns, self._residues).sum(axis=0)
+        return np.concatenate([table[0::2] - table[1::2], residues])
 
     def _support(self, cells: Support) -> Support:
-        signs = cells[: self.space // 2].reshape(self.columns, self._residues)
-        by_residue = hadamard(signs.T)
+        signs = cells[: self.possible_reports // 2].reshape(self.columns, self._residues)
+        by_residue = walsh_hadamard(signs.T)
         return by_residue.T.reshape(-1)[: self.domain]
 
 
 @dataclass(frozen=True)
-class Hadamard(_Signs):
-    """Hadamard encoding (HE): one sign, flipped with odds of 1 / (1 + e)."""
+class Hadamard(_SignOracle):
+    """Hadamard encoding (HE): one sign, flipped with probability 1 / (1 + e)."""
 
     name = "hadamard"
 
@@ -162,13 +175,13 @@ class Hadamard(_Signs):
     def _residues(self) -> int:
         return 1
 
-    def bar(self, n: int, tail: float) -> float:
-        """Return the bar by the exact tail of `n` fair signs."""
-        return (2 * binomial_bar(n, 0.5, tail) / n - 1) / float(self.true_odds)
+    def detection_threshold(self, n: int, tail: float) -> float:
+        """Return the threshold by the exact tail of `n` fair signs."""
+        return (2 * binomial_upper_quantile(n, 0.5, tail) / n - 1) / float(self.mean_vote_if_held)
 
 
 @dataclass(frozen=True)
-class RecursiveHadamard(_Signs):
+class RecursiveHadamard(_SignOracle):
     """Recursive Hadamard response (RHR) with `residues` residues, a power of 2."""
 
     name = "recursive-hadamard"
@@ -180,16 +193,17 @@ class RecursiveHadamard(_Signs):
         if self.domain <= 2 * self.residues:
             raise ValueError(
                 f"domain must be more than the {2 * self.residues} symbols, not {self.domain}: "
-                "a dictionary that small takes k-ary randomised response (krr)"
+                "use k-ary randomized response (krr) for a dictionary that small"
             )
-        _Signs.__post_init__(self)
+        _SignOracle.__post_init__(self)
 
     @classmethod
     def for_epsilon(cls, epsilon: float, domain: int) -> Self:
-        """Return the response of the source, with as many symbols as e^epsilon asks for.
+        """Return the oracle of the source, whose number of symbols grows with e^epsilon.
 
         Raises:
-            ValueError: if a parameter is out of range, or the domain no larger than that.
+            ValueError: if a parameter is out of range, or the domain is not larger than the
+            symbols.
         """
         check_epsilon(epsilon)
         residues = 1
@@ -202,19 +216,19 @@ class RecursiveHadamard(_Signs):
         return self.residues
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
-        """Return the exact variance of every value (d,), by the true frequencies of all of them.
+        """Return the exact variance of every value (d,), given the true frequencies of all.
 
         Raises:
             ValueError: as `Oracle.variances`.
         """
         super().variances(frequencies, n)
         mass = np.bincount(self._residue_of_all, frequencies, self.residues)
-        return self.variance_among(frequencies, mass[self._residue_of_all] - frequencies, n)
+        return self.variance_given_residue(frequencies, mass[self._residue_of_all] - frequencies, n)
 
-    def estimated_variances(self, counts: Counts) -> Frequencies:
-        """Return the variances at the estimates of values and of residues.
+    def estimated_variances(self, counts: ReportCounts) -> Frequencies:
+        """Return the variances at the estimated frequencies of values and of residues.
 
-        Of named candidates it is the bound: their counts do not tell those of residues.
+        Variances of candidates are the bound, since their counts do not include residues.
 
         Raises:
             ValueError: as `frequencies`.
@@ -222,22 +236,24 @@ class RecursiveHadamard(_Signs):
         if counts.candidates is not None:
             return super().estimated_variances(counts)
         shares = np.clip(self.frequencies(counts), 0, 1)
-        said = counts.cells[self.space // 2 :] / counts.reports
-        mass = (said - 2 * float(self._other)) / float(self.true_odds)
-        alike = np.clip(mass[self._residue_of_all] - shares, 0, 1 - shares)
-        return self.variance_among(shares, alike, counts.reports)
+        reported = counts.cells[self.possible_reports // 2 :] / counts.reports
+        mass = (reported - 2 * float(self._other_probability)) / float(self.mean_vote_if_held)
+        same_residue = np.clip(mass[self._residue_of_all] - shares, 0, 1 - shares)
+        return self.variance_given_residue(shares, same_residue, counts.reports)
 
     @property
     def _residue_of_all(self) -> NDArray[np.int64]:
         return np.arange(self.domain) % self.residues
 
-    def variance_among(self, frequencies: Frequencies, alike: Frequencies, n: int) -> Frequencies:
-        """Return the variance where other values of the same residue have frequency `alike`.
+    def variance_given_residue(
+        self, frequencies: Frequencies, same_residue: Frequencies, n: int
+    ) -> Frequencies:
+        """Return the variance where other values of the residue have frequency `same_residue`.
 
-        `variance` is the bound where all others have it, `variances` knows them all.
+        `variance` is the bound where all others have the residue; `variances` uses all frequencies.
         """
-        lift, other = float(self.true_odds), float(self._other)
+        lift, other = float(self.mean_vote_if_held), float(self._other_probability)
         same, different = (lift + 2 * other) / lift**2, 2 * other / lift**2
-        rest = 1 - frequencies - alike
-        found: Frequencies = ((frequencies + alike) * same - frequencies + rest * different) / n
-        return found
+        rest = 1 - frequencies - same_residue
+        scaled: Frequencies = (frequencies + same_residue) * same - frequencies + rest * different
+        return scaled / n

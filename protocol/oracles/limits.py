@@ -1,31 +1,48 @@
-"""What every oracle refuses: an epsilon or a domain out of range, or no number at all."""
+"""Bounds on the parameters and reports of all oracles."""
 
 from numbers import Integral, Real
 
-LEAST_EPSILON, MOST_EPSILON = 1e-6, 32.0
-MOST_DOMAIN = 2**32
-MOST_WHOLE = 2**26  # values that are counted all together
+import numpy as np
+
+from protocol.arrays import PackedReports
+
+MIN_EPSILON, MAX_EPSILON = 1e-6, 32.0
+MAX_DOMAIN = 2**32
+MAX_FULLY_DECODED_DOMAIN = 2**26  # values that are counted all together
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse an epsilon that odds of 2^64 cannot keep apart, or that is none.
+    """Check that probabilities of 64 bits can express `epsilon`.
 
     Raises:
-        ValueError: if it is no number within 1e-6 and 32.
+        ValueError: if it is not a number from 1e-6 to 32.
     """
     is_number = isinstance(epsilon, Real) and not isinstance(epsilon, bool)
-    if not is_number or not LEAST_EPSILON <= epsilon <= MOST_EPSILON:  # NaN is not
+    if not is_number or not MIN_EPSILON <= epsilon <= MAX_EPSILON:  # also refuses NaN
         raise ValueError(
-            f"epsilon must be within {LEAST_EPSILON:g} and {MOST_EPSILON:g}, not {epsilon!r}"
+            f"epsilon must be from {MIN_EPSILON:g} to {MAX_EPSILON:g}, not {epsilon!r}"
         )
 
 
 def check_domain(domain: int) -> None:
-    """Refuse a number of values.
+    """Check a number of values.
 
     Raises:
-        ValueError: if it is no whole number within 2 and 2^32.
+        ValueError: if it is not a whole number from 2 to 2^32.
     """
     is_whole = isinstance(domain, Integral) and not isinstance(domain, bool)
-    if not is_whole or not 2 <= domain <= MOST_DOMAIN:
-        raise ValueError(f"domain must be within 2 and 2^32, a whole number, not {domain!r}")
+    if not is_whole or not 2 <= domain <= MAX_DOMAIN:
+        raise ValueError(f"domain must be from 2 to 2^32, a whole number, not {domain!r}")
+
+
+def check_report_shape(reports: PackedReports, nbytes: int) -> None:
+    """Check the type and shape of reports.
+
+    Raises:
+        ValueError: if `reports` is not of uint8 and shape `(n, nbytes)`.
+    """
+    if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != nbytes:
+        raise ValueError(
+            f"reports must be uint8 of shape (n, {nbytes}), "
+            f"not {reports.dtype} of shape {reports.shape}"
+        )

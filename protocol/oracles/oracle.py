@@ -1,66 +1,100 @@
-"""What every frequency oracle is: one private report a device, from which a server counts.
+"""Base class of frequency oracles: one private report per device, from which a server counts.
 
 A device holds one value of a dictionary 0 .. d-1 and sends one report, at random. For any two
-values x, x' that it might hold and any report y,
+values x, x' that it may hold and any report y,
 
     P(y | x)  <=  e^epsilon P(y | x')          epsilon-local differential privacy
 
-so the *neighbouring relation* is the replacement of the device's one value: whoever sees the
-report, the server included, learns little of which it is. A second report of the same value
-adds its epsilon to the first.
+The *neighbouring relation* is the replacement of the device's one value: a reader of the report,
+such as the server, learns little about the value. A second report of the same value adds its
+epsilon to the first.
 
-The server asks of each report which values it speaks for. The sum of these votes is the
-*support* S(x), and with n reports
+Each report *votes* for some values. The sum of the votes for x is its *support* S(x). With n
+reports,
 
     f^(x)  =  (S(x)/n - q) / (p - q)           p, q: mean vote if the value is x, if it is another
     n Var  =  [f p(1-p) + (1-f) q(1-q)] / (p - q)^2
 
-is unbiased [Wang17, theorem 2] if q is the same for all pairs of values, as it is where hash
-functions are drawn anew for each report from a family with one collision probability [Pan24,
-corollary 3.1]. Variance is that of the reports for given values; it is linear in f. What an
-oracle knows of its reports is their `Counts`, which add: a server may take reports in batches,
-in any order, and keep nothing else of them.
+is unbiased [Wang17, theorem 2] if q is the same for all pairs of values. This holds where each
+report draws its hash function from a family with one collision probability [Pan24, corollary
+3.1]. The variance is that of the reports for given values; it is linear in f. All that an oracle
+keeps of its reports are their `ReportCounts`, which can be added: a server may read reports in
+batches, in any order, and discard them.
 
-Chance is a callable of uniform words (`protocol/chance.py`), and odds are integers of 2^64
-(`odds.py`): no floating-point number comes between a value and its report.
+Probabilities are integers that stand for a part of 2^64 (`randomized_response.py`) and are compared
+with uniform words (`protocol/randomness.py`), so no floating-point number lies between a value
+and its report.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from scipy.special import ndtri
 
-from protocol.chance import Chance
-from protocol.oracles.counts import (
-    Counts,
-    Frequencies,
-    Parameters,
-    Reports,
-    Support,
-    Values,
-    Votes,
+from protocol.arrays import Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.oracles.limits import (
+    MAX_FULLY_DECODED_DOMAIN,
+    check_domain,
+    check_epsilon,
+    check_report_shape,
 )
-from protocol.oracles.limits import MOST_WHOLE, check_domain, check_epsilon
-from protocol.oracles.tails import binomial_bar
-from protocol.reporting import READ_AT_ONCE
+from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
+from protocol.randomness import RandomWords
 
-_MOST_READ_AT_ONCE = 2**20
-_CELL_NS = 4.0  # to make and add a cell of a batch
-_ROWS = 2**15  # reports at once: their words stay in the processor's cache
-_MOST_VOTES = 2**22  # at once
-_MOST_REPORTS_LISTED = 2**20
+REPORTS_PER_BATCH = 2**13  # a million values take seconds
+
+_MAX_DECODE_BATCH = 2**20
+_NS_PER_CELL = 4.0  # to make and add a cell of a batch
+_ENCODE_BATCH = 2**15  # reports whose words stay in the processor's cache
+_MAX_VOTES_IN_MEMORY = 2**22
+_MAX_LISTED_REPORTS = 2**20
+
+OracleParameters: TypeAlias = dict[str, str | bool | int | float]
+
+
+@dataclass(frozen=True, eq=False)
+class ReportCounts:
+    """Cells (c,) that a server keeps of a number of `reports`; cells of two batches are added.
+
+    Without `candidates` the cells are the oracle's own and determine all estimates. With
+    `candidates` they are the support of these.
+    """
+
+    oracle: "Oracle"
+    reports: int
+    cells: Support = field(repr=False)
+    candidates: ItemValues | None = field(default=None, repr=False)
+
+    def __add__(self, other: "ReportCounts") -> "ReportCounts":
+        """Return the counts of both batches.
+
+        Raises:
+            ValueError: if the other counts are of another oracle or of other candidates.
+        """
+        if self.oracle != other.oracle:
+            raise ValueError(f"counts of {other.oracle} do not add to those of {self.oracle}")
+        if not _same_candidates(self.candidates, other.candidates):
+            raise ValueError("counts of different candidates do not add")
+        cells = self.cells + other.cells
+        return ReportCounts(self.oracle, self.reports + other.reports, cells, self.candidates)
+
+
+def _same_candidates(first: ItemValues | None, second: ItemValues | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)
 
 
 @dataclass(frozen=True)
 class Oracle(ABC):
-    """A frequency oracle over the values 0 .. `domain` - 1, at `epsilon` a report.
+    """A frequency oracle over the values 0 .. `domain` - 1, with `epsilon` for each report.
 
     Raises:
-        ValueError: at the making, if a parameter is out of the range that the message names.
+        ValueError: by the constructor, if a parameter is out of the range that the message names.
     """
 
     name: ClassVar[str]
@@ -72,15 +106,10 @@ class Oracle(ABC):
         check_domain(self.domain)
 
     @property
-    def parameters(self) -> Parameters:
-        """Return all that defines the oracle, its name under `oracle`, as JSON has it."""
-        named = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"oracle": self.name, **named}
-
-    @property
-    def claim(self) -> str:
-        """Return what a report promises, and against which change."""
-        return f"{self.epsilon:g}-local differential privacy, replacing the device's one value"
+    def parameters(self) -> OracleParameters:
+        """Return the parameters that define the oracle, as JSON; the name is under `oracle`."""
+        values = {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
+        return {"oracle": self.name, **values}
 
     @property
     @abstractmethod
@@ -89,144 +118,142 @@ class Oracle(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of a report: its bits, little-endian, the rest of the last is 0."""
+        """Return the bytes of a report: its bits, little-endian, then zeros."""
         return -(-self.bits // 8)
 
     @property
     @abstractmethod
-    def true_odds(self) -> Fraction:
+    def mean_vote_if_held(self) -> Fraction:
         """Return p, the mean vote for the value that a device holds."""
 
     @property
     @abstractmethod
-    def false_odds(self) -> Fraction:
+    def mean_vote_if_other(self) -> Fraction:
         """Return q, the mean vote for any other value."""
 
     @property
     def cells(self) -> int:
-        """Return how many cells count the whole dictionary."""
+        """Return the number of cells that count the whole dictionary."""
         return self.domain
 
     @property
-    def batch(self) -> int:
-        """Return how many reports are made at once."""
-        return _ROWS
+    def encode_batch(self) -> int:
+        """Return the number of reports that are made at once."""
+        return _ENCODE_BATCH
 
     @property
-    def vote_ns(self) -> float:
-        """Return about how many nanoseconds one vote for one candidate takes."""
+    def ns_per_vote(self) -> float:
+        """Return the approximate nanoseconds of one vote for one candidate."""
         return 10.0
 
     @abstractmethod
-    def whole_ns(self, reports: int) -> float:
-        """Return the nanoseconds, about, of one core for the whole dictionary, read at once."""
+    def decode_ns(self, reports: int) -> float:
+        """Return the approximate nanoseconds of one core for the whole dictionary in one batch."""
 
     @property
-    def read_at_once(self) -> int:
-        """Return how many reports a server reads at once, so that it does not wait for too long.
+    def reports_per_batch(self) -> int:
+        """Return the number of reports of one batch of a server, so that no batch takes long.
 
-        Where a report takes no time beside the cells of a batch, as many as make up for these.
+        Where a report takes little time compared with the cells of a batch, batches are larger.
         """
-        return READ_AT_ONCE
+        return REPORTS_PER_BATCH
 
-    def batched_ns(self, reports: int) -> float:
-        """Return what `whole_ns` is if no more than `read_at_once` are read at once."""
-        batches = -(-reports // self.read_at_once)
-        return self.whole_ns(reports) + (batches - 1) * _CELL_NS * self.cells
+    def batched_decode_ns(self, reports: int) -> float:
+        """Return `decode_ns` for batches of at most `reports_per_batch`."""
+        batches = -(-reports // self.reports_per_batch)
+        return self.decode_ns(reports) + (batches - 1) * _NS_PER_CELL * self.cells
 
     @abstractmethod
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the exact odds of each report, as a little-endian integer, given `value`.
+        """Return the exact probability of each report, a little-endian integer, given `value`.
 
         Raises:
             ValueError: if there are more than 2^20 reports, or `value` is not in the domain.
         """
 
     @abstractmethod
-    def _perturb(self, values: Values, chance: Chance) -> Reports: ...
+    def _perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports: ...
 
     @abstractmethod
-    def _check(self, reports: Reports) -> None:
-        """Refuse reports out of range; their shape is right."""
+    def _check(self, reports: PackedReports) -> None:
+        """Raise ValueError if a report is out of range; the shape is right."""
 
     @abstractmethod
-    def _votes(self, reports: Reports, candidates: Values) -> Votes: ...
+    def _votes(self, reports: PackedReports, candidates: ItemValues) -> Votes: ...
 
     @abstractmethod
-    def _gather(self, reports: Reports) -> Support:
+    def _aggregate(self, reports: PackedReports) -> Support:
         """Return the oracle's own cells."""
 
     def _support(self, cells: Support) -> Support:
-        """Return the support of the whole dictionary (d,), by the oracle's own cells."""
+        """Return the support of the whole dictionary (d,) from the oracle's own cells."""
         return cells
 
-    def perturb(self, values: Values, chance: Chance) -> Reports:
-        """Return one report a value, as they travel: `(n, nbytes)`.
+    def perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
+        """Return one packed report for each value, shape `(n, nbytes)`.
 
         Raises:
             ValueError: if a value is not an integer of the domain.
         """
-        checked = self._within(values, "values")
-        made = np.empty((len(checked), self.nbytes), np.uint8)
-        for start in range(0, len(checked), self.batch):
-            some = slice(start, start + self.batch)
-            made[some] = self._perturb(checked[some], chance)
-        return made
+        checked = self._checked_values(values, "values")
+        reports = np.empty((len(checked), self.nbytes), np.uint8)
+        for start in range(0, len(checked), self.encode_batch):
+            batch = slice(start, start + self.encode_batch)
+            reports[batch] = self._perturb(checked[batch], chance)
+        return reports
 
-    def gather(self, reports: Reports, candidates: Values | None = None) -> Counts:
+    def aggregate(
+        self, reports: PackedReports, candidates: ItemValues | None = None
+    ) -> ReportCounts:
         """Return the counts of `reports`, of all values or of the distinct `candidates`.
 
-        Few candidates are asked for one by one; if that costs more than all values together,
-        all are counted and the candidates' kept.
+        Few candidates are counted one by one. If that costs more than counting all values, all
+        values are counted.
 
         Raises:
-            ValueError: if a report is malformed, a candidate not in the domain or named twice, or
-                the domain too large for all of it.
+            ValueError: if a report is malformed, a candidate is repeated or not in the domain, or
+                the domain is too large to be counted without candidates.
         """
         self.check(reports)
         if candidates is None:
-            if self.domain > MOST_WHOLE:
+            if self.domain > MAX_FULLY_DECODED_DOMAIN:
                 raise ValueError(f"candidates must be named: a domain of {self.domain:,} is large")
-            return Counts(self, len(reports), self._gather(reports))
-        wanted = self._within(candidates, "candidates")
-        if len(np.unique(wanted)) != len(wanted):
+            return ReportCounts(self, len(reports), self._aggregate(reports))
+        checked = self._checked_values(candidates, "candidates")
+        if len(np.unique(checked)) != len(checked):
             raise ValueError("candidates must be distinct")
-        asking = len(reports) * len(wanted) * self.vote_ns
+        one_by_one_ns = len(reports) * len(checked) * self.ns_per_vote
         cells: Support
-        if self.domain <= MOST_WHOLE and asking > self.whole_ns(len(reports)):
-            cells = self._support(self._gather(reports))[wanted]
+        if self.domain <= MAX_FULLY_DECODED_DOMAIN and one_by_one_ns > self.decode_ns(len(reports)):
+            cells = self._support(self._aggregate(reports))[checked]
         else:
-            cells = self._polled(reports, wanted)
-        return Counts(self, len(reports), cells, wanted)
+            cells = self._candidate_support(reports, checked)
+        return ReportCounts(self, len(reports), cells, checked)
 
-    def check(self, reports: Reports) -> None:
-        """Refuse what is no batch of reports.
+    def check(self, reports: PackedReports) -> None:
+        """Check a batch of reports.
 
         Raises:
-            ValueError: if they have a wrong length, or a field of one is out of its range.
+            ValueError: if the reports have a wrong length, or a field is out of its range.
         """
-        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != self.nbytes:
-            raise ValueError(
-                f"reports must be bytes of shape (n, {self.nbytes}), "
-                f"not {reports.dtype} of shape {reports.shape}"
-            )
+        check_report_shape(reports, self.nbytes)
         self._check(reports)
 
-    def votes(self, reports: Reports, candidates: Values) -> Votes:
-        """Return what each report says of each candidate, `(n, k)`; raises as `gather`."""
+    def votes(self, reports: PackedReports, candidates: ItemValues) -> Votes:
+        """Return the vote of each report for each candidate, `(n, k)`; raises as `aggregate`."""
         self.check(reports)
-        return self._votes(reports, self._within(candidates, "candidates"))
+        return self._votes(reports, self._checked_values(candidates, "candidates"))
 
-    def support(self, counts: Counts) -> Support:
+    def support(self, counts: ReportCounts) -> Support:
         """Return S: the sum of all votes for each value, or for each of the candidates.
 
         Raises:
-            ValueError: if the counts are of another oracle, or not as many as its cells.
+            ValueError: if the counts are of another oracle, or of another number of cells.
         """
-        self._own(counts)
+        self._check_counts(counts)
         return self._support(counts.cells) if counts.candidates is None else counts.cells
 
-    def frequencies(self, counts: Counts) -> Frequencies:
+    def frequencies(self, counts: ReportCounts) -> Frequencies:
         """Return the unbiased estimates, which may be below 0 or above 1.
 
         Raises:
@@ -235,33 +262,33 @@ class Oracle(ABC):
         support = self.support(counts)
         if not counts.reports:
             raise ValueError("no reports: there is nothing to estimate from")
-        lift = float(self.true_odds - self.false_odds)
-        found: Frequencies = (support / counts.reports - float(self.false_odds)) / lift
-        return found
+        lift = float(self.mean_vote_if_held - self.mean_vote_if_other)
+        estimates: Frequencies = (support / counts.reports - float(self.mean_vote_if_other)) / lift
+        return estimates
 
-    def estimate(self, reports: Reports, candidates: Values | None = None) -> Frequencies:
-        """Return the frequencies of all values, or of `candidates`; raises as its two steps."""
-        return self.frequencies(self.gather(reports, candidates))
+    def estimate(self, reports: PackedReports, candidates: ItemValues | None = None) -> Frequencies:
+        """Return the estimated frequencies; raises as `aggregate` and `frequencies`."""
+        return self.frequencies(self.aggregate(reports, candidates))
 
     @cached_property
-    def spread(self) -> tuple[float, float]:
+    def scaled_variances(self) -> tuple[float, float]:
         """Return n times the variance at frequencies 0 and 1; it is linear between them."""
-        p, q = self.true_odds, self.false_odds
+        p, q = self.mean_vote_if_held, self.mean_vote_if_other
         return float(q * (1 - q) / (p - q) ** 2), float(p * (1 - p) / (p - q) ** 2)
 
     def variance(self, frequencies: Frequencies, n: int) -> Frequencies:
         """Return the variance of the estimates from `n` reports, by the *true* frequencies.
 
         Raises:
-            ValueError: if `n` is not 1 or more, or a frequency not within 0 and 1.
+            ValueError: if `n` is not 1 or more, or a frequency is not from 0 to 1.
         """
         if n < 1:
             raise ValueError(f"n must be 1 or more, not {n}")
         if not ((frequencies >= 0) & (frequencies <= 1)).all():
-            raise ValueError("frequencies must be within 0 and 1")
-        absent, present = self.spread
-        found: Frequencies = (absent + (present - absent) * frequencies) / n
-        return found
+            raise ValueError("frequencies must be from 0 to 1")
+        absent, present = self.scaled_variances
+        variances: Frequencies = (absent + (present - absent) * frequencies) / n
+        return variances
 
     def interval(
         self,
@@ -270,24 +297,26 @@ class Oracle(ABC):
         level: float = 0.95,
         variances: Frequencies | None = None,
     ) -> tuple[Frequencies, Frequencies]:
-        """Return the ends of intervals that hold the true frequencies with odds of `level`.
+        """Return the ends of confidence intervals of the true frequencies.
 
-        They are normal, by `variances` (or else by the variance at each estimate), and are not
-        cut. One holds for a value that is named beforehand.
+        The intervals are normal, with `variances` or otherwise with the variance at each
+        estimate, and are not cut at 0 or 1. An interval has probability `level` for a value that
+        is chosen beforehand.
 
         Raises:
             ValueError: if `n` is not 1 or more, or `level` not between 0 and 1.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, not {level}")
-        told = self.variance(np.clip(estimates, 0, 1), n) if variances is None else variances
-        margin = -float(ndtri((1 - level) / 2)) * np.sqrt(told)
+        if variances is None:
+            variances = self.variance(np.clip(estimates, 0, 1), n)
+        margin = -float(ndtri((1 - level) / 2)) * np.sqrt(variances)
         return estimates - margin, estimates + margin
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
-        """Return the exact variance of every value (d,), by the true frequencies of all of them.
+        """Return the exact variance of every value (d,), given the true frequencies of all.
 
-        It is `variance`, unless an oracle's values disturb each other unequally.
+        It equals `variance`, unless the oracle's values disturb each other unequally.
 
         Raises:
             ValueError: as `variance`, or if `frequencies` are not those of all values.
@@ -296,52 +325,55 @@ class Oracle(ABC):
             raise ValueError(f"frequencies must be of all {self.domain:,} values")
         return self.variance(frequencies, n)
 
-    def estimated_variances(self, counts: Counts) -> Frequencies:
-        """Return the variances of `frequencies(counts)`, at the estimates; raises as these."""
+    def estimated_variances(self, counts: ReportCounts) -> Frequencies:
+        """Return the variances at the estimated frequencies; raises as `frequencies`."""
         return self.variance(np.clip(self.frequencies(counts), 0, 1), counts.reports)
 
-    def bar(self, n: int, tail: float) -> float:
-        """Return what the estimate of a value nobody holds exceeds with odds of `tail` at most.
+    def detection_threshold(self, n: int, tail: float) -> float:
+        """Return a bound that the estimate of an absent value exceeds with probability `tail`.
 
-        By the exact tail where votes are 0 or 1, since S is binomial then.
+        The bound is exact where votes are 0 or 1, since S is binomial then.
 
         Raises:
             ValueError: if `n` is below 1, or `tail` not above 0 and below 1.
         """
-        q = float(self.false_odds)
-        return (binomial_bar(n, q, tail) / n - q) / float(self.true_odds - self.false_odds)
+        q = float(self.mean_vote_if_other)
+        return (binomial_upper_quantile(n, q, tail) / n - q) / float(
+            self.mean_vote_if_held - self.mean_vote_if_other
+        )
 
-    def _many_at_once(self, cells: int) -> int:
-        """Return how many reports to read at once where `cells` cost a batch more than these."""
-        return max(READ_AT_ONCE, min(_MOST_READ_AT_ONCE, cells // 8))
+    def _batch_for_cells(self, cells: int) -> int:
+        """Return the reports per batch where `cells` cost a batch more than its reports."""
+        return max(REPORTS_PER_BATCH, min(_MAX_DECODE_BATCH, cells // 8))
 
-    def _own(self, counts: Counts) -> None:
+    def _check_counts(self, counts: ReportCounts) -> None:
         if counts.oracle != self:
-            raise ValueError(f"counts of {counts.oracle} say nothing to {self}")
-        wanted = self._shape(counts.candidates)
-        if counts.cells.shape != (wanted,):
-            raise ValueError(f"counts must have {wanted} cells, not {counts.cells.shape}")
+            raise ValueError(f"counts of {counts.oracle} cannot be used by {self}")
+        expected = self._expected_cells(counts.candidates)
+        if counts.cells.shape != (expected,):
+            raise ValueError(f"counts must have {expected} cells, not {counts.cells.shape}")
 
-    def _shape(self, candidates: Values | None) -> int:
+    def _expected_cells(self, candidates: ItemValues | None) -> int:
         return self.cells if candidates is None else len(candidates)
 
-    def _polled(self, reports: Reports, candidates: Values) -> Support:
-        """Return the sums of the candidates' votes, a part of the reports at a time."""
-        cells, step = np.zeros(len(candidates), np.int64), _MOST_VOTES // max(1, len(candidates))
-        for start in range(0, len(reports), max(1, step)):
-            votes = self._votes(reports[start : start + max(1, step)], candidates)
+    def _candidate_support(self, reports: PackedReports, candidates: ItemValues) -> Support:
+        """Return the sums of the candidates' votes."""
+        cells = np.zeros(len(candidates), np.int64)
+        step = max(1, _MAX_VOTES_IN_MEMORY // max(1, len(candidates)))
+        for start in range(0, len(reports), step):
+            votes = self._votes(reports[start : start + step], candidates)
             cells += votes.sum(axis=0, dtype=np.int64)
         return cells
 
-    def _within(self, values: Values, what: str) -> Values:
+    def _checked_values(self, values: ItemValues, name: str) -> ItemValues:
         if not np.issubdtype(values.dtype, np.integer) or values.ndim != 1:
-            raise ValueError(f"{what} must be integers of shape (n,)")
+            raise ValueError(f"{name} must be integers of shape (n,)")
         if len(values) and not 0 <= int(values.min()) <= int(values.max()) < self.domain:
-            raise ValueError(f"{what} must be within 0 and {self.domain - 1}")
+            raise ValueError(f"{name} must be from 0 to {self.domain - 1}")
         return values.astype(np.uint64)
 
-    def _listable(self, value: int, reports: int) -> None:
+    def _check_listable(self, value: int, reports: int) -> None:
         if not 0 <= value < self.domain:
-            raise ValueError(f"value must be within 0 and {self.domain - 1}, not {value}")
-        if reports > _MOST_REPORTS_LISTED:
+            raise ValueError(f"value must be from 0 to {self.domain - 1}, not {value}")
+        if reports > _MAX_LISTED_REPORTS:
             raise ValueError(f"{reports:,} reports are too many to list")

@@ -1,73 +1,46 @@
-"""Prefix extension (PEM): the heavy strings of a domain that nobody could enumerate.
+"""Prefix extension (PEM): the heavy strings of a domain that is too large to enumerate.
 
-Each device draws one of g lengths, start, start + step .., length, whatever its string, and tells a
-frequency oracle the prefix of that length: the oracle's epsilon is spent once. The server
-asks the first group for all 2^start prefixes, keeps the `keep` highest, asks the next group for
-their extensions, 2^step each, and so on. The last group's estimates are the answer:
+Each device draws one of g lengths start, start + step, .., length, independently of its string, and
+reports its prefix of that length by a frequency oracle, so the oracle's epsilon is spent once. The
+server estimates all 2^start prefixes from the first group, keeps the `keep` highest, estimates
+their extensions, 2^step each, from the next group, and so on. The last group's estimates are the
+answer:
 
     count = n / n_g (the oracle's among n_g),    Var = (n / n_g)^2 (the oracle's + sampling's)
 
-A string is listed if its count is above a bar that counts of nothing exceed with odds of `beta`
-over the number of candidates of the last length, so that any of those that nobody holds is
-listed with odds of `beta`: what was kept before says nothing about the last group's noise. The
-bar is by the oracle's exact tail (`tails.py`).
+A string is listed if its count is above a threshold that an absent string exceeds with probability
+`beta` over the number of candidates of the last length. So the probability that any absent string
+is listed is at most `beta`: the selection of candidates is independent of the last group's noise.
+The threshold uses the oracle's exact tail (`tail_bounds.py`).
 
-Prefixes of more values than the oracle's domain D are hashed into it, anew for each length, so
-that a candidate has the key of a heavy prefix with odds of (heavy prefixes) / D.
+If there are more prefixes than the oracle's domain D, they are hashed into it, with a new hash
+function for each length. A candidate then collides with a heavy prefix with probability (heavy
+prefixes) / D.
 
 Source: [Wang21], algorithm 1. There groups are split beforehand; here each device draws its own,
-so that a report is the same whoever else takes part.
+so that a report does not depend on the other devices.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from protocol.chance import Chance, below
-from protocol.hashing import Family, reduce
-from protocol.oracles.projection import Values
-from protocol.oracles.randomizers import Floats
-from protocol.oracles.wire import Reports
+from protocol.arrays import Bytes, Floats, ItemValues, PackedReports
+from protocol.hashing import HashFamily, fast_range
+from protocol.oracles.limits import check_report_shape
+from protocol.oracles.oracle import Oracle
+from protocol.randomness import RandomWords, uniform_below
+from protocol.search import boundary
 
-Strings = NDArray[np.uint8]
-MOST_CANDIDATES = 2**22
-_MOST_BYTES = 2**25  # of candidates, of which there are some copies
-
-
-class FrequencyOracle(Protocol):
-    """What a frequency oracle does: reports of values below `domain`, and estimated counts."""
-
-    @property
-    def domain(self) -> int:
-        """Return the bound of values."""
-
-    @property
-    def bits(self) -> int:
-        """Return the bits of a report, which takes as many bytes as hold them."""
-
-    def perturb(self, values: Values, chance: Chance) -> Reports:
-        """Return a report for each of `values`, shape `(n, bytes)`."""
-
-    def check(self, reports: Reports) -> None:
-        """Raise ValueError if one of `reports` cannot be one."""
-
-    def estimate(self, reports: Reports, candidates: Values) -> Floats:
-        """Return how many of `reports` are estimated to be of each of `candidates`."""
-
-    def bar(self, n: int, tail: float) -> float:
-        """Return the count that a value nobody holds exceeds with odds of `tail` at most."""
-
-    def variance(self, n: int, count: float) -> float:
-        """Return the variance of the estimate of a value that `count` of `n` reports are of."""
+MAX_CANDIDATES = 2**22
+_MAX_CANDIDATE_BYTES = 2**25  # of one copy; some are made
 
 
 @dataclass(frozen=True, slots=True)
 class HeavyString:
-    """A string, how many devices are estimated to hold it, and the variance of that."""
+    """A string, the estimated number of devices that hold it, and the variance of the estimate."""
 
     value: bytes
     count: float
@@ -76,13 +49,13 @@ class HeavyString:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixExtension:
-    """Prefix extension over `oracle` for strings of `size` bytes, 8 bits each, the highest first.
+    """Prefix extension by `oracle` for strings of `size` bytes, 8 bits each, the highest first.
 
     Raises:
-        ValueError: if a parameter is out of its range; the message says which, and the range.
+        ValueError: if a parameter is out of the range that the message names.
     """
 
-    oracle: FrequencyOracle
+    oracle: Oracle
     size: int
     seed: bytes = field(repr=False)
     start: int = 12
@@ -92,22 +65,22 @@ class PrefixExtension:
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 512:
-            raise ValueError(f"size must be within 1 and 512 bytes, not {self.size}")
+            raise ValueError(f"size must be from 1 to 512 bytes, not {self.size}")
         if not 1 <= self.start <= min(20, self.length):
-            raise ValueError(f"start must be within 1 and 20, {self.length} at most")
+            raise ValueError(f"start must be from 1 to 20, at most {self.length}")
         if not 1 <= self.step <= 16:
-            raise ValueError(f"step must be within 1 and 16 bits, not {self.step}")
-        if not 1 <= self.keep <= MOST_CANDIDATES >> self.step:
-            raise ValueError(f"keep must be within 1 and {MOST_CANDIDATES >> self.step:,}")
-        if (self.keep << self.step) * self.size > _MOST_BYTES:
+            raise ValueError(f"step must be from 1 to 16 bits, not {self.step}")
+        if not 1 <= self.keep <= MAX_CANDIDATES >> self.step:
+            raise ValueError(f"keep must be from 1 to {MAX_CANDIDATES >> self.step:,}")
+        if (self.keep << self.step) * self.size > _MAX_CANDIDATE_BYTES:
             raise ValueError(
-                f"keep, step and size must have {_MOST_BYTES >> 20} MB of candidates at most: "
-                f"{self.keep} of {self.size} bytes with 2^{self.step} extensions are more"
+                f"keep, step and size must give at most {_MAX_CANDIDATE_BYTES >> 20} MB of "
+                f"candidates, not {self.keep} << {self.step} of {self.size} bytes"
             )
         if not 0 < self.beta < 1:
             raise ValueError(f"beta must be above 0 and below 1, not {self.beta}")
         if len(self.lengths) > 256:
-            raise ValueError(f"step must be larger: {len(self.lengths)} lengths, 256 are the most")
+            raise ValueError(f"step must be larger: {len(self.lengths)} lengths are more than 256")
         if len(self.seed) != 32:
             raise ValueError(f"seed must have 32 bytes, not {len(self.seed)}")
 
@@ -126,8 +99,8 @@ class PrefixExtension:
         """Return the bits of a report: a byte and the oracle's."""
         return 8 + self.oracle.bits
 
-    def perturb(self, strings: Strings, chance: Chance) -> Reports:
-        """Return a report for each of `strings`: which length, a byte, and the oracle's report.
+    def perturb(self, strings: Bytes, chance: RandomWords) -> PackedReports:
+        """Return a report for each of `strings`: a byte for the length, and the oracle's report.
 
         Raises:
             ValueError: if `strings` is not of uint8 and shape `(n, size)`, n >= 1.
@@ -139,115 +112,115 @@ class PrefixExtension:
             )
         if not len(strings):
             raise ValueError("strings are empty: one or more are needed")
-        groups = below(chance, len(self.lengths), len(strings)).astype(np.uint8)
-        said = list[tuple[NDArray[np.intp], Reports]]()
-        for group in np.unique(groups).tolist():
-            rows = np.flatnonzero(groups == group)
-            said.append((rows, self.oracle.perturb(self._keys(strings[rows], group), chance)))
+        groups = uniform_below(chance, len(self.lengths), len(strings)).astype(np.uint8)
         reports = np.empty((len(strings), -(-self.bits // 8)), np.uint8)
         reports[:, 0] = groups
-        for rows, part in said:
-            reports[rows, 1:] = part
+        for group in np.unique(groups).tolist():
+            rows = np.flatnonzero(groups == group)
+            reports[rows, 1:] = self.oracle.perturb(self._keys(strings[rows], group), chance)
         return reports
 
-    def check(self, reports: Reports) -> None:
-        """Refuse what is no batch of reports.
+    def check(self, reports: PackedReports) -> None:
+        """Check a batch of reports.
 
         Raises:
-            ValueError: if they have a wrong length, or name none of the lengths, or if the oracle
-                refuses what is its own.
+            ValueError: if the reports have a wrong length, name an unknown length of prefixes, or
+                the oracle refuses its part.
         """
         self._check_groups(reports)
         self.oracle.check(reports[:, 1:])
 
-    def identify(self, reports: Reports, most: int = 10) -> list[HeavyString]:
-        """Return up to `most` strings that are surely held by some, the highest count first.
+    def identify(self, reports: PackedReports, max_results: int = 10) -> list[HeavyString]:
+        """Return up to `max_results` heavy strings, the highest count first.
 
         Reports of several batches are concatenated.
 
         Raises:
-            ValueError: if `reports` are no reports, or none is of some length, or `most` < 1.
+            ValueError: if `reports` are malformed, or none has some length, or `max_results` < 1.
         """
         self._check_groups(reports)
-        if most < 1:
-            raise ValueError(f"most must be 1 or more, not {most}")
+        if max_results < 1:
+            raise ValueError(f"max_results must be 1 or more, not {max_results}")
         groups = reports[:, 0]
-        found, counts, asked = np.zeros((1, self.size), np.uint8), np.zeros(1), 1
+        candidates, counts, candidate_count = np.zeros((1, self.size), np.uint8), np.zeros(1), 1
         for group, length in enumerate(self.lengths):
-            heard = reports[groups == group, 1:]
-            if not len(heard):
+            group_reports = reports[groups == group, 1:]
+            if not len(group_reports):
                 raise ValueError(f"no report is of {length} bits: more devices are needed")
-            found = self._extensions(found, group)
-            asked = len(found)
-            counts = self.oracle.estimate(heard, self._keys(found, group))
+            candidates = self._extensions(candidates, group)
+            candidate_count = len(candidates)
+            counts = self._estimated_counts(group_reports, self._keys(candidates, group))
             order = np.argsort(-counts, kind="stable")[: self.keep]
             order = order[counts[order] > 0]
-            found, counts = found[order], counts[order]
+            candidates, counts = candidates[order], counts[order]
         n, last = len(reports), int((groups == len(self.lengths) - 1).sum())
-        least = self.oracle.bar(last, self.beta / max(1, asked))
+        threshold = last * self.oracle.detection_threshold(
+            last, self.beta / max(1, candidate_count)
+        )
         heavy = [
             HeavyString(string.tobytes(), n / last * count, self.variance(n, last, count))
-            for string, count in zip(found, counts.tolist(), strict=True)
-            if count > least
+            for string, count in zip(candidates, counts.tolist(), strict=True)
+            if count > threshold
         ]
-        return heavy[:most]
+        return heavy[:max_results]
 
     def variance(self, n: int, last: int, count: float) -> float:
-        """Return the variance of a final count, `count` of the `last` of `n` reports' group."""
+        """Return the variance of a final count: `count` of the group's `last` of `n` reports."""
         share = min(max(count / last, 0.0), 1.0)
         sampled = last * share * (1 - share) * (n - last) / max(1, n - 1)
-        return (n / last) ** 2 * (self.oracle.variance(last, count) + sampled)
+        of_oracle = last**2 * float(self.oracle.variance(np.array([share]), last)[0])
+        return (n / last) ** 2 * (of_oracle + sampled)
 
-    def least_count(self, n: int) -> float:
-        """Return the count from which on one of `n` devices' strings is listed with odds of 1/2.
+    def median_detected_count(self, n: int) -> float:
+        """Return the count from which a string of `n` devices is listed with probability 1/2.
 
-        This is the last length's threshold; a prefix of so many devices is among the `keep` of
-        the lengths before, unless `step` is so large that noise of `keep` others is above it.
+        This is the threshold of the last length. A prefix of this count is among the `keep`
+        of the lengths before, unless `step` is so large that noise of `keep` others exceeds it.
         """
-        last = self._group_of(n)
-        return n / last * self.oracle.bar(last, self.beta / self._asked(len(self.lengths) - 1))
+        last = self._group_size(n)
+        tail = self.beta / self._candidate_count(len(self.lengths) - 1)
+        return n / last * (last * self.oracle.detection_threshold(last, tail))
 
-    def sure_count(self, n: int, odds: float = 0.95) -> float:
-        """Return the count from which on one of `n` devices' strings is listed with `odds`.
+    def reliably_detected_count(self, n: int, probability: float = 0.95) -> float:
+        """Return the count from which a string of `n` devices is listed with `probability`.
 
-        It is kept at every length and above the bar of the last, each but for an equal part of
-        what is missing from `odds`. Infinite if not even a string of all devices is.
+        The string must be kept at every length and exceed the threshold of the last; each may fail
+        with an equal part of 1 - `probability`. Infinite if not even a string of all devices is
+        listed.
         """
-        last, groups = self._group_of(n), len(self.lengths)
-        tails = [min(0.5, self.keep / self._asked(group)) for group in range(groups - 1)]
-        tails.append(self.beta / self._asked(groups - 1))
-        bar = max(self.oracle.bar(last, tail) for tail in tails)
-        z = -float(ndtri((1 - odds) / groups))
+        last, groups = self._group_size(n), len(self.lengths)
+        tails = [min(0.5, self.keep / self._candidate_count(group)) for group in range(groups - 1)]
+        tails.append(self.beta / self._candidate_count(groups - 1))
+        threshold = max(last * self.oracle.detection_threshold(last, tail) for tail in tails)
+        z = -float(ndtri((1 - probability) / groups))
 
-        def is_sure(count: float) -> bool:
+        def is_detected(count: float) -> bool:
             margin = z * math.sqrt(self.variance(n, last, count * last / n))
-            return count > n / last * bar + margin
+            return count > n / last * threshold + margin
 
-        if not is_sure(n):
-            return math.inf
-        low, high = 0.0, float(n)
-        while high - low > 1e-6 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if is_sure(middle) else (middle, high)
-        return high
+        return boundary(is_detected, 0.0, float(n), 1e-6) if is_detected(n) else math.inf
 
-    def _group_of(self, n: int) -> int:
+    def _estimated_counts(self, reports: PackedReports, keys: ItemValues) -> Floats:
+        """Return the estimated count of each of `keys`, some of which may be equal."""
+        distinct, index = np.unique(keys, return_inverse=True)
+        counts: Floats = len(reports) * self.oracle.estimate(reports, distinct)
+        return counts[index]
+
+    def _group_size(self, n: int) -> int:
         return max(1, round(n / len(self.lengths)))
 
-    def _asked(self, group: int) -> int:
-        """Return how many candidates the group is asked for, at most."""
+    def _candidate_count(self, group: int) -> int:
+        """Return the maximum number of candidates of a group."""
         before, end = [0, *self.lengths][group], self.lengths[group]
         kept = min(self.keep, 1 << min(before, 62)) if before else 1
         return kept << (end - before)
 
-    def _check_groups(self, reports: Reports) -> None:
-        width = -(-self.bits // 8)
-        if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != width:
-            raise ValueError(f"reports must be uint8 of shape (n, {width}), not {reports.shape}")
+    def _check_groups(self, reports: PackedReports) -> None:
+        check_report_shape(reports, -(-self.bits // 8))
         if len(reports) and reports[:, 0].max() >= len(self.lengths):
-            raise ValueError(f"reports must be of lengths below {len(self.lengths)}, not all are")
+            raise ValueError(f"reports must have length numbers below {len(self.lengths)}")
 
-    def _extensions(self, prefixes: Strings, group: int) -> Strings:
+    def _extensions(self, prefixes: Bytes, group: int) -> Bytes:
         """Return all extensions of `prefixes` to the length of `group`."""
         start = self.lengths[group - 1] if group else 0
         end = self.lengths[group]
@@ -258,7 +231,7 @@ class PrefixExtension:
             endings[:, at // 8] |= (bits << (7 - at % 8)).astype(np.uint8)
         return (prefixes[:, np.newaxis] | endings).reshape(-1, self.size)
 
-    def _keys(self, strings: Strings, group: int) -> Values:
+    def _keys(self, strings: Bytes, group: int) -> ItemValues:
         """Return the oracle's values of the prefixes of `strings`: themselves, or hashes."""
         length = self.lengths[group]
         prefixes = strings[:, : -(-length // 8)].copy()
@@ -269,5 +242,5 @@ class PrefixExtension:
             return (padded.view(">u4")[:, 0] >> (32 - length)).astype(np.uint64)
         padded = np.pad(prefixes, ((0, 0), (0, -prefixes.shape[1] % 4)))
         chunks = padded.view(">u4").astype(np.uint64)
-        words = Family(self.seed, f"prefix {group}", chunks.shape[1], 1).hash(chunks)[:, 0]
-        return reduce(words, min(self.oracle.domain, 2**32 - 1))
+        words = HashFamily(self.seed, f"prefix {group}", chunks.shape[1], 1).hash(chunks)[:, 0]
+        return fast_range(words, min(self.oracle.domain, 2**32 - 1))

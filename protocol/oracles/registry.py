@@ -1,62 +1,65 @@
-"""Every oracle by name, and back from the parameters that define one."""
+"""All oracles by name, and the oracle of given parameters."""
 
 from dataclasses import fields
 
-from protocol.oracles.apple import AppleSketch
-from protocol.oracles.bits import Rappor, SubsetSelection
-from protocol.oracles.counts import Parameters
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.mixture import OcmsMixture
-from protocol.oracles.ocms import Ocms
-from protocol.oracles.oracle import Oracle
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.mixture import OcmsMixture
+from protocol.oracles.oracle import Oracle, OracleParameters
+from protocol.oracles.rappor import Rappor
+from protocol.oracles.subset_selection import SubsetSelection
 
 ORACLES: dict[str, type[Oracle]] = {
     kind.name: kind
     for kind in (
-        RandomisedResponse,
+        KaryRandomizedResponse,
         Ocms,
         OcmsGf,
         OcmsMixture,
         Hadamard,
         RecursiveHadamard,
         LocalHashing,
-        AppleSketch,
+        HadamardCountMeanSketch,
         SubsetSelection,
         Rappor,
     )
 }
 
 
-def oracle_of(parameters: Parameters) -> Oracle:
-    """Return the oracle that these are the `parameters` of.
+def oracle_from_parameters(parameters: OracleParameters) -> Oracle:
+    """Return the oracle with these `parameters`.
 
     Raises:
-        ValueError: if there is none of that name, or a parameter is missing, unknown, of
-            another type or out of range.
+        ValueError: if no oracle has that name, or a parameter is missing, unknown, of another type
+            or out of range.
     """
     rest = dict(parameters)
     name = str(rest.pop("oracle", ""))
     if name not in ORACLES:
         raise ValueError(f"oracle must be one of {', '.join(ORACLES)}, not {name!r}")
-    for one in fields(ORACLES[name]):
-        if one.type in (int, bool) and one.name in rest and type(rest[one.name]) is not one.type:
-            raise ValueError(f"{one.name} must be of type {one.type.__name__}")
+    for field in fields(ORACLES[name]):
+        key = field.name
+        if field.type in (int, bool) and key in rest and type(rest[key]) is not field.type:
+            raise ValueError(f"{key} must be of type {field.type.__name__}")
     try:
         return ORACLES[name](**rest)  # type: ignore[arg-type]  # checked by the class
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def check_as_asked(parameters: Parameters, name: str, epsilon: float, domain: int) -> None:
-    """Check that these are the `parameters`, all of them, of an oracle as a question asks for it.
+def check_parameters(parameters: OracleParameters, name: str, epsilon: float, domain: int) -> None:
+    """Check that `parameters` are the full parameters of the oracle that a question names.
 
     Raises:
-        ValueError: if they are another's, or some are left to defaults. Also as `oracle_of`.
+        ValueError: if they are of another oracle, or some are missing. Also as
+            `oracle_from_parameters`.
     """
-    made = oracle_of(parameters)
-    asked = name, epsilon, domain
-    if (made.name, made.epsilon, made.domain) != asked or made.parameters != parameters:
-        raise ValueError("the parameters are not those of the oracle that is asked for")
+    oracle = oracle_from_parameters(parameters)
+    expected = name, epsilon, domain
+    actual = oracle.name, oracle.epsilon, oracle.domain
+    if actual != expected or oracle.parameters != parameters:
+        raise ValueError("the parameters are not those of the question's oracle")

@@ -1,12 +1,13 @@
 """Bounds on the loss of sample-and-threshold that an auditor checks with a pocket calculator.
 
-None is used to account: the ledger takes the exact loss. All are of one level with coins of
-odds p, add-remove, and hold for any number of devices; L levels cost L times as much at
-delta / L each. None says anything for epsilon up to -ln(1 - p), the cost of suppression.
+The accounting uses none of them: the ledger has the exact loss. All are for one level with coins of
+probability p, add-remove, and hold for any number of devices; L levels cost L times as much at
+delta / L each. No form gives a bound for epsilon up to -ln(1 - p), the cost of suppression.
 
-    KL       delta = exp(-(theta / q) D(q | p)),  q = 1 - (1 - p) e^-epsilon: a count tells more
-             than epsilon only from q (k + 1) on, which k + 1 coins reach with Chernoff's odds.
-             Up to k + 1 = theta / q theta itself is what they must reach: fewer coins do less
+    KL       delta = exp(-(theta / q) D(q | p)),  q = 1 - (1 - p) e^-epsilon: only a count above
+             q (k + 1) reveals more than epsilon, which k + 1 coins reach with Chernoff's
+             probability. If k + 1 is at most theta / q, they must reach theta itself, and fewer
+             coins do so less often
     C_alpha  delta = exp(-C theta),  C = ln(1 / alpha) - 1 / (1 + alpha),  where p is
              alpha (1 - e^-epsilon): KL, as D(q | p) / q is at least ln(q / p) - 1 + p / q
     note     epsilon = -ln(1 - theta p) with theta = 3 + ln(1 / delta), lemmas 1 to 3
@@ -14,7 +15,7 @@ delta / L each. None says anything for epsilon up to -ln(1 - p), the cost of sup
 The note's lemma 2 bounds one direction of the ratio; the other, -ln(1 - p), is below it. Its
 formula by Lambert's W is misprinted: (theta / e) ln(theta / e) = c is solved by
 theta = e^(1 + W(c)), 9.9 for delta = 10^-6, where e W(c) is 3.5 and misses delta by a factor of
-ten thousand. Its (4) holds for m <= n / (10 theta) only, and is not offered.
+ten thousand. Its (4) holds for m <= n / (10 theta) only, and is not included.
 
 Source: [Cormode21, section 2] for the note; [BharadwajCormode22] for C_alpha.
 """
@@ -24,12 +25,15 @@ from collections.abc import Callable
 
 from scipy.special import lambertw
 
-from protocol.privacy.sample_threshold import check
+from protocol.privacy.sample_threshold import check_parameters
+from protocol.search import boundary
+
+_MAX_EPSILON = 100.0
 
 
 def kl_delta(probability: float, threshold: int, epsilon: float) -> float:
-    """Return the KL form's delta of one level; 1 if it says nothing."""
-    check(probability, threshold)
+    """Return the KL form's delta of one level; 1 if it has no bound."""
+    check_parameters(probability, threshold)
     if epsilon <= -math.log1p(-probability):
         return 1.0
     q = -math.expm1(math.log1p(-probability) - epsilon)
@@ -38,8 +42,8 @@ def kl_delta(probability: float, threshold: int, epsilon: float) -> float:
 
 
 def c_alpha_delta(probability: float, threshold: int, epsilon: float) -> float:
-    """Return the C_alpha form's delta of one level; 1 if it says nothing."""
-    check(probability, threshold)
+    """Return the C_alpha form's delta of one level; 1 if it has no bound."""
+    check_parameters(probability, threshold)
     if epsilon <= -math.log1p(-probability):
         return 1.0
     alpha = probability / -math.expm1(-epsilon)
@@ -56,39 +60,38 @@ def c_alpha_epsilon(probability: float, threshold: int, delta: float, levels: in
     return _epsilon(lambda x: c_alpha_delta(probability, threshold, x), delta, levels)
 
 
-def note_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
+def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
     """Return the note's epsilon of all `levels`; infinity where its lemmas do not apply.
 
-    They want theta >= 3 + ln(L / delta), and theta p < 1.
+    They need theta >= 3 + ln(L / delta), and theta p < 1.
     """
-    check(probability, threshold)
-    if threshold < note_threshold(delta / levels) or threshold * probability >= 1:
+    check_parameters(probability, threshold)
+    if threshold < cormode21_threshold(delta / levels) or threshold * probability >= 1:
         return math.inf
     return -levels * math.log1p(-threshold * probability)
 
 
-def note_threshold(delta: float) -> float:
+def cormode21_threshold(delta: float) -> float:
     """Return 3 + ln(1 / delta), lemma 1: exp(-(theta - 1)^2 / (theta + 1)) is below `delta`."""
     return 3 - math.log(delta)
 
 
-def rare_threshold(delta: float) -> float:
-    """Return the theta that a cell with a mean of one reaches with odds of `delta`, by (1).
+def unit_mean_threshold(delta: float) -> float:
+    """Return the theta that a cell with a mean of one reaches with probability `delta`, by (1).
 
-    theta ln theta - theta + 1 = ln(1 / delta), solved rightly: see above.
+    theta ln theta - theta + 1 = ln(1 / delta), solved without the misprint above.
     """
     c = -(1 + math.log(delta)) / math.e
     return math.exp(1 + float(lambertw(c).real))
 
 
 def _epsilon(delta_at: Callable[[float], float], delta: float, levels: int) -> float:
-    """Return `levels` times the least epsilon up to 100 whose delta is `delta` / `levels`."""
+    """Return `levels` times the smallest epsilon up to 100 whose delta is `delta` / `levels`."""
     if not 0 < delta < 1 or levels < 1:
-        raise ValueError(f"delta must be within 0 and 1, not {delta}, for a level or more")
-    low, high = 0.0, 100.0
-    if delta_at(high) > delta / levels:
+        raise ValueError(
+            f"delta must be between 0 and 1, not {delta}, and levels 1 or more, not {levels}"
+        )
+    if delta_at(_MAX_EPSILON) > delta / levels:
         return math.inf
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_at(middle) > delta / levels else (low, middle)
-    return levels * high
+    smallest = boundary(lambda x: delta_at(x) <= delta / levels, 0.0, _MAX_EPSILON)
+    return levels * smallest

@@ -1,15 +1,15 @@
-"""A population's ledger: what was released about it, and what all of it tells together.
+"""A population's ledger: what was released about it, and the loss of all of it together.
 
-The entries are all that is kept; every number is computed from them, by composing the exact
+A ledger only stores its entries. Every number is computed from them, by composing the exact
 losses of all releases (`loss.py`). So a ledger is public, frozen, and the same after a crash:
-an entry spent twice is spent once, by its name.
+an entry that is spent twice counts once, by its name.
 
-    spend    a new ledger with one entry more, or `BudgetError`, and nothing is spent
-    epsilon  what a party learns at most at a given delta: None if that has no bound
-    state    all of it: each party, either relation, each entry and who saw what
+    spend      a new ledger with one entry more; or `BudgetError`, and nothing is spent
+    epsilon    the loss of a party at a given delta: None if it has no bound
+    statement  all of it: each party, either relation, each entry and its views
 
-A budget is of one party's view. What would meet a budget that is exceeded, is said with the
-refusal: fewer releases, a rarer coin, a higher theta, more noise.
+A budget is for one party's view. If an entry exceeds it, the error suggests entries that would not:
+fewer releases, a rarer coin, a higher theta, more noise.
 """
 
 from collections import Counter
@@ -18,80 +18,80 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from protocol.privacy.entries import PARTIES, Entry, Mechanism, Party, View, loss_to
-from protocol.privacy.loss import LEAST_DELTA, Relation, composed, epsilon_of
-from protocol.privacy.remedies import remedies
-from protocol.public import Public
+from protocol.model import PublicModel
+from protocol.privacy.events import PARTIES, DpEvent, LedgerEntry, Party, PartyView, loss_to
+from protocol.privacy.loss import MIN_DELTA, NeighbourRelation, compose, epsilon_of
+from protocol.privacy.suggestions import suggestions
 
 
 class BudgetError(ValueError):
-    """An entry would exceed the budget; `remedies` are entries that would not."""
+    """An entry would exceed the budget; `suggestions` are entries that would not."""
 
-    def __init__(self, message: str, remedies: tuple[Mechanism, ...]) -> None:
+    def __init__(self, message: str, alternatives: tuple[DpEvent, ...]) -> None:
         super().__init__(message)
-        self.remedies = remedies
+        self.suggestions = alternatives
 
 
-class Budget(Public):
-    """What `party` may learn of any one device, by all entries of a ledger."""
+class Budget(PublicModel):
+    """Bound on what `party` may learn about any one device, by all entries of a ledger."""
 
     epsilon: Annotated[float, Field(gt=0, le=100)]
-    delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
+    delta: Annotated[float, Field(ge=MIN_DELTA, lt=1)]
     party: Party = "public"
-    relation: Relation = "add-remove"
+    relation: NeighbourRelation = "add-remove"
 
 
-class Sight(Public):
-    """What one party learns at most: epsilons are None where there is no bound."""
+class PartyEpsilon(PublicModel):
+    """Bounds on what one party learns: an epsilon is None if it has no bound."""
 
     party: Party
     epsilon: float | None
     epsilon_replace_one: float | None
 
 
-class Line(Public):
-    """One entry of a statement, with what it costs by itself if it were the only one."""
+class StatementLine(PublicModel):
+    """One entry of a statement, with its epsilon as if it were the only entry."""
 
-    entry: Entry
-    views: dict[Party, View]
+    entry: LedgerEntry
+    views: dict[Party, PartyView]
     epsilon: dict[Party, float | None]
 
 
-class Statement(Public):
-    """A ledger in numbers at one delta, with what is left of its budget if it has one."""
+class Statement(PublicModel):
+    """The numbers of a ledger at one delta, with the rest of its budget if it has one."""
 
     delta: float
-    sights: tuple[Sight, ...]
-    lines: tuple[Line, ...]
+    parties: tuple[PartyEpsilon, ...]
+    lines: tuple[StatementLine, ...]
     budget: Budget | None
-    left: float | None
+    remaining_epsilon: float | None
 
 
-class Ledger(Public):
+class Ledger(PublicModel):
     """The entries of one population, in the order they were spent, and their budget if any."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
     budget: Budget | None = None
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Ledger":
         names = [entry.name for entry in self.entries]
         if len(set(names)) < len(names):
-            raise ValueError("two entries of a ledger have one name")
+            raise ValueError("two entries of a ledger have the same name")
         return self
 
     def epsilon(
-        self, delta: float, party: Party = "public", relation: Relation = "add-remove"
+        self, delta: float, party: Party = "public", relation: NeighbourRelation = "add-remove"
     ) -> float | None:
-        """Return what `party` learns at most with `delta`; None if there is no bound.
+        """Return the epsilon of `party` with `delta`; None if it has no bound.
 
         Raises:
-            ValueError: if `delta` is not within 1e-11 and 1.
+            ValueError: if `delta` is not from 1e-11 to below 1.
         """
-        return _epsilon(tuple(e.mechanism for e in self.entries), delta, party, relation)
+        return _epsilon(tuple(e.event for e in self.entries), delta, party, relation)
 
-    def spend(self, entry: Entry) -> "Ledger":
-        """Return the ledger with `entry`; the same one if it has it already.
+    def spend(self, entry: LedgerEntry) -> "Ledger":
+        """Return the ledger with `entry`; this ledger if it has the entry already.
 
         Raises:
             ValueError: if another entry has its name.
@@ -100,21 +100,21 @@ class Ledger(Public):
         for known in self.entries:
             if known.name == entry.name:
                 if known != entry:
-                    raise ValueError(f"{entry.name} was spent on something else")
+                    raise ValueError(f"{entry.name} is the name of another entry of the ledger")
                 return self
         more = Ledger(entries=(*self.entries, entry), budget=self.budget)
         if self.budget and not more._is_within(self.budget):
-            raise self._refusal(entry, self.budget)
+            raise self._budget_error(entry, self.budget)
         return more
 
     def statement(self, delta: float) -> Statement:
-        """Return everything about the ledger at `delta`.
+        """Return all numbers of the ledger at `delta`.
 
         Raises:
-            ValueError: if `delta` is not within 1e-11 and 1.
+            ValueError: if `delta` is not from 1e-11 to below 1.
         """
-        sights = [
-            Sight(
+        parties = [
+            PartyEpsilon(
                 party=party,
                 epsilon=self.epsilon(delta, party),
                 epsilon_replace_one=self.epsilon(delta, party, "replace-one"),
@@ -122,69 +122,73 @@ class Ledger(Public):
             for party in PARTIES
         ]
         lines = [
-            Line(
+            StatementLine(
                 entry=entry,
                 views=entry.views(),
-                epsilon={p: _epsilon((entry.mechanism,), delta, p, "add-remove") for p in PARTIES},
+                epsilon={p: _epsilon((entry.event,), delta, p, "add-remove") for p in PARTIES},
             )
             for entry in self.entries
         ]
         return Statement(
             delta=delta,
-            sights=tuple(sights),
+            parties=tuple(parties),
             lines=tuple(lines),
             budget=self.budget,
-            left=self._left(),
+            remaining_epsilon=self._remaining_epsilon(),
         )
 
     def _is_within(self, budget: Budget) -> bool:
         spent = self.epsilon(budget.delta, budget.party, budget.relation)
         return spent is not None and spent <= budget.epsilon
 
-    def _left(self) -> float | None:
-        """Return the budget's epsilon less what is spent: what one may hope for, no promise."""
+    def _remaining_epsilon(self) -> float | None:
+        """Return the budget's epsilon minus the spent one: an indication, as losses do not add."""
         if self.budget is None:
             return None
         spent = self.epsilon(self.budget.delta, self.budget.party, self.budget.relation)
         return None if spent is None else max(0.0, self.budget.epsilon - spent)
 
-    def _refusal(self, entry: Entry, budget: Budget) -> BudgetError:
-        spent = tuple(known.mechanism for known in self.entries)
+    def _budget_error(self, entry: LedgerEntry, budget: Budget) -> BudgetError:
+        spent = tuple(known.event for known in self.entries)
 
-        def fits(mechanism: Mechanism) -> bool:
-            cost = _epsilon((*spent, mechanism), budget.delta, budget.party, budget.relation)
+        def fits(event: DpEvent) -> bool:
+            cost = _epsilon((*spent, event), budget.delta, budget.party, budget.relation)
             return cost is not None and cost <= budget.epsilon
 
-        found = tuple(remedies(entry.mechanism, fits))
-        cost = _epsilon((*spent, entry.mechanism), budget.delta, budget.party, budget.relation)
-        would = "without bound" if cost is None else f"{cost:.4g}"
-        meets = "; or ".join(_difference(entry.mechanism, each) for each in found)
+        alternatives = tuple(suggestions(entry.event, fits))
+        cost = _epsilon((*spent, entry.event), budget.delta, budget.party, budget.relation)
+        total = "without bound" if cost is None else f"{cost:.4g}"
+        changes = "; or ".join(_difference(entry.event, each) for each in alternatives)
         return BudgetError(
-            f"{entry.name} would bring the {budget.party}'s epsilon to {would}, above "
+            f"{entry.name} would bring the {budget.party}'s epsilon to {total}, above "
             f"{budget.epsilon:g} at delta {budget.delta:g} ({budget.relation}): "
-            + (f"{meets} would meet it" if found else "nothing of this kind would meet it"),
-            found,
+            + (
+                f"{changes} would keep it"
+                if alternatives
+                else "no event of this kind would keep it"
+            ),
+            alternatives,
         )
 
 
 @lru_cache(maxsize=1024)
 def _epsilon(
-    mechanisms: tuple[Mechanism, ...], delta: float, party: Party, relation: Relation
+    events: tuple[DpEvent, ...], delta: float, party: Party, relation: NeighbourRelation
 ) -> float | None:
-    """Return what `party` learns at most by all of `mechanisms`; None if unbounded."""
+    """Return the epsilon of `party` for all of `events`; None if it has no bound."""
     losses = []
-    for mechanism, times in Counter(mechanisms).items():
-        loss = loss_to(mechanism, party, relation)
+    for event, times in Counter(events).items():
+        loss = loss_to(event, party, relation)
         if loss is None:
             return None
         losses.append((loss, times))
-    found = epsilon_of(composed(losses), delta)
-    return None if found == float("inf") else found
+    epsilon = epsilon_of(compose(losses), delta)
+    return None if epsilon == float("inf") else epsilon
 
 
-def _difference(asked: Mechanism, other: Mechanism) -> str:
-    """Return the fields of `other` that are not as `asked`, in words."""
-    before, after = asked.model_dump(), other.model_dump()
+def _difference(refused: DpEvent, alternative: DpEvent) -> str:
+    """Return the fields of `alternative` that differ from `refused`, in words."""
+    before, after = refused.model_dump(), alternative.model_dump()
     return " and ".join(
         f"{name} {after[name]:.6g}" for name in after if after[name] != before[name]
     )

@@ -1,9 +1,9 @@
 """The best parameters for a budget, by the exact loss.
 
-Of sample-and-threshold, the best (theta, m) is the one of least theta / m: the frequency from
-which a prefix is shown about half the time. Each theta admits an m up to the budget; one that
-does not keep the budget at the ratio found so far cannot be better, so most are ruled out by a
-single composition. Of Skellam noise it is the least variance.
+For sample-and-threshold, the best (theta, m) has the smallest theta / m: the frequency from
+which a prefix is shown about half the time. Each theta allows an m up to the budget. A theta that
+does not keep the budget at the best ratio so far cannot be better, so a single composition rules
+out most of them. For Skellam noise, the best parameter is the smallest variance.
 """
 
 import math
@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from protocol.privacy import sample_threshold, skellam
-from protocol.privacy.loss import Relation, composed, epsilon_of
+from protocol.privacy.loss import NeighbourRelation, compose, epsilon_of
+from protocol.search import first_true
 
-_PRECISION = 1e-5  # of m and of a variance
-_MISSES = 2  # so many theta in a row that are no better end the search
-_MOST_DEVICES = 10**9
-_MOST_THETA = 1000
-_LEAP = 1.4  # of a logarithm: at most so far at once
+_RELATIVE_PRECISION = 1e-5  # of m and of a variance
+_MAX_MISSES = 2  # consecutive theta without improvement that end the search
+_MAX_DEVICES = 10**9
+_MAX_THETA = 1000
+_MAX_LOG_STEP = 1.4  # of the logarithm of a parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
-    """Suppress below `theta` what `m` of all devices, on average, are sampled for.
+class SampleThresholdDesign:
+    """Suppression of counts below `theta`, where `m` of all devices on average are sampled.
 
-    It costs `epsilon`.
+    The loss is `epsilon`.
     """
 
     theta: int
@@ -40,9 +41,9 @@ def best_design(
     delta: float,
     levels: int,
     items: int = 1,
-    relation: Relation = "add-remove",
-) -> Design:
-    """Return the design of least theta / m for `n` devices with `items` in each of `levels`.
+    relation: NeighbourRelation = "add-remove",
+) -> SampleThresholdDesign:
+    """Return the design of the smallest theta / m for `n` devices with `items` in each of `levels`.
 
     m is the largest to a part in 10^5.
 
@@ -51,44 +52,44 @@ def best_design(
     """
     releases = levels * items
     _check(epsilon, delta, releases)
-    if not 2 <= n <= _MOST_DEVICES:
-        raise ValueError(f"2 to 10^9 devices are sampled from, not {n}")
+    if not 2 <= n <= _MAX_DEVICES:
+        raise ValueError(f"n must be from 2 to 10^9 devices, not {n}")
 
     def cost(theta: int, m: float) -> float:
-        if releases * (m / n) ** theta > delta:  # saves the work, as this much loss is total
+        if releases * (m / n) ** theta > delta:  # saves the work, since this loss is total
             return math.inf
         loss = sample_threshold.privacy_loss.__wrapped__(m / n, theta, relation)
-        return epsilon_of(composed([(loss, releases)]), delta)
+        return epsilon_of(compose([(loss, releases)]), delta)
 
-    # Near the best theta at usual budgets; from there the ratio is followed down both ways.
+    # Near the best theta for usual budgets; the search continues from here in both directions.
     start = 2 + math.floor(0.6 * math.log(releases / delta))
     while cost(start, 1) > epsilon:
         start *= 2
-        if start > _MOST_THETA:
+        if start > _MAX_THETA:
             raise ValueError(
                 f"no sample of {n} devices keeps epsilon {epsilon:g} at delta {delta:g} over "
-                f"{releases} releases: one of {n} is too many; allow more, or release less often"
+                f"{releases} releases: increase the budget, or release less often"
             )
-    best = start, math.floor(_edge(partial(cost, start), epsilon, 1, n))
+    best = start, math.floor(_budget_boundary(partial(cost, start), epsilon, 1, n))
     for step in (1, -1):
         theta, misses = start + step, 0
-        while misses < _MISSES and theta >= 1:
-            least = math.floor(theta * best[1] / best[0]) + 1
-            if least < n and cost(theta, least) <= epsilon:
-                best = theta, math.floor(_edge(partial(cost, theta), epsilon, least, n))
+        while misses < _MAX_MISSES and theta >= 1:
+            m = math.floor(theta * best[1] / best[0]) + 1
+            if m < n and cost(theta, m) <= epsilon:
+                best = theta, math.floor(_budget_boundary(partial(cost, theta), epsilon, m, n))
                 misses = 0
             else:
                 misses += 1
             theta += step
     theta, m = best
-    return Design(theta, m, cost(theta, m))
+    return SampleThresholdDesign(theta, m, cost(theta, m))
 
 
-def least_threshold(probability: float, epsilon: float, delta: float, releases: int = 1) -> int:
-    """Return the least theta that keeps the budget with coins of `probability`.
+def min_threshold(probability: float, epsilon: float, delta: float, releases: int = 1) -> int:
+    """Return the smallest theta that keeps the budget with coins of `probability`.
 
-    So the list of what b tables of sampled items say together over a study is private for whoever
-    sees nothing else, if each is suppressed below theta: coins of 1 / t, b releases.
+    It makes the list of items of several tables of sampled items private for a party that sees
+    nothing else, if each table is suppressed below theta: coins of 1 / t, one release per table.
 
     Raises:
         ValueError: if a parameter is out of range, or no theta up to 1,000 keeps it.
@@ -97,32 +98,28 @@ def least_threshold(probability: float, epsilon: float, delta: float, releases: 
 
     def fits(theta: int) -> bool:
         loss = sample_threshold.privacy_loss.__wrapped__(probability, theta, "add-remove")
-        return epsilon_of(composed([(loss, releases)]), delta) <= epsilon
+        return epsilon_of(compose([(loss, releases)]), delta) <= epsilon
 
     high = 1
     while not fits(high):
-        if high > _MOST_THETA:
+        if high > _MAX_THETA:
             raise ValueError(
                 f"no theta keeps epsilon {epsilon:g} at delta {delta:g} with coins of "
                 f"{probability:g} over {releases} releases: sample more rarely"
             )
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    return first_true(fits, high // 2 + 1, high)
 
 
 @lru_cache(maxsize=128)
-def least_variance(
+def min_variance(
     epsilon: float,
     delta: float,
     releases: int,
-    sampled: float = 1.0,
-    relation: Relation = "add-remove",
+    probability: float = 1.0,
+    relation: NeighbourRelation = "add-remove",
 ) -> float:
-    """Return the least variance of Skellam noise for so many `releases`, to a part in 10^5.
+    """Return the smallest variance of Skellam noise for `releases`, to a part in 10^5.
 
     Raises:
         ValueError: if a parameter is out of range, or it is above 2^24.
@@ -130,49 +127,51 @@ def least_variance(
     _check(epsilon, delta, releases)
 
     def cost(variance: float) -> float:
-        loss = skellam.privacy_loss.__wrapped__(variance, sampled, relation)
-        return epsilon_of(composed([(loss, releases)]), delta)
+        loss = skellam.privacy_loss.__wrapped__(variance, probability, relation)
+        return epsilon_of(compose([(loss, releases)]), delta)
 
-    # What a Gaussian would need, by the classic bound: most often enough.
+    # The classic bound for a Gaussian usually suffices.
     enough = 4 * releases * math.log(2 / delta) / epsilon**2
-    enough = min(max(enough, 1.0), skellam.MOST_VARIANCE)
+    enough = min(max(enough, 1.0), skellam.MAX_VARIANCE)
     while cost(enough) > epsilon:
-        if enough == skellam.MOST_VARIANCE:
+        if enough == skellam.MAX_VARIANCE:
             raise ValueError(
                 f"epsilon {epsilon:g} at delta {delta:g} over {releases} releases needs a "
-                "variance above 2^24: allow more, or release less often"
+                "variance above 2^24: increase the budget, or release less often"
             )
-        enough = min(4 * enough, skellam.MOST_VARIANCE)
-    return _edge(cost, epsilon, enough, skellam.LEAST_VARIANCE)
+        enough = min(4 * enough, skellam.MAX_VARIANCE)
+    return _budget_boundary(cost, epsilon, enough, skellam.MIN_VARIANCE)
 
 
-def _edge(cost: Callable[[float], float], most: float, inside: float, outside: float) -> float:
-    """Return where `cost` is `most` or hardly less, between `inside`, where it is, and `outside`.
+def _budget_boundary(
+    cost: Callable[[float], float], budget: float, inside: float, outside: float
+) -> float:
+    """Return the parameter between `inside` and `outside` whose `cost` just keeps the `budget`.
 
     It is found to a part in 10^5. The cost is nearly a power of the parameter, so the next guess
-    is where a straight line between logarithms says, a hair to the side that is further off;
-    each fourth halves what is left, as a cost may also jump.
+    is by a straight line between logarithms, moved slightly to the side that is further away. Each
+    fourth guess halves the interval, because a cost may also jump.
     """
     sign = 1 if outside > inside else -1
     low, high = 0.0, abs(math.log(outside / inside))
-    cheap, dear = cost(inside), math.inf
-    nudge, turn = 0.0, 0
-    while high - low > _PRECISION:
-        turn += 1
+    low_cost, high_cost = cost(inside), math.inf
+    nudge, step = 0.0, 0
+    while high - low > _RELATIVE_PRECISION:
+        step += 1
         guess = (low + high) / 2
-        if turn % 4 and cheap > 0:
-            if math.isfinite(dear):
-                part = math.log(most / cheap) / math.log(dear / cheap)
+        if step % 4 and low_cost > 0:
+            if math.isfinite(high_cost):
+                part = math.log(budget / low_cost) / math.log(high_cost / low_cost)
                 guess = low + part * (high - low) + nudge
             else:
-                guess = min(guess, low + 0.9 * math.log(most / cheap))
-        hair = min(_PRECISION, high - low) / 2
-        guess = min(max(guess, low + hair), high - hair, low + _LEAP)
-        found = cost(inside * math.exp(sign * guess))
-        if found <= most:
-            low, cheap, nudge = guess, found, _PRECISION / 2
+                guess = min(guess, low + 0.9 * math.log(budget / low_cost))
+        margin = min(_RELATIVE_PRECISION, high - low) / 2
+        guess = min(max(guess, low + margin), high - margin, low + _MAX_LOG_STEP)
+        guess_cost = cost(inside * math.exp(sign * guess))
+        if guess_cost <= budget:
+            low, low_cost, nudge = guess, guess_cost, _RELATIVE_PRECISION / 2
         else:
-            high, dear, nudge = guess, found, -_PRECISION / 2
+            high, high_cost, nudge = guess, guess_cost, -_RELATIVE_PRECISION / 2
     return inside * math.exp(sign * low)
 
 
@@ -180,6 +179,6 @@ def _check(epsilon: float, delta: float, releases: int) -> None:
     if not 0 < epsilon <= 40:
         raise ValueError(f"epsilon must be above 0 and at most 40, not {epsilon}")
     if not 1e-11 <= delta < 1:
-        raise ValueError(f"delta must be within 1e-11 and 1, not {delta}")
+        raise ValueError(f"delta must be from 1e-11 to below 1, not {delta}")
     if releases < 1:
-        raise ValueError(f"something is released once or more, not {releases} times")
+        raise ValueError(f"releases must be 1 or more, not {releases}")

@@ -1,12 +1,12 @@
-"""How a round's counts leave the devices: sampled by coins, with noise in shares, or both.
+"""Release of a round's counts: sampled by coins, with noise in shares, or both.
 
-    sample-threshold   each vote by a coin of odds p; a count is kept from theta on
+    sample-threshold   each vote by a coin of probability p; a count is shown if it reaches theta
     noise              every vote, and Skellam noise of a variance in each cohort's sum
-    both               coins and noise: less noise does, as nobody can tell whose coin fell heads
+    both               coins and noise: less noise suffices, as no party knows whose coin fell heads
 
-A device flips a coin for each cell that it votes in, in each round anew, and adds its share of
-noise to every cell, also if it has no vote. What a release costs is a matter of the ledger
-(`entries.py`); this is what devices need, and imports nothing large.
+A device flips a new coin for each cell that it votes in, in each round, and adds its share of
+noise to every cell, also if it has no vote. The ledger has the cost of a release (`events.py`).
+This module is for devices, and imports nothing large.
 """
 
 import math
@@ -17,81 +17,85 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.chance import Chance, happens
-from protocol.privacy.noise import NoiseShares, reach
-from protocol.public import Public
+from protocol.model import PublicModel
+from protocol.privacy.noise import NoiseShares, tail_bound
+from protocol.randomness import RandomWords, bernoulli
 
-Mode: TypeAlias = Literal["sample-threshold", "noise", "both"]
-MOST_VARIANCE = 2.0**24
-_SEEN = 2.0**-64  # odds that noise leaves what is made room for
+ReleaseMode: TypeAlias = Literal["sample-threshold", "noise", "both"]
+MAX_VARIANCE = 2.0**24
+_OVERFLOW_PROBABILITY = 2.0**-64  # of noise outside the room for it
 
 
-class Release(Public):
-    """Counts of votes by coins of odds `probability`, kept from `threshold` on, with noise.
+class Release(PublicModel):
+    """Counts of votes by coins of `probability`, shown if they reach `threshold`, with noise.
 
-    `variance` is that of the noise which the honest survivors of any cohort add up to: 0 is none.
+    `variance` is that of the noise of the honest survivors of any cohort together: 0 is none.
     """
 
     probability: float = Field(gt=0, le=1)
     threshold: int = Field(ge=1, le=2**31)
-    variance: float = Field(ge=0, le=MOST_VARIANCE)
+    variance: float = Field(ge=0, le=MAX_VARIANCE)
 
     @model_validator(mode="after")
-    def _hides(self) -> Self:
+    def _check_not_exact(self) -> Self:
         if self.probability == 1 and not self.variance:
-            raise ValueError("a release of every vote without noise hides nobody")
+            raise ValueError("a release of every vote needs noise: variance must be above 0")
         return self
 
     @property
-    def mode(self) -> Mode:
-        """Return which of the three this is."""
+    def mode(self) -> ReleaseMode:
+        """Return the mode of the release."""
         if not self.variance:
             return "sample-threshold"
         return "noise" if self.probability == 1 else "both"
 
-    def coins(self, chance: Chance, votes: int, invited: float = 1.0) -> NDArray[np.bool_]:
-        """Return for each of so many votes whether its coin fell heads: never likelier than p.
+    def vote_coins(
+        self, chance: RandomWords, votes: int, join_probability: float = 1.0
+    ) -> NDArray[np.bool_]:
+        """Return for each vote whether its coin fell heads, with a probability of at most p.
 
-        Of devices that another coin let join, with odds of `invited`, it is p / `invited`: their
-        product is never above p, since both are rounded down.
+        For devices that joined by another coin, it is p / `join_probability`. The product of both
+        is never above p, since both are rounded down.
         """
-        odds = Fraction(self.probability) / Fraction(invited)
-        return happens(chance, math.floor(odds * 2**64), votes)
+        probability = Fraction(self.probability) / Fraction(join_probability)
+        return bernoulli(chance, math.floor(probability * 2**64), votes)
 
-    def shares(self, contacted: int, dropout: float, honest: float) -> NoiseShares | None:
+    def noise_shares(
+        self, contacted: int, dropout: float, honest_share: float
+    ) -> NoiseShares | None:
         """Return the shares of a cohort of `contacted` devices; None if there is no noise."""
         if not self.variance:
             return None
-        return NoiseShares(self.variance, contacted, dropout, honest)
+        return NoiseShares(self.variance, contacted, dropout, honest_share)
 
-    def most_variance(self, cohorts: int, dropout: float, honest: float) -> float:
-        """Return the variance in the sum of so many cohorts if none of their devices is lost."""
-        return cohorts * self.variance / ((1 - dropout) * honest)
+    def max_variance(self, cohorts: int, dropout: float, honest_share: float) -> float:
+        """Return the variance in the sum of `cohorts` if no device drops out."""
+        return cohorts * self.variance / ((1 - dropout) * honest_share)
 
-    def most_noise(self, cohorts: int, dropout: float, honest: float) -> int:
-        """Return what the noise of a cell in their sum exceeds with odds of 2^-64 at most."""
+    def max_noise(self, cohorts: int, dropout: float, honest_share: float) -> int:
+        """Return a bound that the noise of a cell exceeds with probability 2^-64 at most."""
         if not self.variance:
             return 0
-        return reach(self.most_variance(cohorts, dropout, honest), _SEEN)
+        return tail_bound(self.max_variance(cohorts, dropout, honest_share), _OVERFLOW_PROBABILITY)
 
-    def counts(
-        self, sums: NDArray[np.int64], noise: float
+    def estimate_counts(
+        self, sums: NDArray[np.int64], noise_variance: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what `sums`, all `threshold` or more, say of votes before coins; and variances.
+        """Return estimated votes for `sums`, all of at least `threshold`, and their variances.
 
-        `noise` is the variance that is in them. Without noise a sum X says X / p, and one of
-        exactly theta says theta: given that the sum is shown, that has no bias at all, since with
-        X ~ Bin(k, p)
+        `noise_variance` is that of the noise in the sums. Without noise the estimate of a sum X is
+        X / p, or theta if X is exactly theta. Given that the sum is shown, this is unbiased, since
+        with X ~ Bin(k, p)
 
             E[X; X > theta] + p theta P(X = theta)  =  k p P(X >= theta)
 
-        by x C(k, x) = k C(k-1, x-1). What is shown in spite of noise is too high on average by
-        s/2 (P(theta - 1) + P(theta)) / P(X >= theta), near theta about a deviation; there is no
-        unbiased estimate of one count, and this is left as it is.
+        by x C(k, x) = k C(k-1, x-1). With noise the estimate of a shown sum is too high on average
+        by s/2 (P(theta - 1) + P(theta)) / P(X >= theta), about a deviation near theta; no unbiased
+        estimate of one count exists, and this bias is left.
         """
         p = self.probability
         counts = sums / p
         if not self.variance:
             counts = np.where(sums == self.threshold, float(self.threshold), counts)
         counts = np.maximum(counts, 0.0)
-        return counts, counts * (1 - p) / p + noise / p**2
+        return counts, counts * (1 - p) / p + noise_variance / p**2

@@ -1,23 +1,22 @@
-"""The exact privacy loss of sample-and-threshold: a count is shown if theta sampled it.
+"""The exact privacy loss of sample-and-threshold: a count is shown if enough of it was sampled.
 
-Each device flips a coin of its own with odds p and, on heads, adds one to the cell of what it
-holds; a cell shows its sum X if X >= theta. With k others in the cell, X is Bin(k + 1, p) with
-the device and Bin(k, p) without. The likelihood ratio of X = x, (1 - p)(k + 1) / (k + 1 - x),
-grows with x and is lowest for the suppressed cell, so the best test between the two is X >= x
-for some x >= theta, and the curve of `loss.py` is a difference of two binomial tails. With
-q = 1 - (1 - p) e^-eps,
+Each device flips a coin of probability p and, on heads, adds one to the cell of its value; a cell
+shows its sum X if X >= theta. With k others in the cell, X is Bin(k + 1, p) with the device and
+Bin(k, p) without. The likelihood ratio of X = x, (1 - p)(k + 1) / (k + 1 - x), grows with x and is
+smallest for the suppressed cell. So the best test between the two is X >= x for some x >= theta,
+and the curve of `loss.py` is a difference of two binomial tails. With q = 1 - (1 - p) e^-eps,
 
     with, without   Pr[Bin(k+1, p) >= x] - e^eps Pr[Bin(k, p) >= x],    x > q (k + 1)
     without, with   Pr[Bin(k, p) < x]    - e^eps Pr[Bin(k+1, p) < x]    with -eps in q
 
-Nobody says how many others there are, so the loss is the worst over all k. There x = theta:
+The number of others is unknown, so the loss is the worst over all k. There x = theta:
 with N(x) the trial of the x-th heads, the first difference is T(x, k) = Pr[N(x) <= k + 1] -
 e^eps Pr[N(x) <= k], and N(x) is N(x - 1) and an independent wait G, so T(x, k) is the mean of
 T(x - 1, k - G), never above the largest of those. And T(theta, k + 1) - T(theta, k) =
 p (b(k+1) - e^eps b(k)), b(k) = Pr[Bin(k, p) = theta - 1], is positive as long as
 q (k + 1) < theta - 1. So the worst k + 1 is the first integer from (theta - 1) / q, never below
-theta: the release tells as much as the trial N(theta), or the one before it, would, and a
-published count costs no more than the bare fact that it is there. At least p^theta of the loss
+theta. The release reveals as much as the trial N(theta), or the one before it, would: a
+published count costs no more than the fact that it is published. At least p^theta of the loss
 is total.
 
 Source: [Cormode21, lemmas 2 and 3], which bound one direction; [BharadwajCormode22]. The exact
@@ -31,92 +30,115 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import betainc
 
-from protocol.privacy.loss import INTERVAL, Floats, Relation, between_neighbours, joined, top
+from protocol.arrays import Floats
+from protocol.privacy.loss import (
+    LOSS_INTERVAL,
+    NeighbourRelation,
+    between_neighbours,
+    connect_the_dots,
+    highest_relevant_loss,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-MOST_THRESHOLD = 10_000
-_ENDLESS = 2.0**52  # so many others make a suppressed cell impossible
+MAX_THRESHOLD = 10_000
+_MAX_OTHERS = 2.0**52  # others for which a suppressed cell is impossible
 
 
-def check(probability: float, threshold: int) -> None:
+def check_parameters(probability: float, threshold: int) -> None:
     """Check a design.
 
     Raises:
-        ValueError: if `probability` is not above 1e-9 and below 1, or `threshold` not within 1
-            and 10,000.
+        ValueError: if `probability` is not from 1e-9 to below 1, or `threshold` not from 1 to
+            10,000.
     """
     if not 1e-9 <= probability < 1:  # also refuses NaN
-        raise ValueError(f"the odds of a coin must be from 1e-9 to below 1, not {probability}")
-    if not 1 <= threshold <= MOST_THRESHOLD:
-        raise ValueError(f"theta must be within 1 and {MOST_THRESHOLD}, not {threshold}")
+        raise ValueError(f"probability must be from 1e-9 to below 1, not {probability}")
+    if not 1 <= threshold <= MAX_THRESHOLD:
+        raise ValueError(f"theta must be from 1 to {MAX_THRESHOLD}, not {threshold}")
 
 
 @lru_cache(maxsize=64)
 def privacy_loss(
-    probability: float, threshold: int, relation: Relation = "add-remove"
+    probability: float, threshold: int, relation: NeighbourRelation = "add-remove"
 ) -> "PrivacyLossDistribution":
     """Return the loss of one release with coins of `probability` and theta of `threshold`.
 
     Raises:
-        ValueError: if they are no design (see `check`).
+        ValueError: as `check_parameters`.
     """
-    check(probability, threshold)
-    least = math.log1p(-probability)
-    most = max(0.0, math.log(threshold) + least) + INTERVAL  # beyond, all loss is total
-    most = top(lambda x: removed(probability, threshold, x), least, most)
-    remove = joined(lambda x: removed(probability, threshold, x), least, most)
-    add = joined(lambda x: added(probability, threshold, x), -most, -least)
+    check_parameters(probability, threshold)
+    lowest = math.log1p(-probability)
+    highest = max(0.0, math.log(threshold) + lowest) + LOSS_INTERVAL  # above, all loss is total
+    highest = highest_relevant_loss(
+        lambda x: removal_divergence(probability, threshold, x), lowest, highest
+    )
+    remove = connect_the_dots(
+        lambda x: removal_divergence(probability, threshold, x), lowest, highest
+    )
+    add = connect_the_dots(
+        lambda x: addition_divergence(probability, threshold, x), -highest, -lowest
+    )
     return between_neighbours(remove, add, relation)
 
 
-def removed(probability: float, threshold: int, epsilons: Floats) -> Floats:
+def removal_divergence(probability: float, threshold: int, epsilons: Floats) -> Floats:
     """Return H(with, without) at each of `epsilons`, any reals; the worst over all k."""
-    others, heads = _worst(probability, threshold, epsilons)
-    curve = probability * heads - np.expm1(epsilons) * _tail(others, threshold, probability)
-    # The ends of the curve are known exactly: nobody else but theta - 1, and everybody.
+    others, heads = _worst_others(probability, threshold, epsilons)
+    curve = probability * heads - np.expm1(epsilons) * _binomial_tail(
+        others, threshold, probability
+    )
+    # The ends of the curve are known exactly: theta - 1 others, and arbitrarily many.
     return np.maximum(np.maximum(curve, probability**threshold), -np.expm1(epsilons))
 
 
-def added(probability: float, threshold: int, epsilons: Floats) -> Floats:
+def addition_divergence(probability: float, threshold: int, epsilons: Floats) -> Floats:
     """Return H(without, with) at each of `epsilons`, any reals; the worst over all k."""
-    others, heads = _worst(probability, threshold, -epsilons)
-    suppressed = _tail(others, threshold, probability, below=True)
+    others, heads = _worst_others(probability, threshold, -epsilons)
+    suppressed = _binomial_tail(others, threshold, probability, below=True)
     curve = np.exp(epsilons) * probability * heads - np.expm1(epsilons) * suppressed
     curve = np.maximum(curve, np.maximum(0.0, -np.expm1(epsilons)))
     return np.where(epsilons < -math.log1p(-probability), curve, 0.0)
 
 
-def removed_of(probability: float, threshold: int, others: int, epsilon: float) -> float:
+def removal_divergence_given_others(
+    probability: float, threshold: int, others: int, epsilon: float
+) -> float:
     """Return H(with, without) at `epsilon` for `others` devices in the cell, any real."""
     q = -math.expm1(math.log1p(-probability) - epsilon)
-    least = max(threshold, math.floor(q * (others + 1)) + 1)
-    best = max(0.0, -math.expm1(epsilon))  # the tests that never, and always, say yes
-    for x in {max(least - 1, threshold), least}:  # q (k + 1) may be rounded past an integer
-        mine, theirs = (float(_tail(k, x, probability)) for k in (others + 1, others))
-        best = max(best, mine - math.exp(epsilon) * theirs)
+    smallest = max(threshold, math.floor(q * (others + 1)) + 1)
+    best = max(0.0, -math.expm1(epsilon))  # the tests that never, and always, accept
+    for x in {max(smallest - 1, threshold), smallest}:  # q (k + 1) may be rounded past an integer
+        with_device, without = (
+            float(_binomial_tail(k, x, probability)) for k in (others + 1, others)
+        )
+        best = max(best, with_device - math.exp(epsilon) * without)
     return best
 
 
-def added_of(probability: float, threshold: int, others: int, epsilon: float) -> float:
+def addition_divergence_given_others(
+    probability: float, threshold: int, others: int, epsilon: float
+) -> float:
     """Return H(without, with) at `epsilon` for `others` devices in the cell, any real."""
     q = -math.expm1(math.log1p(-probability) + epsilon)
-    least = max(threshold, math.floor(q * (others + 1)) + 1)
+    smallest = max(threshold, math.floor(q * (others + 1)) + 1)
     best = max(0.0, -math.expm1(epsilon))
-    for x in {max(least - 1, threshold), least}:
-        mine, theirs = (float(_tail(k, x, probability, below=True)) for k in (others, others + 1))
-        best = max(best, mine - math.exp(epsilon) * theirs)
+    for x in {max(smallest - 1, threshold), smallest}:
+        with_device, without = (
+            float(_binomial_tail(k, x, probability, below=True)) for k in (others, others + 1)
+        )
+        best = max(best, with_device - math.exp(epsilon) * without)
     return best
 
 
-def _worst(probability: float, threshold: int, epsilons: Floats) -> tuple[Floats, Floats]:
-    """Return the worst k for each of `epsilons`, and the odds of theta - 1 heads among them."""
+def _worst_others(probability: float, threshold: int, epsilons: Floats) -> tuple[Floats, Floats]:
+    """Return the worst k for each of `epsilons`, and the probability of theta - 1 heads among k."""
     q = -np.expm1(math.log1p(-probability) - epsilons)
     with np.errstate(divide="ignore", invalid="ignore"):
-        trials = np.where(q > 0, np.ceil((threshold - 1) / q), _ENDLESS)
-    others = np.clip(trials, threshold, _ENDLESS) - 1
-    # Term by term: log-gamma functions of large k would lose the digits that matter.
+        trials = np.where(q > 0, np.ceil((threshold - 1) / q), _MAX_OTHERS)
+    others = np.clip(trials, threshold, _MAX_OTHERS) - 1
+    # Term by term, because log-gamma functions of large k would lose significant digits.
     tails = others - (threshold - 1)
     logs = tails * math.log1p(-probability)
     for i in range(1, threshold):
@@ -124,8 +146,10 @@ def _worst(probability: float, threshold: int, epsilons: Floats) -> tuple[Floats
     return others, np.exp(logs)
 
 
-def _tail(trials: Floats | int, heads: int, probability: float, *, below: bool = False) -> Floats:
-    """Return the odds of `heads` or more in so many `trials`, or of fewer; `heads` >= 1."""
+def _binomial_tail(
+    trials: Floats | int, heads: int, probability: float, *, below: bool = False
+) -> Floats:
+    """Return the probability of at least `heads` >= 1 in `trials`, or of fewer if `below`."""
     tails = np.asarray(trials, np.float64) - heads + 1
     possible = np.maximum(tails, 1.0)
     if below:

@@ -6,12 +6,12 @@ numbers of mean s / 2, P(Z = z) = e^-s I_z(s). Without the device the count move
     loss(z) = ln P(Z = z - 1) / P(Z = z)
 
 grows with z, so the curve of `loss.py` is a difference of two tails. If the device takes part
-by a coin of odds p that whoever sees the count does not know, it is p of the moved count and
-1 - p of the other. The logarithmic tails of the loss make this noise better than a Gaussian of
-the same variance where there is little of it.
+by a coin of probability p that the reader of the count does not know, the distribution is a
+mixture: p of the moved count and 1 - p of the other. The logarithmic tails of the loss make small
+noise better than a Gaussian of the same variance.
 
-The sum of independent Skellam numbers is Skellam, and more noise tells less: what is computed
-for the least variance that the honest survivors can add holds for any more of it.
+The sum of independent Skellam numbers is Skellam, and more noise reveals less. So a result for the
+smallest variance that the honest survivors can add holds for any larger variance.
 
 Source: [Agarwal21] for the mechanism; the curves are exact here, where it bounds them.
 """
@@ -23,69 +23,82 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ive
 
-from protocol.privacy.loss import Curve, Floats, Relation, between_neighbours, joined, top
-from protocol.privacy.noise import reach
+from protocol.arrays import Floats
+from protocol.privacy.loss import (
+    DivergenceCurve,
+    NeighbourRelation,
+    between_neighbours,
+    connect_the_dots,
+    highest_relevant_loss,
+)
+from protocol.privacy.noise import tail_bound
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-LEAST_VARIANCE, MOST_VARIANCE = 2.0**-10, 2.0**24
-_UNSEEN = 1e-21  # odds of noise beyond what is enumerated
+MIN_VARIANCE, MAX_VARIANCE = 2.0**-10, 2.0**24
+_NEGLIGIBLE_TAIL = 1e-21  # of noise beyond the enumerated range
 
 
 @lru_cache(maxsize=64)
 def privacy_loss(
-    variance: float, sampled: float = 1.0, relation: Relation = "add-remove"
+    variance: float, probability: float = 1.0, relation: NeighbourRelation = "add-remove"
 ) -> "PrivacyLossDistribution":
-    """Return the loss of one count with noise of `variance`, of which `sampled` take part.
+    """Return the loss of one count with noise of `variance`; a vote counts with `probability`.
 
     Raises:
-        ValueError: if `variance` is not within 2^-10 and 2^24, or `sampled` not above 0 and at
+        ValueError: if `variance` is not from 2^-10 to 2^24, or `probability` not above 0 and at
             most 1.
     """
-    check(variance, sampled)
-    end = reach(variance, _UNSEEN)
-    still = np.asarray(ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
-    without, moved = still[1:], still[:-1]
-    with_it = (1 - sampled) * without + sampled * moved
+    check_parameters(variance, probability)
+    end = tail_bound(variance, _NEGLIGIBLE_TAIL)
+    probabilities = np.asarray(ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
+    without, moved = probabilities[1:], probabilities[:-1]
+    with_it = (1 - probability) * without + probability * moved
     removed, added = _curve(with_it, without), _curve(without[::-1], with_it[::-1])
-    least, most = (math.log(with_it[end] / without[end]) for end in (0, -1))
-    most, least = top(removed, least, most), -top(added, -most, -least)
-    remove, add = joined(removed, least, most), joined(added, -most, -least)
+    lowest, highest = (math.log(with_it[end] / without[end]) for end in (0, -1))
+    highest, lowest = (
+        highest_relevant_loss(removed, lowest, highest),
+        -highest_relevant_loss(added, -highest, -lowest),
+    )
+    remove, add = (
+        connect_the_dots(removed, lowest, highest),
+        connect_the_dots(added, -highest, -lowest),
+    )
     return between_neighbours(remove, add, relation)
 
 
-def check(variance: float, sampled: float) -> None:
+def check_parameters(variance: float, probability: float) -> None:
     """Check a design.
 
     Raises:
-        ValueError: if `variance` is not within 2^-10 and 2^24, or `sampled` not above 0 and at
+        ValueError: if `variance` is not from 2^-10 to 2^24, or `probability` not above 0 and at
             most 1.
     """
-    if not LEAST_VARIANCE <= variance <= MOST_VARIANCE:
-        raise ValueError(f"variance must be within 2^-10 and 2^24, not {variance}")
-    if not 0 < sampled <= 1:
-        raise ValueError(f"a share above 0 and at most 1 is sampled, not {sampled}")
+    if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
+        raise ValueError(f"variance must be from 2^-10 to 2^24, not {variance}")
+    if not 0 < probability <= 1:
+        raise ValueError(f"probability must be above 0 and at most 1, not {probability}")
 
 
-def _curve(upper: Floats, lower: Floats) -> Curve:
-    """Return the curve of `upper` against `lower`, by outcomes of growing loss."""
+def _curve(upper: Floats, lower: Floats) -> DivergenceCurve:
+    """Return the curve of `upper` against `lower`, for outcomes of growing loss."""
     losses = np.log(upper) - np.log(lower)
-    losses = np.maximum.accumulate(losses)  # equal ones may be rounded out of order
-    # From the top down, so that small odds are added to small odds; what is beyond is lost.
-    above = [np.append(np.cumsum(odds[::-1])[::-1], 0.0) for odds in (upper, lower)]
+    losses = np.maximum.accumulate(losses)  # rounding may change the order of equal losses
+    # From the top down, so that small numbers are added to small numbers.
+    above = [np.append(np.cumsum(side[::-1])[::-1], 0.0) for side in (upper, lower)]
 
     def curve(x: Floats) -> Floats:
         first = np.searchsorted(losses, x, side="right")
         inside = above[0][first] - np.exp(x) * above[1][first]
-        return np.asarray(np.maximum(np.maximum(inside, 0.0) + _UNSEEN, -np.expm1(x)))
+        return np.asarray(np.maximum(np.maximum(inside, 0.0) + _NEGLIGIBLE_TAIL, -np.expm1(x)))
 
     return curve
 
 
-def least_above(variance: float, odds: float) -> int:
-    """Return the least x >= 1 that noise of `variance` reaches with `odds` at most."""
-    end = reach(variance, odds)
+def tail_quantile(variance: float, tail: float) -> int:
+    """Return the smallest x >= 1 that noise reaches with probability `tail` at most."""
+    end = tail_bound(variance, tail)
     above = np.cumsum(np.asarray(ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
-    enough = np.flatnonzero(above[1:] + _UNSEEN <= odds)
-    return int(enough[0]) + 1 if len(enough) else end + 1
+    sufficient = np.flatnonzero(above[1:] + _NEGLIGIBLE_TAIL <= tail)
+    return int(sufficient[0]) + 1 if len(sufficient) else end + 1

@@ -1,4 +1,4 @@
 """Linear sketches: insert, merge by addition, recover.
 
-A sketch knows keys and values in finite rings; what they mean is the mechanisms' affair.
+A sketch holds keys and values in finite rings; mechanisms define their meaning.
 """

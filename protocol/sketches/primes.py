@@ -1,4 +1,4 @@
-"""Primes for lanes that must be divided: the largest that fits in a given number of bits.
+"""Primes for lanes whose values are divided: the largest that fits in a given number of bits.
 
 Source: deterministic Miller-Rabin; the bases 2, 3, 5 and 7 decide every number below
 3,215,031,751 [Jaeschke93].
@@ -13,8 +13,8 @@ _BASES = (2, 3, 5, 7)
 def widest_prime(above: int) -> int:
     """Return the largest prime that takes as few bits as any prime greater than `above`.
 
-    A lane of b bits costs the same for any modulus below 2^b, and the largest leaves the
-    most room for garbage to give itself away.
+    A lane of b bits costs the same for any modulus below 2^b, and the largest detects the most
+    invalid values.
 
     Raises:
         ValueError: if that prime would not be below 2^31, so that products fit in 64 bits.

@@ -1,29 +1,31 @@
-"""Votes for a few of very many cells: a table that is read whole but for odds that are proven.
+"""Votes for a few of very many cells: a table that is read whole except with a proven probability.
 
 A key is a cell's number, its value the votes for it. The table has eight sub-tables of `width`
 cells, and each key is in one cell of each: in four by one hash, in four by another. A cell holds
 
-    V  sum v          mod 2^b, read from -2^(b-1) on
+    V  sum v          mod 2^b, read as a number of at least -2^(b-1)
     K  sum v x'_j     mod p, for each chunk j of the key: x'_j = H x_j + g_j with hash digits g_j
 
-as in `iblt.py`, and is peeled likewise: where K / V is an x' with its digits that hashes to this
-very cell, V of that key is taken out of all eight. A false key leaves its negative, which is peeled
-as any other: what is read are the sums of what was taken out.
+as in `iblt/table.py`, and is peeled in the same way: where K / V is an x' with its digits that
+hashes to this very cell, V of that key is subtracted from all eight. A false key leaves its
+negative, which is peeled as any other: the result is the sum of what was subtracted.
 
-**When it is not read.** What was left by peeling is a set of s keys of which none is alone in a
-cell. Eight times s balls are thrown into w bins, and none is alone in a bin with odds q(s, w), so
+**Probability of failure.** The keys that peeling leaves are a set of s keys of which none is alone
+in a cell. If s balls are thrown into w bins, the probability that none is alone in its bin is
+q(s, w), and eight independent sub-tables give
 
-    odds  <=  sum over s of C(N, s) q(s, w)^8     for any N keys, whatever they are
-    q(s, w)  =  sum over j of w! / (w - j)! S(s, j) / w^s            (S: blocks of two or more)
-            <=  s! (e^r - r)^w / (r^s w^s)        for every r > 0    (a coefficient of (e^x - x)^w)
+    P(failure)  <=  sum over s of C(N, s) q(s, w)^8     for any N keys
+    q(s, w)     =  sum over j of w! / (w - j)! S(s, j) / w^s         (S: blocks of two or more)
+                <=  s! (e^r - r)^w / (r^s w^s)     for every r > 0   (a coefficient of (e^x - x)^w)
 
-The first form is taken up to s = 64. Two keys that a hash cannot tell apart, with odds of 2^-61,
-still have four sub-tables of the other. And a cell of several keys passes for one with odds of 1 in
-H^c w; a cell is inspected first and whenever a key of it is taken out, so 8 (1 + N / w) / H^c keys
-are false at most, on average. All of it is for hash functions that are as good as random, and keys
-chosen before the seed.
+The first form is used up to s = 64. Two keys with the same value of one hash, of probability 2^-61,
+still have the four sub-tables of the other. And a cell of several keys passes as one key with
+probability 1 in H^c w; a cell is inspected first and whenever a key of it is subtracted, so at most
+8 (1 + N / w) / H^c keys are false on average. All bounds hold for hash functions that are as good
+as random, and keys that are chosen before the seed.
 
-Published thresholds of peeling let tables be fuller, but say nothing of odds as small as a delta.
+Published thresholds of peeling allow fuller tables, but do not bound probabilities as small as a
+delta.
 
 Source: [GoodrichMitzenmacher11] for the table; the bound by sets without a key that is alone is the
 first moment of [Molloy05]; eight sub-tables by two hashes, signed values and numbers are ours.
@@ -35,73 +37,73 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import betainc, gammaln
 
-from protocol.hashing import Family
-from protocol.public import Public
-from protocol.sketches.iblt import Cell, Keys, Values
+from protocol.arrays import Floats, Integers, Keys
+from protocol.hashing import HashFamily
+from protocol.model import PublicModel
+from protocol.search import first_true
+from protocol.sketches.iblt.table import CellFormat
 from secagg.ring import Lane, Ring, Vector
 
-HASHES, EACH = 2, 4
-SUBTABLES = HASHES * EACH
-MOST_KEYS = 2**17  # for which a width is found in a second
-MOST_WIDTH = 2**21
-MOST_BOUND = 2**52
-MOST_EVIDENCE = 2**80
-_MOST_CHUNKS = 6
-_EXACT = 64  # keys up to which q is exact
-_SPARE = 64  # more keys: false ones
+HASH_FUNCTIONS, SUBTABLES_PER_HASH = 2, 4
+SUBTABLES = HASH_FUNCTIONS * SUBTABLES_PER_HASH
+MAX_KEYS = 2**17  # for which a width is computed in a second
+MAX_WIDTH = 2**21
+MAX_BOUND = 2**52
+MAX_EVIDENCE = 2**80
+_MAX_CHUNKS = 6
+_MAX_EXACT_KEYS = 64  # for which q is exact
+_SPARE_FALSE_KEYS = 64  # additional keys, which are false
 _U32, _LOW32 = np.uint64(32), np.uint64(2**32 - 1)
-_TENTH = 0.1  # of the odds: for false keys
-
-Floats = NDArray[np.float64]
+_FALSE_KEY_SHARE = 0.1  # of the probability of failure
 
 
-class Shape(Public):
-    """Sub-tables of `width` cells for numbers below `bound` and so many `votes` in all, at most.
+class VoteTableShape(PublicModel):
+    """Sub-tables of `width` cells for numbers below `bound` and at most `votes` votes in all.
 
-    A cell of several keys passes for one with odds of 1 in `evidence` times `width`.
+    A cell of several keys passes as one key with probability 1 in `evidence` times `width`.
     """
 
-    bound: int = Field(ge=2, le=MOST_BOUND)
+    bound: int = Field(ge=2, le=MAX_BOUND)
     votes: int = Field(ge=1, lt=2**31)
-    width: int = Field(ge=1, le=MOST_WIDTH)
-    evidence: int = Field(ge=1, le=MOST_EVIDENCE)
+    width: int = Field(ge=1, le=MAX_WIDTH)
+    evidence: int = Field(ge=1, le=MAX_EVIDENCE)
 
     @model_validator(mode="after")
     def _has_cells(self) -> Self:
         if not self._cells():
-            raise ValueError("no prime below 2^31 has room for so much evidence")
+            raise ValueError("evidence needs a prime above 2^31")
         return self
 
     @classmethod
-    def fitting(cls, bound: int, votes: int, odds: float) -> Self | None:
-        """Return the least shape that is read whole but for `odds`; None if there is none."""
+    def fitting(cls, bound: int, votes: int, failure_probability: float) -> Self | None:
+        """Return the smallest shape that is read whole with this probability; None if none is."""
         keys = min(votes, bound)
-        if keys > MOST_KEYS or bound > MOST_BOUND:
+        if keys > MAX_KEYS or bound > MAX_BOUND:
             return None
-        width = least_width(keys, (1 - _TENTH) * odds)
-        evidence = math.ceil(SUBTABLES * (1 + keys / width) / (_TENTH * odds))
-        if evidence > MOST_EVIDENCE or width > MOST_WIDTH:
+        width = min_width(keys, (1 - _FALSE_KEY_SHARE) * failure_probability)
+        false_key_probability = _FALSE_KEY_SHARE * failure_probability
+        evidence = math.ceil(SUBTABLES * (1 + keys / width) / false_key_probability)
+        if evidence > MAX_EVIDENCE or width > MAX_WIDTH:
             return None
         return cls(bound=bound, votes=votes, width=width, evidence=evidence)
 
     @property
-    def cell(self) -> Cell:
-        """Return the cell of least bits with so much evidence."""
+    def cell(self) -> CellFormat:
+        """Return the smallest cell with this evidence."""
         return min(self._cells(), key=lambda cell: cell.bits)
 
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[CellFormat]:
         cells = []
-        for chunks in range(1, _MOST_CHUNKS + 1):
+        for chunks in range(1, _MAX_CHUNKS + 1):
             base = 2 ** max(1, -(-(self.bound - 1).bit_length() // chunks))
-            # One more than any chunk, so that all have the same room for digits; and twice the
-            # votes, since values are read with a sign.
+            # One more than any chunk, so that all chunks have the same room for digits. And twice
+            # the votes, because values have a sign.
             try:
-                cell = Cell(chunks, base + 1, self.votes, 2 * self.votes, self.evidence)
-            except ValueError:  # no prime is as wide
+                cell = CellFormat(chunks, base + 1, self.votes, 2 * self.votes, self.evidence)
+            except ValueError:  # no prime is large enough
                 continue
             cells.append(cell)
         return cells
@@ -110,85 +112,89 @@ class Shape(Public):
     def ring(self) -> Ring:
         """Return the ring of tables: the lanes of V and K."""
         cells, cell = SUBTABLES * self.width, self.cell
-        return Ring((Lane(cell.counts, cells), Lane(cell.p, cells * cell.chunks)))
+        return Ring((Lane(cell.count_modulus, cells), Lane(cell.p, cells * cell.chunks)))
 
 
 @dataclass(frozen=True, slots=True)
 class VoteTable:
     """A table of one `shape` with the hash functions of `seed`, 32 bytes."""
 
-    shape: Shape
+    shape: VoteTableShape
     seed: bytes
-    cell: Cell = field(init=False)
+    cell: CellFormat = field(init=False)
     base: int = field(init=False)  # of a number's chunks
-    families: tuple[Family, ...] = field(init=False, repr=False)
+    families: tuple[HashFamily, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         cell = self.shape.cell
-        words = cell.chunks + EACH // 2  # for digits, and two places each
+        words = cell.chunks + SUBTABLES_PER_HASH // 2  # for digits, and for two cells each
         families = tuple(
-            Family(self.seed, f"votes {number}", cell.chunks, words) for number in range(HASHES)
+            HashFamily(self.seed, f"votes {number}", cell.chunks, words)
+            for number in range(HASH_FUNCTIONS)
         )
         object.__setattr__(self, "cell", cell)
         object.__setattr__(self, "base", cell.key_bound - 1)
         object.__setattr__(self, "families", families)
 
-    def insert(self, numbers: Values, votes: Values) -> Vector:
-        """Return the table of `votes` for `numbers`, below the bound; values as in the ring."""
+    def insert(self, numbers: Integers, votes: Integers) -> Vector:
+        """Return the table of `votes` for `numbers` below the bound, as a vector of the ring."""
         counts, sums = self._zeros()
         self._add(counts, sums, numbers, votes)
-        pairs = zip(self.shape.ring.lanes, (counts % self.cell.counts, sums), strict=True)
+        pairs = zip(self.shape.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
         return tuple(array.reshape(-1).astype(lane.dtype) for lane, array in pairs)
 
-    def read(self, table: Vector) -> tuple[Values, Values]:
-        """Return the numbers in `table`, lowest first, and their votes: as far as it is read.
+    def decode(self, table: Vector) -> tuple[Integers, Integers]:
+        """Return the numbers in `table`, in ascending order, and their votes, as far as it is read.
 
-        Any vector of the ring will do; the work is bounded for all of them.
+        Any vector of the ring is allowed; the work is bounded for all of them.
         """
-        cell, half = self.cell, self.cell.counts // 2
+        cell, half = self.cell, self.cell.count_modulus // 2
         counts = table[0].astype(np.int64)
-        counts = np.where(counts >= half, counts - cell.counts, counts)
+        counts = np.where(counts >= half, counts - cell.count_modulus, counts)
         sums = table[1].astype(np.int64).reshape(-1, cell.chunks)
-        taken: list[tuple[Values, Values]] = []
-        where = np.flatnonzero(counts)
-        # A key is taken out once. Made-up tables may give and take thousands for ever.
-        left = min(self.shape.votes, self.shape.bound) + _SPARE
-        while left > 0:
-            numbers, votes = self._alone(counts, sums, where)
+        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        cells = np.flatnonzero(counts)
+        # A key is subtracted once. Malicious tables could add and subtract thousands for ever.
+        remaining = min(self.shape.votes, self.shape.bound) + _SPARE_FALSE_KEYS
+        while remaining > 0:
+            numbers, votes = self._pure_keys(counts, sums, cells)
             if not len(numbers):
                 break
-            left -= len(numbers)
-            taken.append((numbers, votes))
-            touched = self._add(counts, sums, numbers, -votes)
-            where = np.unique(touched)
-            where = where[counts[where] != 0]
-        numbers = np.concatenate([one for one, _ in taken] or [np.zeros(0, np.int64)])
-        votes = np.concatenate([one for _, one in taken] or [np.zeros(0, np.int64)])
-        found, places = np.unique(numbers, return_inverse=True)
-        total = np.zeros(len(found), np.int64)
-        np.add.at(total, places, votes)
-        return found[total != 0], total[total != 0]
+            remaining -= len(numbers)
+            parts.append((numbers, votes))
+            cells = np.unique(self._add(counts, sums, numbers, -votes))
+            cells = cells[counts[cells] != 0]
+        distinct, index = np.unique(
+            np.concatenate([part[0] for part in parts]), return_inverse=True
+        )
+        total = np.zeros(len(distinct), np.int64)
+        np.add.at(total, index, np.concatenate([part[1] for part in parts]))
+        return distinct[total != 0], total[total != 0]
 
-    def fault(self, table: Vector, most: int) -> str | None:
-        """Return which law `table` breaks, as no sum of tables of `most` votes can; None if none.
+    def fault(self, table: Vector, max_total: int) -> str | None:
+        """Return the law that `table` breaks and all sums of at most `max_total` votes keep.
 
-        All sub-tables hold the same. Nothing is said of how much.
+        All sub-tables hold the same. The result, None if no law is broken, reveals no amount.
         """
-        counts = table[0].astype(np.int64).reshape(SUBTABLES, -1).sum(axis=1) % self.cell.counts
+        counts = (
+            table[0].astype(np.int64).reshape(SUBTABLES, -1).sum(axis=1) % self.cell.count_modulus
+        )
         sums = table[1].astype(np.int64).reshape(SUBTABLES, -1, self.cell.chunks).sum(axis=1)
         if (counts != counts[0]).any() or (sums % self.cell.p != sums[0] % self.cell.p).any():
             return "the sub-tables' votes add up differently"
-        if int(counts[0]) > most:
+        if int(counts[0]) > max_total:
             return "there are more votes than devices have items"
         return None
 
-    def _zeros(self) -> tuple[Values, Values]:
+    def _zeros(self) -> tuple[Integers, Integers]:
         cells = SUBTABLES * self.shape.width
         return np.zeros(cells, np.int64), np.zeros((cells, self.cell.chunks), np.int64)
 
-    def _add(self, counts: Values, sums: Values, numbers: Values, votes: Values) -> Values:
-        """Add `votes` to the cells of `numbers`; return these cells."""
-        elements, cells = self._of(numbers)
+    def _add(
+        self, counts: Integers, sums: Integers, numbers: Integers, votes: Integers
+    ) -> Integers:
+        """Add `votes` to the cells of `numbers`, and return these cells."""
+        elements, cells = self._elements_and_cells(numbers)
         p = self.cell.p
         np.add.at(counts, cells, votes[:, np.newaxis])
         terms = elements * (votes % p)[:, np.newaxis] % p
@@ -198,24 +204,27 @@ class VoteTable:
         sums[touched] %= p
         return touched
 
-    def _alone(self, counts: Values, sums: Values, where: Values) -> tuple[Values, Values]:
-        """Return the keys that are alone in a cell of those, each once, and their votes."""
-        cell, values = self.cell, counts[where]
-        different, places = np.unique(values, return_inverse=True)
-        inverses = [pow(int(value), -1, cell.p) if value % cell.p else 0 for value in different]
-        elements = sums[where] * np.array(inverses, np.int64)[places, np.newaxis] % cell.p
+    def _pure_keys(
+        self, counts: Integers, sums: Integers, cells: Integers
+    ) -> tuple[Integers, Integers]:
+        """Return the distinct keys that are alone in one of `cells`, and their votes."""
+        cell, values = self.cell, counts[cells]
+        distinct, index = np.unique(values, return_inverse=True)
+        inverses = [pow(int(value), -1, cell.p) if value % cell.p else 0 for value in distinct]
+        elements = sums[cells] * np.array(inverses, np.int64)[index, np.newaxis] % cell.p
         chunks = np.minimum(elements // cell.radix, self.base - 1)
-        numbers = np.zeros(len(where), np.int64)
+        numbers = np.zeros(len(cells), np.int64)
         for column in chunks.T:
             numbers = numbers * self.base + column
         inside = (numbers < self.shape.bound) & (np.abs(values) <= self.shape.votes)
         numbers = np.where(inside, numbers, 0)
-        right, cells = self._of(numbers)
-        passes = inside & (right == elements).all(axis=1) & (cells == where[:, np.newaxis]).any(1)
+        true_elements, true_cells = self._elements_and_cells(numbers)
+        passes = inside & (true_elements == elements).all(axis=1)
+        passes &= (true_cells == cells[:, np.newaxis]).any(axis=1)
         numbers, first = np.unique(numbers[passes], return_index=True)
         return numbers, values[passes][first]
 
-    def _of(self, numbers: Values) -> tuple[Values, Values]:
+    def _elements_and_cells(self, numbers: Integers) -> tuple[Integers, Integers]:
         """Return the elements of each key, `(n, chunks)`, and its cells, `(n, SUBTABLES)`."""
         cell, width = self.cell, np.uint64(self.shape.width)
         keys: Keys = np.zeros((len(numbers), cell.chunks), np.uint64)
@@ -240,68 +249,67 @@ def _halves(word: Keys) -> tuple[Keys, Keys]:
 
 
 @lru_cache(maxsize=256)
-def most_votes(devices: int, probability: float, odds: float) -> int:
-    """Return what the heads of so many coins exceed with `odds` at most."""
-    low, high = 0, devices
-    while high - low > 1:  # P(more than `high`) is within the odds, that of `low` is not
-        middle = (low + high) // 2
-        more = float(betainc(middle + 1, devices - middle, probability))
-        low, high = (low, middle) if more <= odds else (middle, high)
-    return high
+def max_votes(devices: int, probability: float, tail: float) -> int:
+    """Return the heads that `devices` coins exceed with probability `tail` at most; at least 1."""
+    return first_true(lambda k: bool(betainc(k + 1, devices - k, probability) <= tail), 1, devices)
 
 
 @lru_cache(maxsize=256)
-def least_width(keys: int, odds: float) -> int:
-    """Return the least width, to a part in 500, in which any `keys` are read but for `odds`."""
+def min_width(keys: int, failure_probability: float) -> int:
+    """Return the smallest width, to a part in 500, for `keys` keys and a failure probability."""
+
+    def suffices(width: int) -> bool:
+        return failure_probability_bound(keys, width) <= failure_probability
+
     low, high = 0, 8
-    while unread(keys, high) > odds:
+    while not suffices(high):
         low, high = high, 2 * high
     while high - low > max(1, low // 500):
         middle = (low + high) // 2
-        low, high = (low, middle) if unread(keys, middle) <= odds else (middle, high)
+        low, high = (low, middle) if suffices(middle) else (middle, high)
     return high
 
 
-def unread(keys: int, width: int) -> float:
-    """Return the bound on the odds that a table of `width` is not read whole: the module's."""
+def failure_probability_bound(keys: int, width: int) -> float:
+    """Return the module's bound on the probability that a table of `width` is not read whole."""
     s = np.arange(2, keys + 1, dtype=np.float64)
     ways = gammaln(keys + 1) - gammaln(s + 1) - gammaln(keys - s + 1)
-    logs = ways + SUBTABLES * log_none_alone(keys, width)[2:]
-    alike = HASHES * keys**2 / 2 * 2.0**-61 * float(width) ** -EACH
-    return min(1.0, float(np.exp(np.minimum(logs, 0.0)).sum()) + alike)
+    logs = ways + SUBTABLES * log_no_singleton_probability(keys, width)[2:]
+    equal_hashes = HASH_FUNCTIONS * keys**2 / 2 * 2.0**-61 * float(width) ** -SUBTABLES_PER_HASH
+    return min(1.0, float(np.exp(np.minimum(logs, 0.0)).sum()) + equal_hashes)
 
 
-def log_none_alone(most: int, width: int) -> Floats:
-    """Return ln q(s, `width`) for s = 0 .. `most`, or what is above it."""
-    s = np.arange(most + 1, dtype=np.float64)
-    rates, balls = _saddles()
-    r = np.interp(s / width, balls, rates)  # any will do, this is nearly the best
+def log_no_singleton_probability(max_keys: int, width: int) -> Floats:
+    """Return ln q(s, `width`) or an upper bound, for s = 0 .. `max_keys`."""
+    s = np.arange(max_keys + 1, dtype=np.float64)
+    rates, balls = _saddle_points()
+    r = np.interp(s / width, balls, rates)  # any r is valid, this one is nearly the best
     with np.errstate(over="ignore"):
-        each = np.where(r < 30, np.log(np.exp(np.minimum(r, 30)) - r), r)
-    logs = gammaln(s + 1) + width * each - s * np.log(r * width)
-    few, blocks = min(_EXACT, most), np.arange(_EXACT // 2 + 1)
+        per_cell = np.where(r < 30, np.log(np.exp(np.minimum(r, 30)) - r), r)
+    logs = gammaln(s + 1) + width * per_cell - s * np.log(r * width)
+    exact_keys, blocks = min(_MAX_EXACT_KEYS, max_keys), np.arange(_MAX_EXACT_KEYS // 2 + 1)
     with np.errstate(divide="ignore"):
-        shapes = np.log(_in_blocks()[: few + 1])
+        shapes = np.log(_associated_stirling_numbers()[: exact_keys + 1])
     places = gammaln(width + 1) - gammaln(np.maximum(width - blocks, 0) + 1)
     places = np.where(blocks <= width, places, -np.inf)
     exact = np.logaddexp.reduce(shapes + places, axis=1)
-    logs[: few + 1] = exact - s[: few + 1] * math.log(width)
+    logs[: exact_keys + 1] = exact - s[: exact_keys + 1] * math.log(width)
     return np.asarray(np.minimum(logs, 0.0))
 
 
 @lru_cache(maxsize=1)
-def _saddles() -> tuple[Floats, Floats]:
-    """Return values of r, and the balls a bin for which they are best."""
+def _saddle_points() -> tuple[Floats, Floats]:
+    """Return values of r, and the balls per bin for which each is best."""
     r = np.geomspace(1e-6, 200, 4000)
     return r, r * np.expm1(r) / (np.exp(r) - r)
 
 
 @lru_cache(maxsize=1)
-def _in_blocks() -> Floats:
-    """Return S(s, j): in how many ways s things fall into j blocks of two or more."""
-    ways = np.zeros((_EXACT + 1, _EXACT // 2 + 1))
+def _associated_stirling_numbers() -> Floats:
+    """Return S(s, j): the number of partitions of s things into j blocks of two or more."""
+    ways = np.zeros((_MAX_EXACT_KEYS + 1, _MAX_EXACT_KEYS // 2 + 1))
     ways[0, 0] = 1
-    for s in range(2, _EXACT + 1):
+    for s in range(2, _MAX_EXACT_KEYS + 1):
         for j in range(1, s // 2 + 1):
             ways[s, j] = j * ways[s - 1, j] + (s - 1) * ways[s - 2, j - 1]
     return ways

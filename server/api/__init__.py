@@ -1,1 +1,1 @@
-"""The paths under /v1: thin functions that read a request, ask the store, and answer."""
+"""Routes under /v1: each reads a request, calls a repository, and returns the answer."""

@@ -1,69 +1,80 @@
-"""Letting devices in by enrolment tokens, and the audit trail."""
+"""Enrolment of devices by enrolment tokens, and the audit trail."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 
-from protocol.credentials import ENROLMENT_TOKEN, bearer, digest, possession
-from protocol.messages import AuditPage, Enrolment, ProblemType
+from protocol.credentials import (
+    ENROLMENT_TOKEN_PREFIX,
+    bearer_secret,
+    possession_statement,
+    secret_digest,
+)
+from protocol.messages import AuditPage, EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
-from server.api.parts import first_of, json_only, problems
-from server.api.placed import blame
-from server.api.rights import needs
-from server.doorkeeper import address
-from server.principals import Right
-from server.refusals import Refusal, malformed
-from server.service import Served
+from server.api.common import json_only, paginate, problem_responses
+from server.api.dependencies import as_malformed, require
+from server.errors import ProblemError, malformed
+from server.http.auth import client_address
+from server.principals import Permission
+from server.service import ServiceDep
 
 router = APIRouter(prefix="/v1", tags=["access"])
 
 
-async def _token(
+async def _token_digest(
     request: Request,
-    service: Served,
+    service: ServiceDep,
     authorization: Annotated[str | None, Header()] = None,
 ) -> bytes:
-    """Return the digest of the token that is shown: whoever shows none is told nothing else."""
-    token = bearer(authorization, ENROLMENT_TOKEN)
+    """Return the digest of the enrolment token; refuse a caller without one before its body."""
+    token = bearer_secret(authorization, ENROLMENT_TOKEN_PREFIX)
     if token is None:
-        await service.keeper.fail(address(request.scope), "enrol", "without a token")
+        await service.authenticator.record_failure(
+            client_address(request.scope), "enrol", "without a token"
+        )
         detail = "Authorization: Bearer and an enrolment token are needed"
-        raise Refusal(ProblemType.NOT_AUTHORISED, detail)
-    return digest(token)
+        raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+    return secret_digest(token)
 
 
 @router.post(
     "/devices",
     status_code=204,
     dependencies=[Depends(json_only)],
-    responses=problems(400, 409, 413, 415, 422),
+    responses=problem_responses(400, 409, 413, 415, 422),
 )
 async def enrol(
-    token: Annotated[bytes, Depends(_token)],
-    asked: Enrolment,
+    token: Annotated[bytes, Depends(_token_digest)],
+    enrolment: EnrolmentRequest,
     request: Request,
-    service: Served,
+    service: ServiceDep,
 ) -> None:
-    """Let an identity in by an enrolment token; saying it again changes nothing."""
-    identity, credential = bytes.fromhex(asked.identity), bytes.fromhex(asked.credential)
-    with blame():
+    """Enrol an identity with an enrolment token; repeating the request changes nothing."""
+    identity, credential = bytes.fromhex(enrolment.identity), bytes.fromhex(enrolment.credential)
+    signature = bytes.fromhex(enrolment.signature)
+    with as_malformed():
         check_identity(identity)
-    if not is_signed(identity, possession(credential), bytes.fromhex(asked.signature)):
-        await service.keeper.fail(address(request.scope), "enrol", "with a bad signature")
-        raise malformed("the signature is not that of the identity under the credential")
+    if not is_signed(identity, possession_statement(credential), signature):
+        await service.authenticator.record_failure(
+            client_address(request.scope), "enrol", "with a bad signature"
+        )
+        raise malformed("the signature is not this identity's signature of the credential")
     try:
-        await service.store.access.enrol(token, asked.identity, credential)
-    except Refusal:
-        await service.keeper.fail(address(request.scope), "enrol", asked.identity)
+        await service.store.access.enrol_device(token, enrolment.identity, credential)
+    except ProblemError:
+        await service.authenticator.record_failure(
+            client_address(request.scope), "enrol", enrolment.identity
+        )
         raise
 
 
-@router.get("/audit", dependencies=[needs(Right.OPERATE)], responses=problems(422))
-async def trail(
-    service: Served,
+@router.get("/audit", dependencies=[require(Permission.OPERATE)], responses=problem_responses(422))
+async def list_audit_entries(
+    service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> AuditPage:
-    """List who did what, newest first."""
-    entries, last = first_of(await service.store.access.trail(limit + 1, before), limit)
+    """List the actions of all callers, newest first."""
+    entries, last = paginate(await service.store.access.audit_entries(limit + 1, before), limit)
     return AuditPage(entries=entries, next=last and last.id)

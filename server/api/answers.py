@@ -1,77 +1,102 @@
-"""Heavy hitters, by pages or as one table for a spreadsheet."""
+"""Answers of a study: heavy hitters, and the distribution of values where prefixes are counted.
 
+Every answer is computed from published results. It costs no privacy, however often it is read.
+"""
+
+import asyncio
 import csv
 import io
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import APIRouter, Query, Request, Response
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from protocol.messages import HeavyHitter, HeavyHitterPage
-from server.api.parts import StudyId, first_of, problems
-from server.api.rights import needs
-from server.api.tagged import Tagged, tagged
-from server.principals import Right
-from server.refusals import malformed
-from server.service import Served
+from protocol.domains.numeric import NumericInterval
+from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.registry import AnyPlan
+from protocol.messages import (
+    HeavyHitter,
+    HeavyHitterPage,
+    ProblemType,
+    QueryResult,
+    QueryResults,
+)
+from protocol.quantiles.cdf import EmptyTreeError, Estimator
+from protocol.quantiles.distribution import BoundedEstimate, Distribution
+from protocol.study_state import StudyState
+from server.api.common import StudyId, paginate, problem_responses
+from server.api.dependencies import require
+from server.api.etag import ETagRoute, etag_responses
+from server.errors import ProblemError, malformed
+from server.principals import Permission
+from server.service import ServiceDep
 
 router = APIRouter(
-    prefix="/v1/studies/{study}",
-    tags=["answers"],
-    route_class=Tagged,
-    dependencies=[needs(Right.READ)],
+    prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for code
-_BOTH: dict[str, Any] = {
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that start so
+_JSON_OR_CSV: dict[str, Any] = {
     "model": HeavyHitterPage,
     "content": {"text/csv": {"schema": {"type": "string"}}},
 }
+_MAX_POINTS = 1000
+_QUERY_PROBLEMS = problem_responses(404, 409, 422)
+_TextValues = Annotated[
+    list[Annotated[str, Query(max_length=4096)]], Query(min_length=1, max_length=_MAX_POINTS)
+]
+_DomainValues: TypeAlias = list[float] | list[str]
 
 
-@router.get(
-    "/heavy-hitters",
-    response_model=HeavyHitterPage,
-    responses=tagged({200: _BOTH, **problems(404, 422)}),
-)
 async def heavy_hitters(
     study: StudyId,
     request: Request,
-    service: Served,
+    service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[str | None, Query(max_length=40_000)] = None,
-    form: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
+    output_format: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
 ) -> HeavyHitterPage | Response:
     """Return the items whose estimates, summed over rounds, reach the study's threshold.
 
-    As CSV, by `Accept: text/csv` or `format=csv`, all of them at once; cells that a
-    spreadsheet would take for a formula get an apostrophe in front.
+    With `Accept: text/csv` or `format=csv`, the response is one CSV table of all items. A cell
+    that a spreadsheet would run as a formula starts with an apostrophe.
     """
-    wants_csv = "text/csv" in request.headers.get("accept", "")
-    if form == "csv" or (form is None and wants_csv):
-        every = await service.store.answers.heavy_hitters(study)
-        return Response(csv_table(every), media_type="text/csv; charset=utf-8")
-    cursor = None if after is None else _parse(after)
-    found = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
-    shown, last = first_of(found, limit)
-    return HeavyHitterPage(heavy_hitters=shown, next=last and _cursor(last))
+    accepts_csv = "text/csv" in request.headers.get("accept", "")
+    if output_format == "csv" or (output_format is None and accepts_csv):
+        items = await service.store.answers.heavy_hitters(study)
+        return Response(csv_table(items), media_type="text/csv; charset=utf-8")
+    cursor = None if after is None else _parse_cursor(after)
+    rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
+    page, last = paginate(rows, limit)
+    return HeavyHitterPage(heavy_hitters=page, next=last and _cursor(last))
+
+
+router.add_api_route(
+    "/heavy-hitters",
+    heavy_hitters,
+    response_model=HeavyHitterPage,
+    responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
+    route_class_override=ETagRoute,
+)
 
 
 def _cursor(last: HeavyHitter) -> str:
     return urlsafe_b64encode(json.dumps([last.estimate, last.item]).encode()).decode()
 
 
-def _parse(cursor: str) -> HeavyHitter:
+def _parse_cursor(cursor: str) -> HeavyHitter:
     try:
         estimate, item = json.loads(urlsafe_b64decode(cursor.encode("ascii")))
         return HeavyHitter(item=item, estimate=estimate, standard_error=0, low=0, high=0)
     except (ValueError, TypeError, RecursionError):
-        raise malformed("not the `next` of a page", at="query.after") from None
+        raise malformed("not the `next` of a page", location="query.after") from None
 
 
 def csv_table(rows: Iterable[HeavyHitter]) -> str:
-    """Return `rows` for a spreadsheet, which takes none of them for a formula."""
+    """Return `rows` as CSV in which no cell is a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(("item", "estimate", "standard_error", "low", "high"))
@@ -81,4 +106,123 @@ def csv_table(rows: Iterable[HeavyHitter]) -> str:
 
 
 def _cell(text: str) -> str:
-    return "'" + text if text.startswith(_FORMULA) else text
+    return "'" + text if text.startswith(_FORMULA_PREFIXES) else text
+
+
+@dataclass(frozen=True, slots=True)
+class DistributionQuery:
+    """The counts of a study so far, and the parameters of a query on their distribution."""
+
+    plan: AnyPlan
+    study_state: StudyState
+    estimator: Estimator
+    beta: float
+
+    async def answer(
+        self, points: Sequence[float | str], query: Callable[[Distribution], BoundedEstimate]
+    ) -> QueryResults:
+        """Return the estimate of `query` at each of `points`.
+
+        Raises:
+            ProblemError: if nothing has been counted yet, or the query is not valid.
+        """
+        try:
+            bounded = await asyncio.to_thread(self._evaluate, query)
+        except EmptyTreeError as error:
+            raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
+        except ValueError as error:
+            raise malformed(str(error), "query") from None
+        columns = bounded.values, bounded.low, bounded.high
+        rows = zip(points, *(np.atleast_1d(column).tolist() for column in columns), strict=True)
+        results = tuple(
+            QueryResult(at=at, value=value, low=low, high=high) for at, value, low, high in rows
+        )
+        return QueryResults(estimator=self.estimator, beta=self.beta, results=results)
+
+    def _evaluate(self, query: Callable[[Distribution], BoundedEstimate]) -> BoundedEstimate:
+        return query(
+            distribution(self.plan, self.study_state, estimator=self.estimator, beta=self.beta)
+        )
+
+    def domain_values(self, texts: list[str], name: str) -> _DomainValues:
+        """Return `texts` as values of the study's domain: numbers of an interval, or items.
+
+        Raises:
+            ValueError: if a text is not a number and the domain is an interval.
+        """
+        if not isinstance(self.plan.question.domain, NumericInterval):
+            return texts
+        try:
+            return [float(text) for text in texts]
+        except ValueError:
+            raise ValueError(f"{name} must be numbers, not {', '.join(texts)}") from None
+
+
+async def _distribution_query(
+    study: StudyId,
+    service: ServiceDep,
+    estimator: Annotated[
+        Estimator,
+        Query(description="In tries: plain counts pruned values as 0, ratio keeps their mass."),
+    ] = "ratio",
+    beta: Annotated[
+        float, Query(gt=0, lt=1, description="Probability that an interval misses the true value.")
+    ] = 0.05,
+) -> DistributionQuery:
+    view = await service.store.studies.show(study)
+    if not view.round:
+        raise ProblemError(ProblemType.WRONG_STATE, "the study has not been started")
+    plan = await service.store.rounds.plan(study, view.round)
+    return DistributionQuery(plan, await service.store.answers.study_state(study), estimator, beta)
+
+
+DistributionQueryDep = Annotated[DistributionQuery, Depends(_distribution_query)]
+
+
+@router.get("/quantiles", responses=_QUERY_PROBLEMS)
+async def quantiles(
+    query: DistributionQueryDep,
+    q: Annotated[list[float], Query(min_length=1, max_length=_MAX_POINTS)],
+) -> QueryResults:
+    """Return the value of each rank `q`, from 0 to 1."""
+    return await query.answer(q, lambda values: values.quantile(q))
+
+
+@router.get("/ranks", responses=_QUERY_PROBLEMS)
+async def ranks(query: DistributionQueryDep, x: _TextValues) -> QueryResults:
+    """Return the share of devices whose value is below each of `x`."""
+    return await query.answer(x, lambda values: values.rank(query.domain_values(x, "x")))
+
+
+@router.get("/masses", responses=_QUERY_PROBLEMS)
+async def masses(query: DistributionQueryDep, low: _TextValues, high: _TextValues) -> QueryResults:
+    """Return the share of devices whose value is at least `low` and below `high`, per range."""
+    if len(low) != len(high):
+        raise malformed(f"{len(low)} low ends and {len(high)} high ends make no ranges", "query")
+    return await query.answer(
+        [f"{start}:{end}" for start, end in zip(low, high, strict=True)],
+        lambda values: values.mass(
+            query.domain_values(low, "low"), query.domain_values(high, "high")
+        ),
+    )
+
+
+@router.get("/frequencies", responses=_QUERY_PROBLEMS)
+async def frequencies(query: DistributionQueryDep, prefix: _TextValues) -> QueryResults:
+    """Return the share of devices with an item that begins with each `prefix`."""
+    return await query.answer(prefix, lambda values: values.frequency(prefix))
+
+
+@router.get("/cdf", responses=_QUERY_PROBLEMS)
+async def cdf(
+    query: DistributionQueryDep, points: Annotated[int, Query(ge=2, le=_MAX_POINTS)] = 101
+) -> QueryResults:
+    """Return the ranks of equally spaced values, from the first to the last of the domain."""
+    x: list[float | str] = []
+
+    def evaluate(values: Distribution) -> BoundedEstimate:
+        positions, bounded = values.cdf(points)
+        x.extend(positions.tolist())
+        return bounded
+
+    return await query.answer(x, evaluate)

@@ -1,4 +1,4 @@
-"""What happens in a study, as it happens: Server-Sent Events, resumed where they broke off."""
+"""Event stream of a study as Server-Sent Events, which a client resumes after a disconnection."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -8,48 +8,59 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from protocol.events import Event
-from server.api.parts import StudyId, problems
-from server.api.rights import Caller, needs
-from server.principals import Right
-from server.service import Served
+from server.api.common import StudyId, problem_responses
+from server.api.dependencies import Caller, require
+from server.principals import Permission
+from server.service import ServiceDep
 
 router = APIRouter(prefix="/v1/studies/{study}", tags=["studies"])
-_RETRY = 2000  # milliseconds until a browser whose stream broke off comes back
-_MOST = 2**31 - 1
-Last = Annotated[
-    int | None, Header(ge=0, le=_MOST, description="The last event that is known; 0 for none.")
+_RECONNECT_MILLISECONDS = 2000  # until a browser reconnects after a broken connection
+_MAX_EVENT_ID = 2**31 - 1
+LastEventId = Annotated[
+    int | None,
+    Header(ge=0, le=_MAX_EVENT_ID, description="Id of the last event received; 0 for none."),
 ]
-After = Annotated[
-    int, Query(ge=0, le=_MOST, description="The same, for whoever cannot send the header.")
+AfterEvent = Annotated[
+    int,
+    Query(
+        ge=0,
+        le=_MAX_EVENT_ID,
+        description="Id of the last event received, for clients that cannot set Last-Event-ID.",
+    ),
 ]
 
 
 async def _stream(
-    study: StudyId, service: Served, caller: Caller, last_event_id: Last = None, after: After = 0
+    study: StudyId,
+    service: ServiceDep,
+    caller: Caller,
+    last_event_id: LastEventId = None,
+    after: AfterEvent = 0,
 ) -> AsyncIterator[AsyncIterator[Event]]:
-    """Yield a stream that has its place until the answer is over."""
+    """Yield a stream, which counts as open until the response ends."""
     last = after if last_event_id is None else last_event_id
-    await service.store.events.check(study, last)
-    with service.streams.open(study):
-        is_let_in = partial(service.keeper.still_lets_in, caller)
-        yield service.streams.follow(study, last, is_let_in)
+    await service.store.events.check_can_follow(study, last)
+    with service.event_streams.open(study):
+        is_still_valid = partial(service.authenticator.is_still_valid, caller)
+        yield service.event_streams.follow(study, last, is_still_valid)
 
 
-Stream = Annotated[AsyncIterator[Event], Depends(_stream)]
+EventStreamDep = Annotated[AsyncIterator[Event], Depends(_stream)]
 
 
 @router.get(
     "/events",
-    dependencies=[needs(Right.READ)],
+    dependencies=[require(Permission.READ)],
     response_class=EventSourceResponse,
-    responses=problems(404, 409, 422),
+    responses=problem_responses(404, 409, 422),
 )
-async def events(stream: Stream) -> AsyncIterator[ServerSentEvent]:
-    """Send each event of a study, from the one after `Last-Event-ID` on, until the study ends.
+async def events(stream: EventStreamDep) -> AsyncIterator[ServerSentEvent]:
+    """Send each event of a study after `Last-Event-ID`, until the study ends.
 
-    A study that is over and has told everything is refused: do not come back.
+    If the study has ended and no later event exists, the request is refused with 409, so that
+    clients do not reconnect.
     """
-    yield ServerSentEvent(retry=_RETRY)
+    yield ServerSentEvent(retry=_RECONNECT_MILLISECONDS)
     async for event in stream:
-        said = event.model_dump_json(exclude_none=True)
-        yield ServerSentEvent(id=str(event.id), event=event.kind.value, raw_data=said)
+        data = event.model_dump_json(exclude_none=True)
+        yield ServerSentEvent(id=str(event.id), event=event.kind.value, raw_data=data)

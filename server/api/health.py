@@ -1,43 +1,43 @@
-"""Whether the process lives, whether it can serve, and what it measures."""
+"""Liveness, readiness and metrics of the process."""
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from protocol.messages import ProblemType
-from server import migrations
-from server.api.parts import problems
-from server.api.rights import needs
-from server.principals import Right
-from server.refusals import Refusal
-from server.service import Served
+from server.api.common import problem_responses
+from server.api.dependencies import require
+from server.db import migrations
+from server.errors import ProblemError
+from server.principals import Permission
+from server.service import ServiceDep
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-async def alive() -> dict[str, str]:
-    """Answer as long as the process does."""
+async def liveness() -> dict[str, str]:
+    """Return ok as long as the process runs."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses=problems())
-async def ready(service: Served) -> dict[str, str]:
-    """Answer ok if the database is within reach, has room, and has this program's schema."""
-    found = await service.store.database.read(lambda s: migrations.revision(s.connection()))
-    if found != migrations.head():
-        detail = f"the database has schema {found}; {migrations.head()} is needed"
-        raise Refusal(ProblemType.UNAVAILABLE, detail)
-    if not await service.store.room.is_there():
-        detail = "the database's disk is full: make room, and the service goes on by itself"
-        raise Refusal(ProblemType.UNAVAILABLE, detail)
+@router.get("/readyz", responses=problem_responses())
+async def readiness(service: ServiceDep) -> dict[str, str]:
+    """Return ok if the database is available, has free space, and has this program's schema."""
+    revision = await service.store.database.read(lambda s: migrations.revision(s.connection()))
+    if revision != migrations.head_revision():
+        detail = f"the database has schema {revision}, not {migrations.head_revision()}"
+        raise ProblemError(ProblemType.UNAVAILABLE, detail)
+    if not await service.store.disk_space.has_space():
+        detail = "the database's disk is full: the service resumes when there is free space"
+        raise ProblemError(ProblemType.UNAVAILABLE, detail)
     return {"status": "ok"}
 
 
-@router.get("/metrics", dependencies=[needs(Right.OPERATE)], include_in_schema=False)
-async def metrics(request: Request, service: Served) -> Response:
-    """Return what this process measures, in the form that Prometheus asks for."""
+@router.get("/metrics", dependencies=[require(Permission.OPERATE)], include_in_schema=False)
+async def metrics(request: Request, service: ServiceDep) -> Response:
+    """Return the metrics of this process in the format that Prometheus accepts."""
     try:
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    except (TypeError, ValueError):  # by a version that is none
+    except (TypeError, ValueError):  # the Accept header names a version that is not a number
         encode, media_type = choose_encoder("")
     return Response(encode(service.metrics.registry), media_type=media_type)

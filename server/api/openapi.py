@@ -1,42 +1,70 @@
-"""The OpenAPI document, made true.
+"""OpenAPI document of the service, with its real errors, credentials and examples.
 
-FastAPI documents its own validation error, which this service never sends, and knows no
-problem+json. Here every refusal is documented as the problem that it is.
+FastAPI documents its own validation error, which this service never sends, and does not know
+problem+json. Here every refusal is documented as a problem.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.messages import Problem
-from server.api.examples import example_of
-from server.api.parts import problems
-from server.problems import MEDIA_TYPE
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.messages import (
+    EnrolmentRequest,
+    JoinRequest,
+    PopulationRequest,
+    Problem,
+    StudyRequest,
+)
+from protocol.model import PublicModel
+from protocol.privacy.ledger import Budget
+from protocol.study import Terms
+from server.api.common import problem_responses
+from server.http.problem_details import MEDIA_TYPE
 
-_OWN = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-
-
+_PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _CREDENTIALS = {
     "key": "An API key, unless the service is open.",
-    "token": "An enrolment token, which lets a device's identity in.",
-    "credential": "What a device was let in with; of its own choice where the service is open.",
+    "token": "An enrolment token, with which a device enrols its identity.",
+    "credential": "The credential that a device enrolled; its own choice if the service is open.",
+}
+_EXAMPLES: Final[dict[str, PublicModel]] = {
+    "StudyRequest": StudyRequest(
+        name="new words",
+        question=AdaptiveIbltQuestion(
+            threshold=20, contribution=3, domain=Utf8(max_bytes=12), words=5000
+        ),
+        terms=Terms(cohort_size=200, minimum=100, corrupt=0.1, dropout=0.2),
+        rounds=5,
+        start=True,
+    ),
+    "PopulationRequest": PopulationRequest(budget=Budget(epsilon=4, delta=1e-6)),
+    "JoinRequest": JoinRequest(
+        identity="1f" * 32, mask_key="2e" * 32, encryption_key="3d" * 32, signature="4c" * 64
+    ),
+    "EnrolmentRequest": EnrolmentRequest(
+        identity="1f" * 32, credential="5b" * 32, signature="4c" * 64
+    ),
 }
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """Return the document of `app`."""
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of `app`."""
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path.startswith("/v1/"):
-                strangers = {str(status): what for status, what in problems(401, 403, 429).items()}
-                operation["responses"] = strangers | operation["responses"]
+                of_auth = problem_responses(401, 403, 429).items()
+                operation["responses"] = {
+                    str(status): response for status, response in of_auth
+                } | operation["responses"]
             _describe_problems(operation["responses"])
             _describe_credential(path, operation)
-            _give_example(operation)
+            _add_example(operation)
     components = document["components"]
     schemas = components["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -45,8 +73,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas |= problem.pop("$defs", {})
     schemas["Problem"] = problem
     components["securitySchemes"] = {
-        name: {"type": "http", "scheme": "bearer", "description": what}
-        for name, what in _CREDENTIALS.items()
+        name: {"type": "http", "scheme": "bearer", "description": description}
+        for name, description in _CREDENTIALS.items()
     }
     return document
 
@@ -54,7 +82,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def _describe_problems(responses: dict[str, Any]) -> None:
     for status, response in responses.items():
         if status >= "400":
-            response["content"] = _OWN
+            response["content"] = _PROBLEM_CONTENT
             if response.get("description") == "Validation Error":
                 response["description"] = "Malformed: `errors` lists every fault."
         if status in ("409", "503"):
@@ -66,14 +94,15 @@ def _describe_problems(responses: dict[str, Any]) -> None:
             }
 
 
-def _give_example(operation: dict[str, Any]) -> None:
+def _add_example(operation: dict[str, Any]) -> None:
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body is not None:
-        body["example"] = example_of(body["schema"]["$ref"].rpartition("/")[2])
+        schema = body["schema"]["$ref"].rpartition("/")[2]
+        body["example"] = _EXAMPLES[schema].model_dump(mode="json", exclude_none=True)
 
 
 def _describe_credential(path: str, operation: dict[str, Any]) -> None:
-    """Name what is shown as what it is, a credential, and not as one more header."""
+    """Document the Authorization header as a security scheme, not as a parameter."""
     parameters = operation.get("parameters", [])
     others = [each for each in parameters if each["name"].lower() != "authorization"]
     if len(others) < len(parameters):
@@ -83,5 +112,6 @@ def _describe_credential(path: str, operation: dict[str, Any]) -> None:
     elif len(others) < len(parameters):
         operation["security"] = [{"credential": []}]
     elif path.startswith("/v1/"):
-        is_devices = "devices" in operation.get("tags", ())
-        operation["security"] = [{"key": []}, *([{"credential": []}] if is_devices else []), {}]
+        is_for_devices = "devices" in operation.get("tags", ())
+        credential: list[dict[str, Any]] = [{"credential": []}] if is_for_devices else []
+        operation["security"] = [{"key": []}, *credential, {}]

@@ -1,14 +1,14 @@
-"""A device's messages: join, then in each phase hear something and say something.
+"""Routes of a device in a round: join, then read one document and upload one message per phase.
 
     enrolling    POST participants
-    sharing      GET roster          -> PUT shares
-    masking      GET sharers         -> PUT vector
-    confirming   GET survivors       -> PUT confirmation
+    sharing      GET roster             -> PUT key-shares
+    masking      GET share-commitments  -> PUT masked-input
+    confirming   GET survivors          -> PUT confirmation
     unmasking    GET confirmations,
-                 GET parcels         -> PUT reveal
+                 GET encrypted-shares   -> PUT unmasking-shares
 
-Here is what a device hears; what it says after joining is in `uploads.py`. A study that is
-safe from a semi-honest server only has no confirming and no confirmations.
+This module has the join and the documents; `uploads.py` has the messages. A study in the
+semi-honest mode has no confirming phase and no confirmations.
 """
 
 from typing import Any
@@ -16,159 +16,188 @@ from typing import Any
 from fastapi import APIRouter, Depends, Response
 
 from protocol.messages import (
-    Join,
+    JoinRequest,
     Pending,
     ProblemType,
-    Seat,
+    SlotAssignment,
     Survivors,
-    pack_confirmations,
 )
-from protocol.round import Phase, phases
-from secagg.cohort import Entry, advertisement
+from protocol.phases import MESSAGE_KIND, Phase, participant_phases
 from secagg.keys import PublicKeys, is_signed
-from server.api.parts import OCTETS_OUT, RoundNumber, StudyId, Wait, json_only, problems
-from server.api.placed import Placed, Ticket, blame, past, refuse_silent
-from server.api.rights import Caller, needs, only_itself
-from server.limits import OCTETS
-from server.principals import Right
-from server.refusals import Refusal, malformed, out_of_phase
-from server.service import Served, Service
-from server.store.participants import Application, Place
-from server.store.views import KIND
+from secagg.messages import pack_confirmations
+from secagg.roster import RosterEntry
+from secagg.session import advertisement_statement
+from server.api.common import (
+    OCTET_STREAM_RESPONSE,
+    RoundNumber,
+    StudyId,
+    WaitSeconds,
+    json_only,
+    problem_responses,
+)
+from server.api.dependencies import (
+    Caller,
+    CredentialDigest,
+    SlotDep,
+    as_malformed,
+    require,
+    require_message,
+    require_own_identity,
+    wait_for_end_of,
+)
+from server.db.repositories.participants import JoiningDevice, ParticipantSlot
+from server.errors import ProblemError, malformed, out_of_phase
+from server.http.limits import OCTET_STREAM
+from server.principals import Permission
+from server.service import Service, ServiceDep
 
 router = APIRouter(prefix="/v1", tags=["devices"])
-_PENDING: dict[str, Any] = {
+_PENDING_RESPONSE: dict[str, Any] = {
     "model": Pending,
-    "description": "Not yet: ask again.",
+    "description": "Not available yet: send the request again.",
     "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds; often 0."}},
 }
-_QUESTION = problems(404, 409, 410, 422)
+_DOCUMENT_PROBLEMS = problem_responses(404, 409, 410, 422)
 
 
 @router.post(
     "/studies/{study}/rounds/{number}/participants",
     status_code=201,
-    dependencies=[needs(Right.TAKE_PART), Depends(json_only)],
+    dependencies=[require(Permission.TAKE_PART), Depends(json_only)],
     responses={
-        200: {"model": Seat, "description": "This device has its seat already."},
-        **problems(400, 404, 409, 413, 415, 422),
+        200: {"model": SlotAssignment, "description": "The device has joined before."},
+        **problem_responses(400, 404, 409, 413, 415, 422),
     },
 )
 async def join(  # noqa: PLR0917 - FastAPI passes them by name
     caller: Caller,
-    ticket: Ticket,
+    credential: CredentialDigest,
     study: StudyId,
     number: RoundNumber,
-    wish: Join,
+    request: JoinRequest,
     response: Response,
-    service: Served,
-) -> Seat:
-    """Take part in a round.
+    service: ServiceDep,
+) -> SlotAssignment:
+    """Join a round.
 
-    The ticket is the credential that the device was let in with, or, where the service asks
-    nobody, 32 random bytes of its own choice; keep it to yourself.
+    The Authorization header has the credential that the device enrolled. If the service is open,
+    it has 32 random bytes that the device chooses and keeps secret.
     """
-    only_itself(caller, wish.identity)
-    plan = await service.frozen.plan((study, number))
-    with blame():
-        keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.seal_key))
-        enrolment = bytes.fromhex(wish.enrolment or "") if plan.registry else b""
-        signature = bytes.fromhex(wish.signature)
-        entry = Entry(bytes.fromhex(wish.identity), keys, signature, enrolment)
-    digest = await service.frozen.digest((study, number))
-    if not is_signed(entry.identity, advertisement(digest, keys), signature):
-        raise malformed("the signature is not that of the identity under keys and plan")
-    if plan.registry and not plan.registry.admits(entry.identity, enrolment):
+    require_own_identity(caller, request.identity)
+    plan = await service.cohort_cache.plan((study, number))
+    with as_malformed():
+        keys = PublicKeys(bytes.fromhex(request.mask_key), bytes.fromhex(request.encryption_key))
+        registrar_signature = (
+            bytes.fromhex(request.registrar_signature or "") if plan.registry else b""
+        )
+        signature = bytes.fromhex(request.signature)
+        entry = RosterEntry(bytes.fromhex(request.identity), keys, signature, registrar_signature)
+    digest = await service.cohort_cache.plan_digest((study, number))
+    if not is_signed(entry.identity, advertisement_statement(digest, keys), signature):
+        raise malformed("the signature is not this identity's signature of its keys and the plan")
+    if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
         detail = "the registrar of this study has not signed this identity for it"
-        raise Refusal(ProblemType.NOT_ENROLLED, detail)
-    seat, is_new = await service.store.participants.join(
-        study, number, Application(ticket, entry), by_coin=plan.invited < 1
+        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
+    assignment, is_new = await service.store.participants.join(
+        study, number, JoiningDevice(credential, entry), by_coin=plan.join_probability < 1
     )
     if not is_new:
         response.status_code = 200
     service.orchestrator.wake()
-    return seat
+    return assignment
 
 
-async def _last(service: Service, place: Place) -> Phase:
-    """Return the last phase before the unmasking: confirming, if there is one."""
-    return phases((await service.frozen.facts(place.cohort)).sum.assumptions.mode)[-2]
+async def _phase_before_unmasking(service: Service, participant: ParticipantSlot) -> Phase:
+    """Return confirming, or masking if the study has no confirming phase."""
+    cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
+    return participant_phases(cohort.session.assumptions.mode)[-2]
 
 
 def _octets(body: bytes) -> Response:
-    return Response(body, media_type=OCTETS)
+    return Response(body, media_type=OCTET_STREAM)
 
 
 @router.get(
     "/participants/{participant}/roster",
     response_class=Response,
-    responses={200: OCTETS_OUT, 202: _PENDING, **_QUESTION},
+    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
 )
-async def get_roster(place: Placed, service: Served, wait: Wait = 0) -> Response:
-    """Return everybody's identity and keys, by slot."""
-    phase = await past(service, place, "the roster", Phase.ENROLLING, wait)
+async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0) -> Response:
+    """Return the identity and keys of every participant, by slot."""
+    phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, wait)
     if isinstance(phase, Response):
         return phase
     if phase is not Phase.SHARING:
-        await refuse_silent(service, place, phase, "shares")
-    return _octets(await service.frozen.roster(place.cohort))
+        await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
+    return _octets(await service.cohort_cache.roster(participant.cohort))
 
 
 @router.get(
-    "/participants/{participant}/sharers",
+    "/participants/{participant}/share-commitments",
     response_class=Response,
-    responses={200: OCTETS_OUT, 202: _PENDING, **_QUESTION},
+    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
 )
-async def get_sharers(place: Placed, service: Served, wait: Wait = 0) -> Response:
-    """Return who shared: contributions to the graph, and digests of shares, by slot."""
-    phase = await past(service, place, "the sharers", Phase.SHARING, wait)
+async def get_share_commitments(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Response:
+    """Return the graph nonces and share digests of the participants that shared, by slot."""
+    phase = await wait_for_end_of(
+        service, participant, "the share commitments", Phase.SHARING, wait
+    )
     if isinstance(phase, Response):
         return phase
-    await refuse_silent(service, place, phase, "shares")
-    return _octets(await service.frozen.sharers(place.cohort))
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
+    return _octets(await service.cohort_cache.share_commitments(participant.cohort))
 
 
 @router.get(
     "/participants/{participant}/survivors",
     response_model=Survivors,
-    responses={202: _PENDING, **_QUESTION},
+    responses={202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
 )
-async def get_survivors(place: Placed, service: Served, wait: Wait = 0) -> Survivors | Response:
-    """Return whose vectors are in the sum."""
-    phase = await past(service, place, "the survivors", Phase.MASKING, wait)
+async def get_survivors(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Survivors | Response:
+    """Return the slots whose vectors are in the sum."""
+    phase = await wait_for_end_of(service, participant, "the survivors", Phase.MASKING, wait)
     if isinstance(phase, Response):
         return phase
-    await refuse_silent(service, place, phase, "vector")
-    return Survivors(survivors=tuple(sorted(await service.frozen.survivors(place.cohort))))
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.MASKING])
+    survivors = await service.cohort_cache.survivors(participant.cohort)
+    return Survivors(survivors=tuple(sorted(survivors)))
 
 
 @router.get(
     "/participants/{participant}/confirmations",
     response_class=Response,
-    responses={200: OCTETS_OUT, 202: _PENDING, **_QUESTION},
+    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
 )
-async def get_confirmations(place: Placed, service: Served, wait: Wait = 0) -> Response:
-    """Return the signatures under the survivors, by slot."""
-    phase = await past(service, place, "the confirmations", Phase.CONFIRMING, wait)
+async def get_confirmations(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Response:
+    """Return the signatures of the list of survivors, by slot."""
+    phase = await wait_for_end_of(service, participant, "the confirmations", Phase.CONFIRMING, wait)
     if isinstance(phase, Response):
         return phase
-    if await _last(service, place) is not Phase.CONFIRMING:
+    if await _phase_before_unmasking(service, participant) is not Phase.CONFIRMING:
         raise out_of_phase("a confirmation", Phase.CONFIRMING, phase)
-    await refuse_silent(service, place, phase, "confirmation")
-    return _octets(pack_confirmations(await service.frozen.confirmations(place.cohort)))
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CONFIRMING])
+    return _octets(pack_confirmations(await service.cohort_cache.confirmations(participant.cohort)))
 
 
 @router.get(
-    "/participants/{participant}/parcels",
+    "/participants/{participant}/encrypted-shares",
     response_class=Response,
-    responses={200: OCTETS_OUT, 202: _PENDING, **_QUESTION},
+    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
 )
-async def get_parcels(place: Placed, service: Served, wait: Wait = 0) -> Response:
-    """Return the shares addressed to this participant: of survivors' seeds, of others' keys."""
-    closing = await _last(service, place)
-    phase = await past(service, place, "the parcels", closing, wait)
+async def get_encrypted_shares(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Response:
+    """Return the shares for this participant: of survivors' seeds and of dropouts' mask keys."""
+    last_phase = await _phase_before_unmasking(service, participant)
+    phase = await wait_for_end_of(service, participant, "the encrypted shares", last_phase, wait)
     if isinstance(phase, Response):
         return phase
-    await refuse_silent(service, place, phase, KIND[closing])
-    settled = await service.frozen.settled(place.cohort)
-    return _octets(settled.inboxes[place.slot].pack())
+    await require_message(service, participant, phase, MESSAGE_KIND[last_phase])
+    unmasking = await service.cohort_cache.unmasking_request(participant.cohort)
+    return _octets(unmasking.received_shares[participant.slot].pack())

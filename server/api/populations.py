@@ -1,4 +1,4 @@
-"""Privacy ledgers: of a population, which has a budget, and of one study."""
+"""Privacy ledgers: the ledger of a population, which has a budget, and the ledger of one study."""
 
 import asyncio
 from typing import Annotated
@@ -8,58 +8,71 @@ from fastapi import Path as InPath
 
 from protocol.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
 from protocol.privacy.ledger import Statement
-from protocol.privacy.loss import LEAST_DELTA
-from server.api.parts import StudyId, first_of, json_only, problems
-from server.api.rights import Caller, needs
-from server.principals import Right
-from server.service import Served
+from protocol.privacy.loss import MIN_DELTA
+from server.api.common import StudyId, json_only, paginate, problem_responses
+from server.api.dependencies import Caller, require
+from server.principals import Permission
+from server.service import ServiceDep
 
 router = APIRouter(prefix="/v1", tags=["privacy"])
-Name = Annotated[PopulationName, InPath()]
+PopulationPath = Annotated[PopulationName, InPath()]
 Delta = Annotated[
     float | None,
-    Query(ge=LEAST_DELTA, lt=1, description="Odds to say epsilon at; else the budget's, or 1e-6."),
+    Query(
+        ge=MIN_DELTA,
+        lt=1,
+        description="Delta at which epsilon is computed; default: the delta of the budget or "
+        "question, otherwise 1e-6.",
+    ),
 ]
-DELTA = 1e-6
+DEFAULT_DELTA = 1e-6
 
 
 @router.put(
     "/populations/{name}",
     status_code=201,
-    dependencies=[needs(Right.WRITE), Depends(json_only)],
-    responses={200: {"model": PopulationView}, **problems(400, 409, 413, 415, 422)},
+    dependencies=[require(Permission.WRITE), Depends(json_only)],
+    responses={200: {"model": PopulationView}, **problem_responses(400, 409, 413, 415, 422)},
 )
 async def create(
-    name: Name, request: PopulationRequest, response: Response, service: Served, caller: Caller
+    name: PopulationPath,
+    request: PopulationRequest,
+    response: Response,
+    service: ServiceDep,
+    caller: Caller,
 ) -> PopulationView:
-    """Create a population with a budget, which its studies share and which never changes."""
+    """Create a population; its studies share its budget, which never changes."""
     view, is_new = await service.store.populations.create(name, request)
     if is_new:
-        await service.store.access.note(str(caller), "create population", name)
+        await service.store.access.record_audit(str(caller), "create population", name)
     else:
         response.status_code = 200
     return view
 
 
-@router.get("/populations", dependencies=[needs(Right.READ)], responses=problems(422))
+@router.get(
+    "/populations", dependencies=[require(Permission.READ)], responses=problem_responses(422)
+)
 async def page(
-    service: Served,
+    service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[PopulationName | None, Query()] = None,
 ) -> PopulationPage:
     """List populations, by name."""
-    found = await service.store.populations.page(limit + 1, after or "")
-    populations, last = first_of(found, limit)
+    rows = await service.store.populations.page(limit + 1, after or "")
+    populations, last = paginate(rows, limit)
     return PopulationPage(populations=populations, next=last and last.name)
 
 
 @router.get(
     "/populations/{name}/privacy",
-    dependencies=[needs(Right.READ)],
-    responses=problems(404, 422),
+    dependencies=[require(Permission.READ)],
+    responses=problem_responses(404, 422),
 )
-async def of_population(name: Name, service: Served, delta: Delta = None) -> Statement:
-    """Say what the studies of a population tell of a device, whom, and what is left."""
+async def population_privacy(
+    name: PopulationPath, service: ServiceDep, delta: Delta = None
+) -> Statement:
+    """Return the privacy loss of a device from all studies of a population, and the budget left."""
     ledger = await service.store.populations.ledger(name)
     assert ledger.budget is not None  # every population has one
     return await asyncio.to_thread(ledger.statement, delta or ledger.budget.delta)
@@ -68,12 +81,12 @@ async def of_population(name: Name, service: Served, delta: Delta = None) -> Sta
 @router.get(
     "/studies/{study}/privacy",
     tags=["studies"],
-    dependencies=[needs(Right.READ)],
-    responses=problems(404, 422),
+    dependencies=[require(Permission.READ)],
+    responses=problem_responses(404, 422),
 )
-async def of_study(study: StudyId, service: Served, delta: Delta = None) -> Statement:
-    """Say what one study tells of a device, and whom: if it runs, by all rounds that it may."""
+async def study_privacy(study: StudyId, service: ServiceDep, delta: Delta = None) -> Statement:
+    """Return the privacy loss of a device from one study; a running study counts all rounds."""
     view = await service.store.studies.show(study)
-    asked = delta or getattr(view.question, "delta", None) or DELTA
-    ledger = await service.store.populations.of_study(study)
-    return await asyncio.to_thread(ledger.statement, max(asked, LEAST_DELTA))
+    at_delta = delta or getattr(view.question, "delta", None) or DEFAULT_DELTA
+    ledger = await service.store.populations.study_ledger(study)
+    return await asyncio.to_thread(ledger.statement, max(at_delta, MIN_DELTA))

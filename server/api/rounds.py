@@ -1,76 +1,84 @@
-"""Rounds: list, show, wait for one to open, and read a cohort's sum."""
+"""Rounds: list, show, wait for an open round, and read a cohort's sum."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from protocol.messages import ProblemType, RoundPage, RoundView
-from server.api.parts import (
-    OCTETS_OUT,
+from server.api.common import (
+    OCTET_STREAM_RESPONSE,
     CohortNumber,
     RoundNumber,
     StudyId,
-    Wait,
-    first_of,
-    problems,
+    WaitSeconds,
+    paginate,
+    problem_responses,
 )
-from server.api.rights import needs
-from server.api.tagged import Tagged, tagged
-from server.limits import OCTETS
-from server.principals import Right
-from server.refusals import Refusal
-from server.service import Served
-from server.watch import study_bell
+from server.api.dependencies import require
+from server.api.etag import ETagRoute, etag_responses
+from server.db.channels import study_channel
+from server.errors import ProblemError
+from server.http.limits import OCTET_STREAM
+from server.principals import Permission
+from server.service import ServiceDep
 
-router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_class=Tagged)
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last round already known.")]
+router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_class=ETagRoute)
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of the last known round.")]
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(404, 422)))
+@router.get(
+    "",
+    dependencies=[require(Permission.READ)],
+    responses=etag_responses(problem_responses(404, 422)),
+)
 async def page(
     study: StudyId,
-    service: Served,
+    service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: After = 0,
 ) -> RoundPage:
     """List rounds, first to last."""
-    rounds, last = first_of(await service.store.rounds.page(study, limit + 1, after), limit)
+    rounds, last = paginate(await service.store.rounds.page(study, limit + 1, after), limit)
     return RoundPage(rounds=rounds, next=last and last.number)
 
 
 @router.get(
     "/open",
-    dependencies=[needs(Right.READ, Right.TAKE_PART)],
-    responses=tagged(problems(404, 409, 422)),
+    dependencies=[require(Permission.READ, Permission.TAKE_PART)],
+    responses=etag_responses(problem_responses(404, 409, 422)),
     tags=["devices"],
 )
 async def open_round(
-    study: StudyId, service: Served, after: After = 0, wait: Wait = 0
+    study: StudyId, service: ServiceDep, after: After = 0, wait: WaitSeconds = 0
 ) -> RoundView:
-    """Return the round that takes devices now and comes after `after`."""
-    view = await service.watch.until(
-        study_bell(study), lambda: service.store.rounds.open(study, after), wait
+    """Return the round that is open to devices and comes after round `after`."""
+    view = await service.notifier.wait_for(
+        study_channel(study), lambda: service.store.rounds.find_open(study, after), wait
     )
     if view is None:
-        raise Refusal(ProblemType.NO_ROUND, f"no round after {after} takes devices now")
+        raise ProblemError(ProblemType.NO_ROUND, f"no round after {after} is open to devices now")
     return view
 
 
-@router.get("/{number}", dependencies=[needs(Right.READ)], responses=tagged(problems(404, 422)))
-async def show(study: StudyId, number: RoundNumber, service: Served) -> RoundView:
-    """Show one round: its plan, how far each cohort is, what its sum said."""
+@router.get(
+    "/{number}",
+    dependencies=[require(Permission.READ)],
+    responses=etag_responses(problem_responses(404, 422)),
+)
+async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> RoundView:
+    """Show one round: its plan, the progress of each cohort, and the outcome of its sum."""
     return await service.store.rounds.show(study, number)
 
 
 @router.get(
     "/{number}/cohorts/{cohort}/sum",
-    dependencies=[needs(Right.READ)],
+    dependencies=[require(Permission.READ)],
     response_class=Response,
-    responses=tagged({200: OCTETS_OUT, **problems(404, 409, 410, 422)}),
+    responses=etag_responses({200: OCTET_STREAM_RESPONSE, **problem_responses(404, 409, 410, 422)}),
 )
 async def cohort_sum(
-    study: StudyId, number: RoundNumber, cohort: CohortNumber, service: Served
+    study: StudyId, number: RoundNumber, cohort: CohortNumber, service: ServiceDep
 ) -> Response:
-    """Return the sum of the survivors' vectors of one cohort, packed as a vector is."""
+    """Return the sum of the survivors' vectors of one cohort, packed like a vector."""
     packed = await service.store.messages.sum(study, number, cohort)
-    return Response(packed, media_type=OCTETS)
+    return Response(packed, media_type=OCTET_STREAM)

@@ -1,47 +1,129 @@
-"""Studies: create, list, show, start, stop."""
+"""Studies: create, list, show, start, stop.
 
-from typing import Annotated
+A request for a study is checked before its handler runs, so that a refusal lists every fault of
+the document: of its fields, and of the plan that the valid fields describe.
+"""
 
-from fastapi import APIRouter, Depends, Query, Response
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from random import Random
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import ValidationError
 
 from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from server.api.creation import CREATED, Key, digest_of, limits_of, whole
-from server.api.parts import StudyId, first_of, json_only, problems
-from server.api.rights import Caller, needs
-from server.api.tagged import Tagged, tagged
-from server.principals import Right
-from server.refusals import Refusal
-from server.service import Served
-from server.store.creations import Intent
-from server.watch import study_bell
+from protocol.validation import validation_faults
+from server.api.common import StudyId, json_only, paginate, problem_responses
+from server.api.dependencies import Caller, require
+from server.api.etag import ETagRoute, etag_responses
+from server.db.channels import study_channel
+from server.db.idempotency import IdempotentRequest
+from server.errors import FieldError, ProblemError, malformed_fields
+from server.http.problem_details import field_error
+from server.principals import Permission
+from server.service import ServiceDep
+from server.settings import Settings
+from server.study_checks import DeviceLimits, PlanRequest, first_plan
 
 _SCOPE = "studies"
-router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=Tagged)
+IdempotencyKeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,200}$",
+        description="Key of your choice, new for each study. Repeat a request with the same key.",
+    ),
+]
+_CREATED_RESPONSE: dict[str, Any] = {
+    "headers": {
+        "Location": {"schema": {"type": "string"}, "description": "Path of the study."},
+        "Idempotent-Replayed": {
+            "schema": {"const": "true"},
+            "description": "The study was created by an earlier request with this key.",
+        },
+    }
+}
+router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=ETagRoute)
+
+
+def device_limits(settings: Settings) -> DeviceLimits:
+    """Return the operator's limits on what a study may cost one device."""
+    return DeviceLimits(
+        settings.max_upload_bytes, settings.max_device_epsilon, settings.max_device_delta
+    )
+
+
+async def check_study_request(request: Request, service: ServiceDep) -> None:
+    """Refuse a request for a study with every fault of its document.
+
+    If no field has a fault, the repository makes the plan and finds the plan's faults.
+
+    Raises:
+        ProblemError: if a field has a fault.
+    """
+    if not await request.body():
+        return  # FastAPI refuses a missing body
+    document = await request.json()  # FastAPI has refused a body that is not JSON
+    if errors := await find_field_errors(document, device_limits(service.settings)):
+        raise malformed_fields(errors, 422)
+
+
+async def find_field_errors(document: object, limits: DeviceLimits) -> list[FieldError]:
+    """Return every fault of a StudyRequest; if all fields are valid, its plan is not checked."""
+    try:
+        StudyRequest.model_validate(document)
+    except ValidationError as error:
+        errors = [
+            field_error(("body", *location), detail)
+            for location, detail in validation_faults(error, StudyRequest)
+        ]
+        if isinstance(document, Mapping):
+            errors += await _plan_errors(document, limits)
+        return errors
+    return []
+
+
+async def _plan_errors(document: Mapping[str, object], limits: DeviceLimits) -> list[FieldError]:
+    """Return the faults of the plan; none if a field that the plan needs has a fault."""
+    try:
+        request = PlanRequest.model_validate(document)
+        await asyncio.to_thread(first_plan, request, "none", limits, Random(0))
+    except ValidationError:
+        return []
+    except ProblemError as problem:
+        return list(problem.errors or ())
+    return []
 
 
 @router.post(
     "",
     status_code=201,
-    dependencies=[needs(Right.WRITE), Depends(json_only), Depends(whole)],
-    responses={201: CREATED, **problems(400, 404, 409, 413, 415, 422)},
+    dependencies=[require(Permission.WRITE), Depends(json_only), Depends(check_study_request)],
+    responses={201: _CREATED_RESPONSE, **problem_responses(400, 404, 409, 413, 415, 422)},
 )
 async def create(
     request: StudyRequest,
     response: Response,
-    service: Served,
+    service: ServiceDep,
     caller: Caller,
-    key: Key = None,
+    key: IdempotencyKeyHeader = None,
 ) -> StudyView:
-    """Create a study, and start it at once if `start` says so.
+    """Create a study, and start it if `start` is true.
 
-    With an Idempotency-Key, the same request within a day is the same study, and gets the same
-    answer, with Idempotent-Replayed.
+    A repetition of the request with the same Idempotency-Key within a day creates nothing. It
+    gets the first response again, with Idempotent-Replayed.
     """
-    intent = None if key is None else Intent(f"{_SCOPE} {caller.name}", key, digest_of(request))
-    limits = limits_of(service.settings)
+    intent = None
+    if key is not None:
+        # Equal documents have equal digests, regardless of white space and the order of fields.
+        digest = sha256(request.model_dump_json(exclude_unset=True).encode()).digest()
+        intent = IdempotentRequest(f"{_SCOPE} {caller.name}", key, digest)
+    limits = device_limits(service.settings)
     study, is_new = await service.store.studies.create(request, limits, intent)
     if is_new:
-        await service.store.access.note(str(caller), "create study", study.id)
+        await service.store.access.record_audit(str(caller), "create study", study.id)
     else:
         response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
@@ -49,49 +131,55 @@ async def create(
     return study
 
 
-@router.get("", dependencies=[needs(Right.READ)], responses=tagged(problems(422)))
+@router.get(
+    "", dependencies=[require(Permission.READ)], responses=etag_responses(problem_responses(422))
+)
 async def page(
-    service: Served,
+    service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> StudyPage:
     """List studies, newest first."""
-    studies, last = first_of(await service.store.studies.page(limit + 1, after), limit)
+    studies, last = paginate(await service.store.studies.page(limit + 1, after), limit)
     return StudyPage(studies=studies, next=last and last.id)
 
 
-@router.get("/{study}", dependencies=[needs(Right.READ)], responses=tagged(problems(404)))
-async def show(study: StudyId, service: Served) -> StudyView:
+@router.get(
+    "/{study}",
+    dependencies=[require(Permission.READ)],
+    responses=etag_responses(problem_responses(404)),
+)
+async def show(study: StudyId, service: ServiceDep) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)
 
 
 @router.post(
     "/{study}/start",
-    dependencies=[needs(Right.WRITE)],
-    responses=problems(404, 409),
+    dependencies=[require(Permission.WRITE)],
+    responses=problem_responses(404, 409),
 )
-async def start(study: StudyId, service: Served, caller: Caller) -> StudyView:
-    """Start a study: its first round opens. Starting a running one changes nothing."""
+async def start(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView:
+    """Start a study and open its first round; a running study does not change."""
     try:
         view = await service.store.studies.start(study)
     except ValueError as error:  # an older program accepted it
-        raise Refusal(ProblemType.WRONG_STATE, str(error)) from None
-    await service.store.access.note(str(caller), "start study", study)
+        raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
+    await service.store.access.record_audit(str(caller), "start study", study)
     service.orchestrator.wake()
-    service.watch.ring(study_bell(study))
+    service.notifier.notify(study_channel(study))
     return view
 
 
 @router.post(
     "/{study}/stop",
-    dependencies=[needs(Right.WRITE)],
-    responses=problems(404),
+    dependencies=[require(Permission.WRITE)],
+    responses=problem_responses(404),
 )
-async def stop(study: StudyId, service: Served, caller: Caller) -> StudyView:
-    """Stop a study: its running round fails, no other opens. What is over stays as it is."""
+async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView:
+    """Stop a study: its running round fails and no other opens; results stay."""
     view = await service.store.studies.stop(study)
-    await service.store.access.note(str(caller), "stop study", study)
+    await service.store.access.record_audit(str(caller), "stop study", study)
     service.orchestrator.wake()
-    service.watch.ring(study_bell(study))
+    service.notifier.notify(study_channel(study))
     return view

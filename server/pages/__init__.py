@@ -1,18 +1,20 @@
-"""The dashboard: pages that the service serves of itself, for people.
+"""The dashboard: the service's own pages, for people.
 
-    view.py       templates: a whole page, or its live part alone for htmx
-    guarding.py   routes of pages: errors are pages, forms come from our own pages only
-    login.py      an API key becomes a cookie, and is forgotten
-    studies.py    the list, one study, its downloads, start and stop
-    creating.py   a form that becomes a study
-    rounds.py     one round, for the operator
-    operations.py processes, leases, keys, the audit trail, ledgers
-    answers.py    heavy hitters as rows; charts.py what is drawn; history.py what they were before
-    kinds.py      the fields of the form; words.py numbers, times and sizes as people read them
-    promise.py    what the server could see of a study, in words
-    assets.py     what never changes while a process lives: scripts, styles
+    view           templates: a whole page, or only its live part for htmx
+    page_routes    routes of pages: errors are pages, and forms come from our own pages only
+    login          exchanges an API key for a cookie, and deletes the cookie
+    studies        the list of studies, one study, its downloads, start and stop
+    rounds         one round, for the operator
+    operations     processes, leases, keys, the audit trail, ledgers
+    forms/         the form that creates a study
+    answers        heavy hitters and quantiles of a study
+    charts         charts and sparklines
+    history        estimates after each earlier round
+    formatting     numbers, times and sizes as text
+    privacy_summary  what the server could and could not see of a study
+    assets         scripts and styles, which do not change while a process runs
 
-Data comes from the store and from what the API makes of it, in this process; nothing here asks
-over HTTP. Pages are complete without scripts. With them, one event stream of a study says *that*
-something happened, and htmx fetches the page's live part anew: so there is one way to show a fact.
+Pages call the repositories and the functions of the API in this process, without HTTP. They are
+complete without scripts. With scripts, the event stream of a study notifies a page *that*
+something changed, and htmx fetches the page's live part again, so one template shows each fact.
 """

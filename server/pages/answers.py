@@ -1,66 +1,70 @@
-"""What a study found, as its page shows it: heavy hitters, or how values are distributed."""
+"""Answer of a study as its page shows it: heavy hitters, or the distribution of values."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.distribution import Distribution
-from protocol.domain import Domain
-from protocol.hashed import MARK, Hashed
-from protocol.interval import Interval
-from protocol.knots import EmptyTreeError
-from protocol.mechanisms import AnyPlan
-from protocol.mechanisms.hierarchical_histogram import HierarchicalHistogramPlan
-from protocol.mechanisms.queries import distribution
+from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Domain
+from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
+from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.registry import AnyPlan
 from protocol.messages import HeavyHitter, StudyView
-from protocol.tally import Tally
-from server.pages.charts import Chart, Series, Spark, spark
-from server.pages.history import Past
-from server.store import Store
+from protocol.quantiles.cdf import EmptyTreeError
+from protocol.quantiles.distribution import Distribution
+from protocol.study_state import StudyState
+from server.db.store import Store
+from server.pages.charts import Chart, Series, Sparkline, sparkline
+from server.pages.history import EstimateHistory
 
-MOST_SHOWN: Final = 100
-_POINTS = 101
-_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+MAX_SHOWN_ITEMS: Final = 100
+_CDF_POINTS = 101
+_SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """An item, and how its estimate grew if that is known; `rank` counts from 1."""
+class RankedItem:
+    """An item with its rank from 1, and the history of its estimate if that is known."""
 
     rank: int
-    heavy: HeavyHitter
-    spark: Spark | None
+    heavy_hitter: HeavyHitter
+    sparkline: Sparkline | None
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The first rows of those that hold what is searched for.
+class ItemTable:
+    """The first rows among the items that match a search.
 
-    If it `has_keys`, some of them seem to stand for strings that were not fetched.
+    `has_unresolved_keys` is true if a row seems to be the key of a string that was not fetched.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[RankedItem, ...]
     matching: int
-    found: int
-    has_keys: bool
+    total: int
+    has_unresolved_keys: bool
 
 
-def table(every: Sequence[HeavyHitter], past: Past | None, search: str, domain: Domain) -> Table:
-    """Return the items that contain `search`, whatever its case, most frequent first."""
-    sought = search.casefold()
-    ranked = [(rank, one) for rank, one in enumerate(every, 1) if sought in one.item.casefold()]
+def item_table(
+    items: Sequence[HeavyHitter], history: EstimateHistory | None, search: str, domain: Domain
+) -> ItemTable:
+    """Return the items that contain `search` in any case, most frequent first."""
+    text = search.casefold()
+    ranked = [(rank, item) for rank, item in enumerate(items, 1) if text in item.item.casefold()]
     rows = tuple(
-        Row(rank, one, spark(past.of(one.item)) if past else None)
-        for rank, one in ranked[:MOST_SHOWN]
+        RankedItem(rank, item, sparkline(history.estimates_of(item.item)) if history else None)
+        for rank, item in ranked[:MAX_SHOWN_ITEMS]
     )
-    keys = isinstance(domain, Hashed) and any(row.heavy.item.startswith(MARK) for row in rows)
-    return Table(rows, len(ranked), len(every), keys)
+    has_keys = isinstance(domain, Hashed) and any(
+        row.heavy_hitter.item.startswith(KEY_NAME_PREFIX) for row in rows
+    )
+    return ItemTable(rows, len(ranked), len(items), has_keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """The value below which a share `rank` of devices is, and the ends of its interval."""
+    """The value below which a share `rank` of devices lies, with its interval."""
 
     rank: float
     value: float | str
@@ -69,37 +73,37 @@ class Quantile:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """How values are distributed: some quantiles, and a picture where values are numbers."""
+class DistributionSummary:
+    """Some quantiles of the values, and a chart if values are numbers."""
 
     quantiles: tuple[Quantile, ...]
     chart: Chart | None
 
 
-async def curve(store: Store, study: StudyView) -> Curve | None:
-    """Return how values are distributed; None if the mechanism does not say, or nothing yet."""
+async def distribution_summary(store: Store, study: StudyView) -> DistributionSummary | None:
+    """Return the distribution of values; None if the mechanism has none, or no counts yet."""
     if not study.round or study.question.mechanism not in ("hierarchical-histogram", "triehh"):
         return None
     plan = await store.rounds.plan(study.id, study.round)
-    tally = await store.answers.tally(study.id)
-    return await asyncio.to_thread(_curve, plan, tally)
+    state = await store.answers.study_state(study.id)
+    return await asyncio.to_thread(_summarise, plan, state)
 
 
-def _curve(plan: AnyPlan, tally: Tally) -> Curve | None:
+def _summarise(plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     try:
-        found = distribution(plan, tally)
-        told = found.quantile(_RANKS)
+        values = distribution(plan, state)
+        bounded = values.quantile(_SHOWN_RANKS)
     except (EmptyTreeError, ValueError):
         return None
-    parts = (told.values.tolist(), told.low.tolist(), told.high.tolist())
-    quantiles = tuple(Quantile(*row) for row in zip(_RANKS, *parts, strict=True))
+    columns = (bounded.values.tolist(), bounded.low.tolist(), bounded.high.tolist())
+    quantiles = tuple(Quantile(*row) for row in zip(_SHOWN_RANKS, *columns, strict=True))
     is_number = isinstance(plan, HierarchicalHistogramPlan)
-    is_number = is_number and isinstance(plan.question.domain, Interval)
-    return Curve(quantiles, _picture(found) if is_number else None)
+    is_number = is_number and isinstance(plan.question.domain, NumericInterval)
+    return DistributionSummary(quantiles, _cdf_chart(values) if is_number else None)
 
 
-def _picture(found: Distribution) -> Chart:
-    places, ranks = found.cdf(_POINTS)
+def _cdf_chart(values: Distribution) -> Chart:
+    positions, ranks = values.cdf(_CDF_POINTS)
     series = [
         Series("share of devices below", ranks.values.tolist()),
         Series("95% interval, low", ranks.low.tolist(), "band"),
@@ -108,7 +112,7 @@ def _picture(found: Distribution) -> Chart:
     return Chart(
         "cdf",
         "Cumulative distribution",
-        [float(place) for place in places.tolist()],
+        [float(position) for position in positions.tolist()],
         series,
         x_label="value",
         scale="share",

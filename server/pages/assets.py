@@ -1,7 +1,7 @@
-"""Scripts and styles: read once, named by what they hold, kept by browsers for good.
+"""Scripts and styles: read once, addressed by a hash of their content, cached by browsers forever.
 
-There is no folder behind the path, only the files that were there at the start: nothing else
-can be asked for, however the path is written.
+The path is not a folder. It has only the files that existed when the process started. No path,
+however it is written, reaches another file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from server.refusals import not_found
+from server.errors import not_found
 
-TYPES: Final = {
+MEDIA_TYPES: Final = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_FOR_GOOD = "public, max-age=31536000, immutable"
+_IMMUTABLE = "public, max-age=31536000, immutable"
 router = APIRouter(prefix="/static", include_in_schema=False)
 
 
@@ -36,29 +36,29 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Return what pages load, by name."""
-    return dict(_found(files("server.pages") / "static"))
+    """Return the files that pages load, by name."""
+    return dict(_read_assets(files("server.pages") / "static"))
 
 
-def _found(folder: Traversable) -> Iterator[tuple[str, Asset]]:
+def _read_assets(folder: Traversable) -> Iterator[tuple[str, Asset]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _found(entry)
-        elif (media_type := TYPES.get(entry.name.rpartition(".")[2])) is not None:
+            yield from _read_assets(entry)
+        elif (media_type := MEDIA_TYPES.get(entry.name.rpartition(".")[2])) is not None:
             body = entry.read_bytes()
             yield entry.name, Asset(body, media_type, sha256(body).hexdigest()[:12])
 
 
 def url_of(name: str) -> str:
-    """Return where an asset is: another one has another address."""
+    """Return the address of an asset; new content has a new address."""
     return f"/static/{name}?v={assets()[name].version}"
 
 
 @router.get("/{name}")
-async def asset(name: str, v: str = "") -> Response:
+async def get_asset(name: str, v: str = "") -> Response:
     """Return a script, a style or an image."""
-    found = assets().get(name)
-    if found is None:
+    asset = assets().get(name)
+    if asset is None:
         raise not_found("file")
-    caching = _FOR_GOOD if v == found.version else "no-cache"
-    return Response(found.body, 200, {"Cache-Control": caching}, found.media_type)
+    caching = _IMMUTABLE if v == asset.version else "no-cache"
+    return Response(asset.body, 200, {"Cache-Control": caching}, asset.media_type)

@@ -1,41 +1,37 @@
-"""What is drawn: series for uPlot as JSON in an attribute, and sparklines as points of SVG.
+"""Charts and sparklines: series for uPlot as JSON in an attribute, and points of an SVG line.
 
-Each chart says in words what it shows, for whoever does not see it; the figures themselves are
-in the table of rounds.
+Each chart has a description in words for readers who cannot see it. The table of rounds has the
+exact numbers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from protocol.messages import StudyView
-from server.pages.history import Load, Past
-from server.pages.words import items_of, short
-from server.store.progress import Step
+from protocol.study import WORD_BITS
+from server.db.repositories.progress import RoundSummary
+from server.pages.formatting import items_label, significant
+from server.pages.history import EstimateHistory, RoundSize
 
-Values: TypeAlias = Sequence[float | None]
-_LINES: Final = 5  # items in one picture
-_WIDTH, _HEIGHT, _EDGE = 96.0, 24.0, 2.0  # of a sparkline, as its viewBox
-_SHOWN = 24  # characters of an item in a legend
-WORD_BYTES: Final = 2
+OptionalValues: TypeAlias = Sequence[float | None]
+_MAX_LINES: Final = 5  # items in one chart
+_WIDTH, _HEIGHT, _EDGE = 96.0, 24.0, 2.0  # of a sparkline's viewBox
+_MAX_LABEL_CHARS = 24  # characters of an item in a legend
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: a `bound` is dashed, a `band` the edge of a shaded interval."""
+    """One line; a `bound` is dashed, and a `band` is an edge of a shaded interval."""
 
     label: str
-    values: Values
+    values: OptionalValues
     style: Literal["line", "bound", "band"] = "line"
-
-    def as_json(self) -> dict[str, object]:
-        """Return what the script reads."""
-        return {"label": self.label, "values": list(self.values), "style": self.style}
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture with a `title`; `x` are rounds, or values of a domain."""
+    """A chart over rounds, or over the values of a domain."""
 
     name: str
     title: str
@@ -44,100 +40,109 @@ class Chart:
     x_label: str = "round"
     scale: Literal["linear", "log", "share"] = "linear"
     note: str = ""
-    words: str = field(default="")
 
     @property
     def data(self) -> dict[str, object]:
-        """Return what the script reads."""
+        """Return the data that the script draws."""
         return {
             "x": list(self.x),
             "xLabel": self.x_label,
             "scale": self.scale,
-            "series": [one.as_json() for one in self.series],
+            "series": [
+                {"label": line.label, "values": list(line.values), "style": line.style}
+                for line in self.series
+            ],
         }
 
     @property
-    def said(self) -> str:
-        """Return the picture in words."""
-        return self.words or "; ".join(_said(one) for one in self.series)
+    def description(self) -> str:
+        """Return the chart in words."""
+        return "; ".join(_description(line) for line in self.series)
 
 
-def _said(series: Series) -> str:
+def _description(series: Series) -> str:
     known = [value for value in series.values if value is not None]
     if not known:
         return f"{series.label}: nothing yet"
     if len(set(known)) == 1:
-        return f"{series.label}: {short(known[0])}"
-    ends = f"from {short(known[0])} to {short(known[-1])}"
-    return f"{series.label}: {ends}, at most {short(max(known))}"
+        return f"{series.label}: {significant(known[0])}"
+    ends = f"from {significant(known[0])} to {significant(known[-1])}"
+    return f"{series.label}: {ends}, at most {significant(max(known))}"
 
 
-def of_rounds(study: StudyView, steps: Sequence[Step], loads: Mapping[int, Load]) -> list[Chart]:
-    """Return the charts of what rounds asked and held; none of a single round."""
-    if not steps or study.rounds == 1:
+def round_charts(
+    study: StudyView, rounds: Sequence[RoundSummary], sizes: Mapping[int, RoundSize]
+) -> list[Chart]:
+    """Return the charts of sampling thresholds, capacities and sizes; none for a single round."""
+    if not rounds or study.rounds == 1:
         return []
-    x = [step.number for step in steps]
-    known = [loads[step.number] for step in steps]
+    x = [summary.number for summary in rounds]
+    round_sizes = [sizes[number] for number in x]
     charts = []
-    if any(step.t > 1 for step in steps):
-        series = [Series("t", [step.t for step in steps])]
-        note = "A device keeps an item it holds once with odds 1/t; at 1 it keeps all."
+    if any(summary.sampling_threshold > 1 for summary in rounds):
+        series = [Series("t", [summary.sampling_threshold for summary in rounds])]
+        note = (
+            "A device keeps an item with count 1 with probability 1/t. At t = 1 it keeps all items."
+        )
         charts.append(Chart("threshold", "Sampling threshold t", x, series, scale="log", note=note))
-    if any(load.room for load in known):
-        held = [step.distinct for step in steps]
-        room = Series("room in the table", [load.room for load in known], "bound")
-        what = items_of(study.question.mechanism)
-        series = [Series(f"{what.lower()} in the sum", held), room]
-        note = "Above the line a sum cannot be read whole; the next round then samples less."
-        charts.append(Chart("capacity", f"{what} and capacity", x, series, note=note))
-    words = [load.nbytes / WORD_BYTES for load in known]
-    series = [Series("sent by each device", words)]
-    if (most := getattr(study.question, "words", None)) is not None:
-        series.append(Series("at most, as asked", [most] * len(x), "bound"))
-    note = "Words of 16 bits in a device's vector or report, keys and shares not counted."
+    if any(size.capacity for size in round_sizes):
+        label = items_label(study.question.mechanism)
+        series = [
+            Series(f"{label.lower()} in the sum", [summary.distinct for summary in rounds]),
+            Series("capacity of the table", [size.capacity for size in round_sizes], "bound"),
+        ]
+        note = "Above the capacity a sum cannot be decoded; then the next round samples less."
+        charts.append(Chart("capacity", f"{label} and capacity", x, series, note=note))
+    word_bytes = WORD_BITS // 8
+    series = [Series("sent by each device", [size.nbytes / word_bytes for size in round_sizes])]
+    if (max_words := getattr(study.question, "words", None)) is not None:
+        series.append(Series("limit of the question", [max_words] * len(x), "bound"))
+    note = f"{WORD_BITS}-bit words of a device's vector or report, without keys and shares."
     charts.append(Chart("words", "Words per device", x, series, note=note))
     return charts
 
 
-def of_counts(study: StudyView, items: Sequence[str], past: Past | None) -> Chart | None:
-    """Return how the estimates of the most frequent items grew, if they did and it is known."""
-    if past is None or not past.rounds or not items or study.rounds == 1:
+def count_chart(
+    study: StudyView, items: Sequence[str], history: EstimateHistory | None
+) -> Chart | None:
+    """Return the chart of the most frequent items' estimates; None if no history is known."""
+    if history is None or not history.rounds or not items or study.rounds == 1:
         return None
-    series = [Series(_cut(item), past.of(item)) for item in items[:_LINES]]
-    bound = [study.question.threshold] * len(past.rounds)
+    series = [Series(_truncated(item), history.estimates_of(item)) for item in items[:_MAX_LINES]]
+    bound = [study.question.threshold] * len(history.rounds)
     series.append(Series("threshold", bound, "bound"))
-    note = "What all rounds so far say together, for the most frequent items."
-    return Chart("counts", "Estimated counts so far", past.rounds, series, note=note)
+    note = "Estimates of the most frequent items from all rounds so far."
+    return Chart("counts", "Estimated counts so far", history.rounds, series, note=note)
 
 
-def _cut(item: str) -> str:
-    return item if len(item) <= _SHOWN else item[: _SHOWN - 1] + "…"
+def _truncated(item: str) -> str:
+    return item if len(item) <= _MAX_LABEL_CHARS else item[: _MAX_LABEL_CHARS - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
-    """A small line: `points` for SVG's polyline, where it ends, and the same in `words`."""
+class Sparkline:
+    """A small line: `points` of an SVG polyline, its end, and its values in words."""
 
     points: str
     x: float
     y: float
-    words: str
+    description: str
 
 
-def spark(values: Values) -> Spark | None:
-    """Return a sparkline from zero to the greatest of `values`, None if there is nothing to draw.
+def sparkline(values: OptionalValues) -> Sparkline | None:
+    """Return a sparkline from zero to the largest of `values`; None if no value is known.
 
-    It begins where the first of them is known.
+    The line begins at the first known value.
     """
-    known = [(place, value) for place, value in enumerate(values) if value is not None]
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
     if not known:
         return None
-    most = max(1e-9, *(value for _, value in known))
+    largest = max(1e-9, *(value for _, value in known))
     step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
     points = [
-        (_EDGE + place * step, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * max(value, 0) / most)
-        for place, value in known
+        (_EDGE + index * step, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * max(value, 0) / largest)
+        for index, value in known
     ]
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    told = ", ".join(short(value) for _, value in known[-_LINES:])
-    return Spark(drawn, *points[-1], told)
+    svg_points = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    last_values = ", ".join(significant(value) for _, value in known[-_MAX_LINES:])
+    return Sparkline(svg_points, *points[-1], last_values)

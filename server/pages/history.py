@@ -1,142 +1,144 @@
-"""What rounds asked, and what was heavy after each of them: read again from plans and sums.
+"""History of a study: the size of each round, and the estimates after each round.
 
-The database keeps the study's last tally and not those before. A closed round's plan and sums
-never change, so folding them again gives the very tallies that there were: once a process and
-study, beside the requests, one study at a time. It is left out where sums are not kept, were
-never made (reports), or are so large that the work would be felt; and a study of so many rounds
-that a page has the last ones only is not read from the middle.
+The database keeps only the study's last state. A closed round's plan and sums never change, so
+decoding the rounds again in order gives the earlier states. A process does this once per study,
+in the background, one study at a time. It does not do it if sums are not kept or never made
+(reports), if the sums are so large that the work would slow the service down, or if the page has
+only the last rounds of a long study: decoding must begin with round 1.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final, cast
 
 import structlog
 from cachetools import LRUCache
+from fastapi import Depends, Request
 
-from protocol.mechanisms import REPORTING, SUMMING, AnyPlan
-from protocol.mechanisms.adaptive_iblt import AdaptiveIbltPlan
-from protocol.mechanisms.tracked import TrackedPlan
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
+from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
+from protocol.mechanisms.tracked.plan import TrackedPlan
 from protocol.messages import StudyView
-from protocol.sketches.capacity import capacity
-from protocol.tally import NOTHING, Tally
-from server.database import UNAVAILABLE, reason
-from server.decoding import decode_round
-from server.store import Store
-from server.store.progress import Step
+from protocol.sketches.iblt.capacity import capacity
+from protocol.study_state import EMPTY_STATE, StudyState
+from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.repositories.progress import RoundSummary
+from server.db.store import Store
+from server.rounds.decoding import decode_round
 
-MOST_BYTES: Final = 64 * 2**20  # of sums that are read again for one study
-_KEPT = 200  # items of a round whose estimates are remembered
-_STUDIES, _ROUNDS = 50, 20_000
-_OF_ONE_TABLE: Final = (AdaptiveIbltPlan, TrackedPlan)
-_BLINK = 0.2  # seconds that a page waits for what is nearly done
+MAX_BYTES_READ_AGAIN: Final = 64 * 2**20  # of the sums of one study
+_MAX_ITEMS_PER_ROUND = 200  # items of a round whose estimates are remembered
+_MAX_CACHED_STUDIES, _MAX_CACHED_ROUNDS = 50, 20_000
+_ONE_TABLE_PLANS: Final = (AdaptiveIbltPlan, TrackedPlan)
+_PAGE_WAIT_SECONDS = 0.2  # seconds that a page waits for a history that is almost complete
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a round's plan asks: bytes of a vector or report; keys that its table has room for."""
+class RoundSize:
+    """Bytes of a vector or report under a round's plan, and keys that its table can hold."""
 
     nbytes: int
-    room: int | None
+    capacity: int | None
 
     @classmethod
-    def of(cls, plan: AnyPlan) -> "Load":
-        """Return the load of `plan`; may take some milliseconds."""
-        if plan.mechanism in REPORTING:
-            return cls(REPORTING[plan.mechanism].nbytes(plan), None)
-        room = capacity(plan.cells) if isinstance(plan, _OF_ONE_TABLE) else None
-        return cls(SUMMING[plan.mechanism].ring(plan).nbytes, room)
+    def of_plan(cls, plan: AnyPlan) -> "RoundSize":
+        """Return the size of `plan`; may take some milliseconds."""
+        if plan.mechanism in REPORT_MECHANISMS:
+            return cls(REPORT_MECHANISMS[plan.mechanism].nbytes(plan), None)
+        keys = capacity(plan.cells) if isinstance(plan, _ONE_TABLE_PLANS) else None
+        return cls(SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes, keys)
 
 
 @dataclass(slots=True)
-class Past:
-    """The estimates of heavy items after each round that said something, up to round `last`."""
+class EstimateHistory:
+    """Estimates of heavy items after each decoded round, up to round `last_round`."""
 
-    last: int = 0
-    tally: Tally = NOTHING
-    is_broken: bool = False  # one round could not be read: no use to try again
+    last_round: int = 0
+    study_state: StudyState = EMPTY_STATE
+    is_broken: bool = False  # a round could not be read; another attempt would fail too
     rounds: list[int] = field(default_factory=list)
     estimates: list[Mapping[str, float]] = field(default_factory=list)
 
-    def of(self, item: str) -> list[float | None]:
-        """Return the estimates of `item` round by round, None where it was not found heavy."""
-        return [after.get(item) for after in self.estimates]
+    def estimates_of(self, item: str) -> list[float | None]:
+        """Return the estimate of `item` after each round; None where it was not heavy."""
+        return [estimates.get(item) for estimates in self.estimates]
 
 
-class Histories:
-    """What one process has read again of the rounds of studies."""
+class EstimateHistories:
+    """Histories of studies that this process has decoded again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loads: LRUCache[tuple[str, int], Load] = LRUCache(_ROUNDS)
-        self._pasts: LRUCache[str, Past] = LRUCache(_STUDIES)
+        self._round_sizes: LRUCache[tuple[str, int], RoundSize] = LRUCache(_MAX_CACHED_ROUNDS)
+        self._histories: LRUCache[str, EstimateHistory] = LRUCache(_MAX_CACHED_STUDIES)
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._turn = asyncio.Semaphore(1)
+        self._one_at_a_time = asyncio.Semaphore(1)
 
-    async def loads(self, study: str, numbers: Iterable[int]) -> dict[int, Load]:
-        """Return the loads of rounds of `study`; a round that is gone, or unreadable, has none."""
-        found = {}
+    async def round_sizes(self, study: str, numbers: Iterable[int]) -> dict[int, RoundSize]:
+        """Return the sizes of the rounds `numbers` of `study`."""
+        sizes = {}
         for number in numbers:
-            load = self._loads.get((study, number))
-            if load is None:
+            size = self._round_sizes.get((study, number))
+            if size is None:
                 plan = await self._store.rounds.plan(study, number)
-                load = await asyncio.to_thread(Load.of, plan)
-                self._loads[study, number] = load
-            found[number] = load
-        return found
+                size = await asyncio.to_thread(RoundSize.of_plan, plan)
+                self._round_sizes[study, number] = size
+            sizes[number] = size
+        return sizes
 
-    async def past(
-        self, study: StudyView, steps: Sequence[Step], nbytes: int
-    ) -> tuple[Past | None, bool]:
-        """Return what is known of the past of `study`, and whether more will be in a moment.
+    async def history(
+        self, study: StudyView, rounds: Sequence[RoundSummary], nbytes: int
+    ) -> tuple[EstimateHistory | None, bool]:
+        """Return the history of `study`, and whether more of it will be known in a moment.
 
-        None if sums are not read again. `steps` are the last rounds so far, `nbytes` the size of
-        a sum.
+        None if its sums are not decoded again. `rounds` are the last rounds so far, `nbytes` the
+        size of a sum.
         """
-        work = nbytes * study.rounds * study.terms.cohorts
-        is_kept = study.question.mechanism in SUMMING and not study.question.withholds
-        if not is_kept or work > MOST_BYTES:
+        total_bytes = nbytes * study.rounds * study.terms.cohorts
+        keeps_sums = study.question.mechanism in SUM_MECHANISMS and not study.question.discards_sums
+        if not keeps_sums or total_bytes > MAX_BYTES_READ_AGAIN:
             return None, False
-        past = self._pasts.setdefault(study.id, Past())
-        closed = [step.number for step in steps if step.state in ("decoded", "undecoded")]
-        left = [number for number in closed if number > past.last]
-        if past.is_broken or (left and steps[0].number > past.last + 1):
+        history = self._histories.setdefault(study.id, EstimateHistory())
+        closed = [each.number for each in rounds if each.state in ("decoded", "undecoded")]
+        missing = [number for number in closed if number > history.last_round]
+        if history.is_broken or (missing and rounds[0].number > history.last_round + 1):
             return None, False
-        if left:
+        if missing:
             task = self._reading.get(study.id)
             if task is None:
-                task = asyncio.create_task(self._read(study.id, past, left))
+                task = asyncio.create_task(self._read(study.id, history, missing))
                 self._reading[study.id] = task
-            await asyncio.wait((task,), timeout=_BLINK)
-        return past, study.id in self._reading
+            await asyncio.wait((task,), timeout=_PAGE_WAIT_SECONDS)
+        return history, study.id in self._reading
 
-    async def _read(self, study: str, past: Past, numbers: list[int]) -> None:
+    async def _read(self, study: str, history: EstimateHistory, numbers: list[int]) -> None:
         try:
-            async with self._turn:
+            async with self._one_at_a_time:
                 for number in numbers:
-                    await self._fold(study, past, number)
-        except UNAVAILABLE as error:
-            _log.warning("database unavailable", error=reason(error))
-        except Exception:  # the page goes without
-            past.is_broken = True
-            _log.exception("past not read again", study=study)
+                    await self._add_round(study, history, number)
+        except UNAVAILABLE_ERRORS as error:
+            _log.warning("database unavailable", error=loggable_reason(error))
+        except Exception:  # the page is shown without the history
+            history.is_broken = True
+            _log.exception("history not decoded", study=study)
         finally:
             del self._reading[study]
 
-    async def _fold(self, study: str, past: Past, number: int) -> None:
+    async def _add_round(self, study: str, history: EstimateHistory, number: int) -> None:
         plan = await self._store.rounds.plan(study, number)
-        outcome = await decode_round(self._store, study, plan, past.tally)
-        past.last = number
+        outcome = await decode_round(self._store, study, plan, history.study_state)
+        history.last_round = number
         if outcome.answer is not None:
-            past.tally = outcome.answer.tally
-            past.rounds.append(number)
-            past.estimates.append({one.item: one.count for one in outcome.heavy[:_KEPT]})
+            history.study_state = outcome.answer.state
+            history.rounds.append(number)
+            items = outcome.heavy_hitters[:_MAX_ITEMS_PER_ROUND]
+            history.estimates.append({item.item: item.count for item in items})
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Cancel all reading."""
         tasks = list(self._reading.values())
         for task in tasks:
             task.cancel()
@@ -145,10 +147,17 @@ class Histories:
 
 
 @asynccontextmanager
-async def open_histories(store: Store) -> AsyncIterator[Histories]:
-    """Yield the histories of one process, and stop reading at the end."""
-    histories = Histories(store)
+async def open_histories(store: Store) -> AsyncIterator[EstimateHistories]:
+    """Yield the histories of this process, and cancel all reading at the end."""
+    histories = EstimateHistories(store)
     try:
         yield histories
     finally:
         await histories.close()
+
+
+async def _histories(request: Request) -> EstimateHistories:
+    return cast("EstimateHistories", request.app.state.histories)
+
+
+HistoriesDep = Annotated[EstimateHistories, Depends(_histories)]

@@ -1,7 +1,7 @@
-"""An API key becomes a cookie that scripts cannot read and other sites cannot send.
+"""Login: exchanges an API key for a cookie that scripts cannot read and other sites cannot send.
 
-The cookie is the key itself: the server keeps no sessions, and a key that is revoked is so for
-browsers as well. It ends with the browser, or by logging out.
+The cookie is the key itself. The server keeps no sessions, and a revoked key is revoked in
+browsers too. The cookie is deleted at logout, or when the browser closes.
 """
 
 from typing import Annotated, Any
@@ -9,63 +9,71 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.credentials import API_KEY, bearer
-from server.api.rights import Caller
-from server.doorkeeper import COOKIE, address, is_page
-from server.pages.guarding import Page, form_of
-from server.pages.view import HEADERS, view
-from server.service import Served
+from protocol.credentials import API_KEY_PREFIX, bearer_secret
+from server.api.dependencies import Caller
+from server.http.auth import COOKIE_NAME, client_address, is_page
+from server.pages.page_routes import PageRoute, read_form
+from server.pages.view import PAGE_HEADERS, render
+from server.service import ServiceDep
 
-router = APIRouter(route_class=Page, include_in_schema=False)
-_BAD = "That is not a key that is good here. Keys begin with btk_ and are made by the operator."
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_BAD_KEY_MESSAGE = (
+    "This is not a valid API key. Keys begin with btk_, and an operator creates them."
+)
 Next = Annotated[str, Query(alias="next", max_length=2000)]
 
 
 @router.get("/login")
-async def ask(request: Request, service: Served, wanted: Next = "") -> Response:
-    """Show where to enter a key."""
-    if service.keeper.is_open:
-        return RedirectResponse("/", 303, HEADERS)
-    return view(request, "login.html", wanted=_inside(wanted), fault=None)
+async def show_login(request: Request, service: ServiceDep, next_page: Next = "") -> Response:
+    """Show the form for an API key."""
+    if service.authenticator.is_open:
+        return RedirectResponse("/", 303, PAGE_HEADERS)
+    return render(request, "login.html", next_page=_safe_redirect(next_page), error=None)
 
 
 @router.post("/login")
-async def enter(request: Request, service: Served) -> Response:
-    """Take a key, if it is good, and go where its holder wanted to go."""
-    if service.keeper.is_open:
-        return RedirectResponse("/", 303, HEADERS)
-    service.keeper.admit(address(request.scope))
-    form = await form_of(request)
-    wanted = _inside(form.get("next", ""))
-    secret = bearer(f"Bearer {form.get('key', '').strip()}", API_KEY)
-    principal = await service.keeper.principal(secret)
+async def log_in(request: Request, service: ServiceDep) -> Response:
+    """Set the cookie if the key is valid, and redirect to the page that was requested first."""
+    if service.authenticator.is_open:
+        return RedirectResponse("/", 303, PAGE_HEADERS)
+    service.authenticator.check_address(client_address(request.scope))
+    form = await read_form(request)
+    next_page = _safe_redirect(form.get("next", ""))
+    secret = bearer_secret(f"Bearer {form.get('key', '').strip()}", API_KEY_PREFIX)
+    principal = await service.authenticator.authenticate(secret)
     if principal is None or secret is None:
-        await service.keeper.fail(address(request.scope), "bad credential", request.url.path)
-        return view(request, "login.html", status=401, wanted=wanted, fault=_BAD)
-    origin = f"address {address(request.scope)}"
-    await service.store.access.note(str(principal), "log in", origin)
-    response = RedirectResponse(wanted or "/", 303, HEADERS)
-    response.set_cookie(COOKIE, secret, **_kept(request))
+        await service.authenticator.record_failure(
+            client_address(request.scope), "bad credential", request.url.path
+        )
+        return render(
+            request, "login.html", status=401, next_page=next_page, error=_BAD_KEY_MESSAGE
+        )
+    origin = f"address {client_address(request.scope)}"
+    await service.store.access.record_audit(str(principal), "log in", origin)
+    response = RedirectResponse(next_page or "/", 303, PAGE_HEADERS)
+    response.set_cookie(COOKIE_NAME, secret, **_cookie_options(request))
     return response
 
 
 @router.post("/logout")
-async def leave(request: Request, service: Served, caller: Caller) -> Response:
-    """Have the browser forget the key."""
-    await service.store.access.note(str(caller), "log out", f"address {address(request.scope)}")
-    response = RedirectResponse("/login", 303, HEADERS)
-    response.delete_cookie(COOKIE, **_kept(request))
+async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Response:
+    """Delete the cookie with the key."""
+    await service.store.access.record_audit(
+        str(caller), "log out", f"address {client_address(request.scope)}"
+    )
+    response = RedirectResponse("/login", 303, PAGE_HEADERS)
+    response.delete_cookie(COOKIE_NAME, **_cookie_options(request))
     return response
 
 
-def _kept(request: Request) -> dict[str, Any]:
-    """Return how a browser keeps the cookie; it forgets one that is kept in the same way only."""
+def _cookie_options(request: Request) -> dict[str, Any]:
+    """Return the cookie's options; a browser deletes a cookie only if the options are equal."""
     is_secure = request.url.scheme == "https"
     return {"path": "/", "secure": is_secure, "httponly": True, "samesite": "strict"}
 
 
-def _inside(wanted: str) -> str:
-    """Return a path to go to, nothing if it is none of ours: two slashes lead elsewhere."""
-    path = wanted.partition("?")[0]
-    is_ours = is_page(path) and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
-    return wanted if is_ours else ""
+def _safe_redirect(url: str) -> str:
+    """Return `url` if it is a page of this service, otherwise nothing: // leads to other hosts."""
+    path = url.partition("?")[0]
+    is_ours = is_page(path) and not url.startswith(("//", "/\\")) and url.isprintable()
+    return url if is_ours else ""

@@ -1,4 +1,4 @@
-"""What the operator looks after: processes, their work, who may do what, and who did."""
+"""Page of the operator: processes, jobs, privacy ledgers, keys and tokens, the audit trail."""
 
 import asyncio
 from collections import Counter
@@ -8,43 +8,43 @@ from fastapi import APIRouter, Query, Request, Response
 
 from protocol.messages import PopulationView
 from protocol.privacy.ledger import Statement
-from server.api.parts import first_of
-from server.api.rights import needs
-from server.pages.guarding import Page
-from server.pages.view import view
-from server.principals import Right
-from server.service import Served, Service
+from server.api.common import paginate
+from server.api.dependencies import require
+from server.pages.page_routes import PageRoute
+from server.pages.view import render
+from server.principals import Permission
+from server.service import Service, ServiceDep
 
 router = APIRouter(
     prefix="/operations",
-    route_class=Page,
+    route_class=PageRoute,
     include_in_schema=False,
-    dependencies=[needs(Right.OPERATE)],
+    dependencies=[require(Permission.OPERATE)],
 )
-_MOST = 20  # processes, leases
-_MOST_KEYS = 100
-_ENTRIES = 50  # of the audit trail on one page
+_MAX_ROWS = 20  # processes, leases
+_MAX_KEYS = 100
+_AUDIT_PAGE_SIZE = 50
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
 
 @router.get("")
-async def show(request: Request, service: Served, before: Before = None) -> Response:
-    """Show what goes on in the service, from its rows."""
+async def show(request: Request, service: ServiceDep, before: Before = None) -> Response:
+    """Show the state of the service, and the audit entries before `before`."""
     store = service.store
-    trail = await store.access.trail(_ENTRIES + 1, before)
-    entries, last = first_of(trail, _ENTRIES)
-    return view(
+    rows = await store.access.audit_entries(_AUDIT_PAGE_SIZE + 1, before)
+    entries, last = paginate(rows, _AUDIT_PAGE_SIZE)
+    return render(
         request,
         "operations.html",
-        now=await store.overview.now(),
+        now=await store.database.read_now(),
         is_sqlite=store.database.is_sqlite,
-        me=service.orchestrator.presence.name,
-        processes=await store.processes.every(_MOST),
-        leases=await store.leases.latest(_MOST),
-        waiting=await _waiting(service),
-        streams=service.streams.count,
-        keys=(await store.access.keys())[-_MOST_KEYS:],
-        tokens=(await store.access.tokens())[-_MOST_KEYS:],
+        process_name=service.orchestrator.heartbeat.name,
+        processes=await store.processes.latest(_MAX_ROWS),
+        leases=await store.leases.latest(_MAX_ROWS),
+        pending=await _pending_by_phase(service),
+        streams=service.event_streams.count,
+        keys=(await store.access.keys())[-_MAX_KEYS:],
+        tokens=(await store.access.tokens())[-_MAX_KEYS:],
         entries=entries,
         before=before,
         older=last and last.id,
@@ -52,23 +52,23 @@ async def show(request: Request, service: Served, before: Before = None) -> Resp
     )
 
 
-async def _waiting(service: Service) -> list[dict[str, Any]]:
-    """Return how many cohorts wait in each phase, and how many devices were heard there."""
-    found = await service.store.cohorts.waiting()
-    cohorts = Counter(due.waiting.phase for due in found)
-    heard: Counter[str] = Counter()
-    for due in found:
-        heard[due.waiting.phase] += due.waiting.heard
+async def _pending_by_phase(service: Service) -> list[dict[str, Any]]:
+    """Return the number of pending cohorts in each phase, and of their messages received."""
+    statuses = [pending.phase_status for pending in await service.store.cohorts.pending()]
+    cohorts = Counter(status.phase for status in statuses)
+    received: Counter[str] = Counter()
+    for status in statuses:
+        received[status.phase] += status.received
     return [
-        {"phase": phase, "cohorts": count, "heard": heard[phase]}
+        {"phase": phase, "cohorts": count, "received": received[phase]}
         for phase, count in sorted(cohorts.items())
     ]
 
 
 async def _ledgers(service: Service) -> list[tuple[PopulationView, Statement]]:
-    found = []
-    for population in await service.store.populations.page(_MOST, ""):
+    ledgers = []
+    for population in await service.store.populations.page(_MAX_ROWS, ""):
         ledger = await service.store.populations.ledger(population.name)
-        told = await asyncio.to_thread(ledger.statement, population.budget.delta)
-        found.append((population, told))
-    return found
+        statement = await asyncio.to_thread(ledger.statement, population.budget.delta)
+        ledgers.append((population, statement))
+    return ledgers

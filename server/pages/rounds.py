@@ -1,4 +1,4 @@
-"""One round for its operator: how far each cohort is, who was lost where, and why it failed."""
+"""Page of one round, for the operator: progress and dropouts of each cohort, and its failure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,166 +7,172 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from protocol.mechanism import Terms
-from protocol.mechanisms import REPORTING
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.messages import CohortView, RoundView
-from protocol.round import Phase, phases
-from secagg.deals import KeyDeal, Reveal, SeedDeal
+from protocol.phases import Phase, participant_phases
+from protocol.study import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
-from server.api.parts import RoundNumber, StudyId
-from server.api.rights import needs
-from server.pages.guarding import Page
-from server.pages.parts import Recalled, follow
-from server.pages.view import view
-from server.principals import Right
-from server.service import Served
+from secagg.messages import KeyShares, SeedShares, UnmaskingShares
+from server.api.common import RoundNumber, StudyId
+from server.api.dependencies import require
+from server.pages.history import HistoriesDep
+from server.pages.page_routes import PageRoute
+from server.pages.view import event_context, render
+from server.principals import Permission
+from server.service import ServiceDep
 
-router = APIRouter(route_class=Page, include_in_schema=False)
-_WHAT: Final = {
-    Phase.ENROLLING: "took a seat and sent keys",
-    Phase.SHARING: "shared the key of their mask",
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_ACTION_OF_PHASE: Final = {
+    Phase.ENROLLING: "joined and sent keys",
+    Phase.SHARING: "shared their mask key",
     Phase.MASKING: "sent their masked table",
-    Phase.CONFIRMING: "signed who is in the sum",
-    Phase.UNMASKING: "gave the shares that open the sum",
+    Phase.CONFIRMING: "signed the list of survivors",
+    Phase.UNMASKING: "revealed the shares that open the sum",
     Phase.REPORTING: "sent a report",
 }
-_LOST: Final = {
-    Phase.SHARING: "enrolled and did not share in time",
+_DROPOUT_OF_PHASE: Final = {
+    Phase.SHARING: "joined and did not share in time",
     Phase.MASKING: "shared and sent no table in time",
     Phase.CONFIRMING: "did not confirm in time",
-    Phase.UNMASKING: "confirmed and gave no shares in time",
+    Phase.UNMASKING: "confirmed and revealed no shares in time",
 }
-_IN_SUM: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # who is lost here is in the sum already
+_PHASES_AFTER_MASKING: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # the sum has these dropouts
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One phase of a cohort: `heard` of `expected`, of whom `needed` must be heard.
+class PhaseProgress:
+    """One phase of a cohort, with the number of its messages.
 
-    `state` is done, now, failed, ahead, or unreached, as the cohort failed before; `seconds` is
-    how long it took, or has left.
+    `state` is done, now, failed, ahead, or unreached (because the cohort failed before);
+    `seconds` is the duration of the phase, or the time left.
     """
 
     phase: Phase
-    what: str
+    action: str
     state: str
-    heard: int
+    received: int
     expected: int
-    needed: int
+    quorum: int
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """How many devices were lost in a phase, and what they did not do."""
+class PhaseDropouts:
+    """Number of devices that dropped out in a phase, and what they did not do."""
 
     phase: Phase
     count: int
-    what: str
+    description: str
     is_in_sum: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A cohort as its card shows it; `sent` are bytes of one device, by what they are."""
+class CohortCard:
+    """A cohort as its card shows it; `sent_bytes` are the bytes of one device, by content."""
 
     view: CohortView
-    stages: tuple[Stage, ...]
-    losses: tuple[Loss, ...]
+    phases: tuple[PhaseProgress, ...]
+    dropouts: tuple[PhaseDropouts, ...]
     in_sum: int | None
     quorum: int
-    lasted: timedelta
-    sent: tuple[tuple[str, int], ...]
+    duration: timedelta
+    sent_bytes: tuple[tuple[str, int], ...]
 
 
-@router.get("/studies/{study}/rounds/{number}", dependencies=[needs(Right.READ)])
+@router.get("/studies/{study}/rounds/{number}", dependencies=[require(Permission.READ)])
 async def show(
-    study: StudyId, number: RoundNumber, request: Request, service: Served, histories: Recalled
+    study: StudyId,
+    number: RoundNumber,
+    request: Request,
+    service: ServiceDep,
+    histories: HistoriesDep,
 ) -> Response:
     """Show one round of a study."""
-    followed = await follow(service.store, study)
-    found = await service.store.studies.show(study)
-    shown = await service.store.rounds.show(study, number)
-    now = await service.store.overview.now()
-    load = (await histories.loads(study, [number]))[number]
-    return view(
+    live = await event_context(service.store, study)
+    study_view = await service.store.studies.show(study)
+    round_view = await service.store.rounds.show(study, number)
+    now = await service.store.database.read_now()
+    size = (await histories.round_sizes(study, [number]))[number]
+    return render(
         request,
         "round.html",
         now=now,
-        study=found,
-        round=shown,
-        load=load,
-        cards=[_card(cohort, shown, load.nbytes, now) for cohort in shown.cohorts],
-        is_reporting=shown.plan.mechanism in REPORTING,
-        **followed,
+        study=study_view,
+        round=round_view,
+        size=size,
+        cards=[_cohort_card(each, round_view, size.nbytes, now) for each in round_view.cohorts],
+        is_reporting=round_view.plan.mechanism in REPORT_MECHANISMS,
+        **live,
     )
 
 
-def _card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) -> Card:
+def _cohort_card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) -> CohortCard:
     terms: Terms = of.plan.terms
-    is_reporting = of.plan.mechanism in REPORTING
-    stages = tuple(_stages(cohort, terms, now, is_reporting=is_reporting))
+    is_reporting = of.plan.mechanism in REPORT_MECHANISMS
+    phases = tuple(_phase_progress(cohort, terms, now, is_reporting=is_reporting))
     end = cohort.history[-1].entered if cohort.phase.is_over else now
-    return Card(
+    return CohortCard(
         cohort,
-        stages,
-        tuple(_losses(stages)),
-        _in_sum(cohort, stages),
+        phases,
+        tuple(_dropouts(phases)),
+        _in_sum(cohort, phases),
         terms.assumptions.quorum(cohort.enrolled),
         end - cohort.history[0].entered,
-        (("report", nbytes),) if is_reporting else tuple(_sent(cohort, nbytes)),
+        (("report", nbytes),) if is_reporting else tuple(_sent_bytes(cohort, nbytes)),
     )
 
 
-def _in_sum(cohort: CohortView, stages: tuple[Stage, ...]) -> int | None:
-    """Return how many tables are in the sum, None before that is settled."""
+def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None:
+    """Return the number of tables in the sum; None before the end of the masking phase."""
     if cohort.phase is Phase.FAILED:
         return 0
     if cohort.phase is Phase.SUMMED and cohort.survivors:
         return len(cohort.survivors)
-    settled = (Phase.MASKING, Phase.REPORTING)
-    heard = [one.heard for one in stages if one.phase in settled and one.state == "done"]
-    return heard[0] if heard else None
+    for progress in phases:
+        if progress.phase in (Phase.MASKING, Phase.REPORTING) and progress.state == "done":
+            return progress.received
+    return None
 
 
-def _stages(
+def _phase_progress(
     cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
-) -> Iterator[Stage]:
-    line = (Phase.REPORTING,) if is_reporting else phases(terms.mode)
-    records = {record.phase: place for place, record in enumerate(cohort.history)}
-    expected = terms.devices if is_reporting else terms.cohort_size
-    for phase in line:
+) -> Iterator[PhaseProgress]:
+    phases = (Phase.REPORTING,) if is_reporting else participant_phases(terms.mode)
+    positions = {record.phase: index for index, record in enumerate(cohort.history)}
+    expected = terms.max_devices if is_reporting else terms.cohort_size
+    for phase in phases:
         is_first = phase in (Phase.ENROLLING, Phase.REPORTING)
-        needed = terms.minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
-        place = records.get(phase)
-        if place is None:
+        quorum = terms.minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
+        action, index = _ACTION_OF_PHASE[phase], positions.get(phase)
+        if index is None:
             state = "unreached" if cohort.phase.is_over else "ahead"
-            yield Stage(phase, _WHAT[phase], state, 0, expected, 0, None)
+            yield PhaseProgress(phase, action, state, 0, expected, 0, None)
             continue
-        record = cohort.history[place]
-        if place + 1 < len(cohort.history):
-            after = cohort.history[place + 1]
-            state = "failed" if after.phase is Phase.FAILED else "done"
-            seconds = (after.entered - record.entered).total_seconds()
+        record = cohort.history[index]
+        if index + 1 < len(cohort.history):
+            following = cohort.history[index + 1]
+            state = "failed" if following.phase is Phase.FAILED else "done"
+            seconds = (following.entered - record.entered).total_seconds()
         else:
             state, seconds = "now", (cohort.deadline - now).total_seconds()
-        yield Stage(phase, _WHAT[phase], state, record.heard, expected, needed, seconds)
-        expected = record.heard
+        yield PhaseProgress(phase, action, state, record.received, expected, quorum, seconds)
+        expected = record.received
 
 
-def _losses(stages: tuple[Stage, ...]) -> Iterator[Loss]:
-    for stage in stages:
-        lost = stage.expected - stage.heard
-        if stage.state in ("done", "failed") and stage.phase in _LOST and lost > 0:
-            yield Loss(stage.phase, lost, _LOST[stage.phase], stage.phase in _IN_SUM)
+def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
+    for progress in phases:
+        phase, count = progress.phase, progress.expected - progress.received
+        if progress.state in ("done", "failed") and phase in _DROPOUT_OF_PHASE and count > 0:
+            is_in_sum = phase in _PHASES_AFTER_MASKING
+            yield PhaseDropouts(phase, count, _DROPOUT_OF_PHASE[phase], is_in_sum)
 
 
-def _sent(cohort: CohortView, nbytes: int) -> Iterator[tuple[str, int]]:
-    """Yield what one device sends at most, once it is known among how many holders it shares."""
+def _sent_bytes(cohort: CohortView, nbytes: int) -> Iterator[tuple[str, int]]:
+    """Yield the largest size of each message of a device, as far as its holders are known."""
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
     yield "masked table", nbytes
     if cohort.holders:
-        yield "shares of the mask's key", KeyDeal.nbytes(cohort.holders)
-        yield "shares of the mask's seed", SeedDeal.nbytes(cohort.holders) + SIGNATURE_BYTES
-        yield "signature under the survivors", SIGNATURE_BYTES
-        yield "others' shares, opened, about", Reveal.nbytes(cohort.holders)
+        yield "shares of the mask key", KeyShares.nbytes(cohort.holders)
+        yield "shares of the seed", SeedShares.nbytes(cohort.holders) + SIGNATURE_BYTES
+        yield "signature of the survivors", SIGNATURE_BYTES
+        yield "revealed shares of others, about", UnmaskingShares.nbytes(cohort.holders)

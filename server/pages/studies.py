@@ -1,130 +1,118 @@
-"""The list of studies, and one study for its analyst: what was found, and what stayed hidden."""
+"""Pages of the list of studies, and of one study with its answer and its privacy summary."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.mechanisms import REPORTING
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.messages import HeavyHitterPage, ProblemType, StudyView
-from protocol.privacy.loss import LEAST_DELTA
+from protocol.privacy.loss import MIN_DELTA
 from server.api import studies as api
 from server.api.answers import csv_table
-from server.api.parts import StudyId, first_of
-from server.api.populations import DELTA
-from server.api.rights import Caller, needs
+from server.api.common import StudyId, paginate
+from server.api.dependencies import Caller, require
+from server.api.populations import DEFAULT_DELTA
+from server.errors import ProblemError
 from server.pages import charts
-from server.pages.answers import curve, table
-from server.pages.guarding import Page
-from server.pages.history import Histories, Load
-from server.pages.parts import MOST_ROUNDS, Recalled, cost, follow
-from server.pages.promise import promise
-from server.pages.view import HEADERS, view
-from server.principals import Right
-from server.refusals import Refusal
-from server.service import Served, Service
-from server.store.progress import Step
+from server.pages.answers import distribution_summary, item_table
+from server.pages.history import EstimateHistories, HistoriesDep
+from server.pages.page_routes import PageRoute
+from server.pages.privacy_summary import privacy_cost, privacy_summary
+from server.pages.view import PAGE_HEADERS, event_context, render
+from server.principals import Permission
+from server.service import Service, ServiceDep
 
-router = APIRouter(route_class=Page, include_in_schema=False)
-_A_PAGE = 50
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_PAGE_SIZE = 50
+MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 Search = Annotated[str, Query(alias="q", max_length=200)]
 
 
-@router.get("/", dependencies=[needs(Right.READ)])
-async def every(
+@router.get("/", dependencies=[require(Permission.READ)])
+async def list_studies(
     request: Request,
-    service: Served,
+    service: ServiceDep,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> Response:
     """List studies, newest first."""
-    shown, last = first_of(await service.store.studies.page(_A_PAGE + 1, after), _A_PAGE)
-    progress = await service.store.overview.of([study.id for study in shown])
-    rows = [(study, progress[study.id], cost(study)) for study in shown]
-    now = await service.store.overview.now()
-    return view(request, "studies.html", now=now, rows=rows, after=after, next=last and last.id)
+    studies, last = paginate(await service.store.studies.page(_PAGE_SIZE + 1, after), _PAGE_SIZE)
+    progress = await service.store.progress.of_studies([study.id for study in studies])
+    rows = [(study, progress[study.id], privacy_cost(study)) for study in studies]
+    now = await service.store.database.read_now()
+    return render(request, "studies.html", now=now, rows=rows, after=after, next=last and last.id)
 
 
-@router.get("/studies/{study}", dependencies=[needs(Right.READ)])
+@router.get("/studies/{study}", dependencies=[require(Permission.READ)])
 async def show(
-    study: StudyId, request: Request, service: Served, histories: Recalled, search: Search = ""
+    study: StudyId,
+    request: Request,
+    service: ServiceDep,
+    histories: HistoriesDep,
+    search: Search = "",
 ) -> Response:
-    """Show one study: its answer, its rounds, and what the server could see."""
-    followed = await follow(service.store, study)
-    found = await service.store.studies.show(study)
-    context = await _context(service, histories, found, search)
-    return view(
-        request,
-        "study.html",
-        study=found,
-        search=search,
-        **followed,
-        **context,
-    )
+    """Show one study: its answer, its rounds, and its privacy summary."""
+    live = await event_context(service.store, study)
+    view = await service.store.studies.show(study)
+    context = await _context(service, histories, view, search)
+    return render(request, "study.html", study=view, search=search, **live, **context)
 
 
 async def _context(
-    service: Service, histories: Histories, study: StudyView, search: str
+    service: Service, histories: EstimateHistories, study: StudyView, search: str
 ) -> dict[str, Any]:
     store = service.store
-    steps = await store.overview.steps(study.id, MOST_ROUNDS)
-    loads = await histories.loads(study.id, [step.number for step in steps])
-    past, is_pending = await histories.past(study, steps, _largest(loads))
-    heavy = await store.answers.heavy_hitters(study.id)
-    entry = await store.populations.entry(study.id)
-    ledger = await store.populations.of_study(study.id)
-    delta = max(getattr(study.question, "delta", None) or DELTA, LEAST_DELTA)
-    drawn = charts.of_rounds(study, steps, loads)
-    counts = charts.of_counts(study, [one.item for one in heavy], past)
+    rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
+    sizes = await histories.round_sizes(study.id, [each.number for each in rounds])
+    largest = max((size.nbytes for size in sizes.values()), default=0)
+    history, is_pending = await histories.history(study, rounds, largest)
+    items = await store.answers.heavy_hitters(study.id)
+    entry = await store.populations.ledger_entry(study.id)
+    ledger = await store.populations.study_ledger(study.id)
+    delta = max(getattr(study.question, "delta", None) or DEFAULT_DELTA, MIN_DELTA)
+    counts = charts.count_chart(study, [item.item for item in items], history)
     return {
-        "now": await store.overview.now(),
-        "progress": (await store.overview.of([study.id]))[study.id],
-        "steps": _rows(steps, loads),
-        "is_cut": study.round > len(steps),
-        "table": table(heavy, past, search, study.question.domain),
-        "curve": await curve(store, study),
-        "charts": [counts, *drawn] if counts else drawn,
+        "now": await store.database.read_now(),
+        "progress": (await store.progress.of_studies([study.id]))[study.id],
+        "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
+        "is_cut": study.round > len(rounds),
+        "table": item_table(items, history, search, study.question.domain),
+        "distribution": await distribution_summary(store, study),
+        "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],
         "is_pending": is_pending,
-        "promise": promise(study, entry),
+        "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(ledger.statement, delta),
-        "cost": cost(study),
-        "is_reporting": study.question.mechanism in REPORTING,
+        "cost": privacy_cost(study),
+        "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
     }
 
 
-def _largest(loads: dict[int, Load]) -> int:
-    return max((load.nbytes for load in loads.values()), default=0)
-
-
-def _rows(steps: tuple[Step, ...], loads: dict[int, Load]) -> list[tuple[Step, Load]]:
-    return [(step, loads[step.number]) for step in reversed(steps)]
-
-
-@router.post("/studies/{study}/start", dependencies=[needs(Right.WRITE)])
-async def start(study: StudyId, service: Served, caller: Caller) -> Response:
+@router.post("/studies/{study}/start", dependencies=[require(Permission.WRITE)])
+async def start(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
     """Start a study, and show it."""
     await api.start(study, service, caller)
-    return RedirectResponse(f"/studies/{study}", 303, HEADERS)
+    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
 
 
-@router.post("/studies/{study}/stop", dependencies=[needs(Right.WRITE)])
-async def stop(study: StudyId, service: Served, caller: Caller) -> Response:
+@router.post("/studies/{study}/stop", dependencies=[require(Permission.WRITE)])
+async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
     """Stop a study, and show it."""
     await api.stop(study, service, caller)
-    return RedirectResponse(f"/studies/{study}", 303, HEADERS)
+    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
 
 
-@router.get("/studies/{study}/heavy-hitters.{form}", dependencies=[needs(Right.READ)])
-async def download(study: StudyId, form: str, service: Served) -> Response:
-    """Return all heavy hitters in a file."""
-    every = await service.store.answers.heavy_hitters(study)
-    if form == "csv":
-        body, media_type = csv_table(every), "text/csv; charset=utf-8"
-    elif form == "json":
-        body = HeavyHitterPage(heavy_hitters=every, next=None).model_dump_json()
+@router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])
+async def download(study: StudyId, file_format: str, service: ServiceDep) -> Response:
+    """Return all heavy hitters as a file."""
+    items = await service.store.answers.heavy_hitters(study)
+    if file_format == "csv":
+        body, media_type = csv_table(items), "text/csv; charset=utf-8"
+    elif file_format == "json":
+        body = HeavyHitterPage(heavy_hitters=items, next=None).model_dump_json()
         media_type = "application/json"
     else:
-        raise Refusal(ProblemType.NOT_FOUND, "heavy hitters come as csv and as json")
-    name = f"heavy-hitters-{study}.{form}"
-    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+        raise ProblemError(ProblemType.NOT_FOUND, "heavy hitters are available as csv and as json")
+    name = f"heavy-hitters-{study}.{file_format}"
+    headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(body, 200, headers, media_type)

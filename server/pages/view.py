@@ -1,7 +1,7 @@
-"""Templates and what they are given: a whole page, or its live part alone when htmx asks.
+"""Templates and their context: a whole page, or only its live part for a request of htmx.
 
-Everything is escaped unless it comes from a template. No page has a script or style of its own
-in it, so the policy forbids them: text that got past the escaping would still run nothing.
+All text is escaped unless it comes from a template. No page contains a script or style, so the
+content security policy forbids them: text that escaped the escaping would still not run.
 """
 
 from datetime import UTC, datetime
@@ -10,11 +10,13 @@ from typing import Any, Final
 from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from server.pages import words
+from protocol.events import EventKind
+from server.db.store import Store
+from server.pages import formatting
 from server.pages.assets import url_of
-from server.principals import ANYBODY, Principal, Right
+from server.principals import ANONYMOUS, Permission, Principal
 
-POLICY: Final = "; ".join(
+CONTENT_SECURITY_POLICY: Final = "; ".join(
     (
         "default-src 'self'",
         "base-uri 'none'",
@@ -23,32 +25,32 @@ POLICY: Final = "; ".join(
         "object-src 'none'",
     )
 )
-HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
-    # Nobody else hears where somebody was. With no-referrer, browsers would also hide from us
-    # where a form comes from (Origin: null), which is what tells our forms from others'.
+PAGE_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    # Other sites do not learn which page a reader came from. With no-referrer, browsers would
+    # send Origin: null with forms, and we could not distinguish our forms from others.
     "Referrer-Policy": "same-origin",
     "Vary": "HX-Request",
 }
-_NOBODY = Principal("", frozenset())
-_PAGES = Environment(
+_LOGGED_OUT = Principal("", frozenset())
+_TEMPLATES = Environment(
     loader=PackageLoader("server.pages"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
-    auto_reload=False,  # a process shows pages of its own version, also while files are replaced
+    auto_reload=False,  # a process shows its own version, also while files are replaced
 )
-_PAGES.globals |= {"url_of": url_of, "Right": Right}
-_PAGES.filters |= words.FILTERS
+_TEMPLATES.globals |= {"url_of": url_of, "Permission": Permission}
+_TEMPLATES.filters |= formatting.FILTERS
 
 
 def is_partial(request: Request) -> bool:
-    """Return whether htmx asks, for what changes on a page."""
+    """Return whether htmx requests only the live part of a page."""
     return "hx-request" in request.headers
 
 
-def view(
+def render(
     request: Request,
     template: str,
     *,
@@ -57,16 +59,25 @@ def view(
     now: datetime | None = None,
     **context: Any,  # noqa: ANN401
 ) -> Response:
-    """Return a page from `template`; `now` is what its ages and countdowns are counted from."""
-    caller: Principal = getattr(request.state, "principal", _NOBODY)
-    text = _PAGES.get_template(template).render(
-        layout="part.html" if is_partial(request) else "page.html",
+    """Return a page from `template`; ages and countdowns count from `now`."""
+    caller: Principal = getattr(request.state, "principal", _LOGGED_OUT)
+    text = _TEMPLATES.get_template(template).render(
+        layout="partial.html" if is_partial(request) else "page.html",
         path=request.url.path,
         caller=caller,
-        rights=caller.rights,
-        is_open=caller is ANYBODY,
+        permissions=caller.permissions,
+        is_open=caller is ANONYMOUS,
         now=now or datetime.now(UTC),
         **context,
     )
-    body = text.encode("utf-8", "replace")  # an item may be what no encoding has
-    return Response(body, status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+    body = text.encode("utf-8", "replace")  # an item may have characters that UTF-8 cannot encode
+    return Response(body, status, {**PAGE_HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+
+
+async def event_context(store: Store, study: str) -> dict[str, Any]:
+    """Return the event stream's parameters for a page of `study`.
+
+    Call this before reading anything else of the study, so that the page misses no event.
+    """
+    last = await store.events.last_numbers((study,))
+    return {"event_kinds": " ".join(EventKind), "last_event": last.get(study, 0)}

@@ -34,10 +34,9 @@ def test_an_unknown_command_is_told() -> None:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (["simulate", "ocms", "--data", "x", "--confidence", "0"], "within 0.01 and 0.999"),
+        (["simulate", "ocms", "--data", "x", "--confidence", "0"], "from 0.01 to 0.999"),
         (["simulate", "ocms", "--data", "x", "--clients", "x"], "3 or more"),
         (["plan", "--users", "0"], "must be 1 or more"),
-        (["figures", "ldp", "--epsilon", "9"], "must be within 0.1 and 5"),  # of a list
     ],
 )
 def test_a_number_out_of_its_range_is_told_with_the_range(command: list[str], why: str) -> None:

@@ -19,30 +19,46 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.results import InexactError, measure, round_result, truth_of, verify
-from blindtally.demo.screen import Screen, show
-from blindtally.demo.service import Service, ServiceDownError, StoppedError
-from blindtally.demo.setup import choose
-from blindtally.measures import score
-from client.crew import Entry, Played
-from client.encoding import Contribution
-from client.part import End
-from client.participation import Step
+from blindtally.demo.service import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.fleet_run.results import (
+    InexactSumError,
+    summarize_round,
+    summarize_study,
+    true_counts,
+    verify_sum,
+)
+from blindtally.fleet_run.screen import Screen, print_results
+from blindtally.fleet_run.setup import build_setup
+from blindtally.simulate.accuracy import score
+from client.device.device import DeviceStep
+from client.device.driver import EndState
+from client.device.encoding import Contribution
+from client.fleet.config import DeviceResult, FleetRound
 from client.transport import Traffic
-from protocol.chance import seeded
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS
 from protocol.messages import CohortView, RoundView, StudyView
-from protocol.round import phases
+from protocol.phases import participant_phases
+from protocol.randomness import seeded_words
 from secagg.keys import Identity
 from secagg.ring import Vector
 
-SMALL = ["--devices", "12", "--rounds", "2", "--seed", "3"]
+SMALL_DEMO_OPTIONS = ["--devices", "12", "--rounds", "2", "--seed", "3"]
 
 
 def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "copy.json"
     run = CliRunner().invoke(
-        app, ["demo", *SMALL, "--contribution", "1", "--out", str(out), "--json", str(copy)]
+        app,
+        [
+            "demo",
+            *SMALL_DEMO_OPTIONS,
+            "--contribution",
+            "1",
+            "--out",
+            str(out),
+            "--json",
+            str(copy),
+        ],
     )
     assert run.exit_code == 0, run.output
     lines = run.output.strip().splitlines()
@@ -63,16 +79,26 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert {"f1", "precision", "recall", "words", "rounds_decoded"} <= results.keys()
     assert results["mode"] == "active"
     assert results["settings"]["mode"] == "active"
-    assert sum(results["lost"].values()) == 2  # one of twelve in each round
-    for one in results["rounds"]:
-        assert list(one["seconds"]) == list(phases("active"))
-        assert one["blamed"] == []
+    assert sum(results["dropouts"].values()) == 2  # one of twelve in each round
+    for result in results["rounds"]:
+        assert list(result["seconds"]) == list(participant_phases("active"))
+        assert result["violations"] == []
     assert results["bytes_per_device"]["sent"] > results["bytes_per_device"]["vector"]
 
 
 def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
     run = CliRunner().invoke(
-        app, ["demo", *SMALL, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+        app,
+        [
+            "demo",
+            *SMALL_DEMO_OPTIONS,
+            "--rounds",
+            "1",
+            "--out",
+            str(tmp_path / "out"),
+            "--json",
+            "-",
+        ],
     )
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["sums_exact"] is True
@@ -80,12 +106,12 @@ def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
-    options = [*SMALL, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+    options = [*SMALL_DEMO_OPTIONS, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
     run = CliRunner().invoke(app, ["demo", *options, "--mode", "semi-honest"])
     assert run.exit_code == 0, run.output
     results = json.loads(run.stdout)
     assert results["mode"] == "semi-honest"
-    assert list(results["rounds"][0]["seconds"]) == list(phases("semi-honest"))
+    assert list(results["rounds"][0]["seconds"]) == list(participant_phases("semi-honest"))
     assert "confirming" not in run.stderr
     assert re.search(r"enrolling +sharing +masking +unmasking\n1 +\d+, \d", run.stderr)
 
@@ -97,22 +123,22 @@ def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
         (["--data", "nowhere.csv"], "nowhere.csv"),
         (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
         (["--words", "20"], "words are too few"),
-        (["--words", "4000000"], "its devices would refuse"),
+        (["--words", "4000000"], "the devices of this demo would refuse"),
         (["--out", "."], "not empty"),
     ],
 )
-def test_what_cannot_be_run_is_told_before_a_server_is_started(
+def test_an_impossible_study_is_refused_before_a_server_is_started(
     arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "occupied").touch()
-    run = CliRunner().invoke(app, ["demo", *SMALL, *arguments])
+    run = CliRunner().invoke(app, ["demo", *SMALL_DEMO_OPTIONS, *arguments])
     assert run.exit_code == 2
     assert why in run.output
     assert [path.name for path in tmp_path.iterdir()] == ["occupied"]
 
 
-def test_ctrl_c_stops_the_server_and_says_what_is_kept(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_server_and_names_the_files_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blindtally", "demo", "--devices", "100", "--out", "out"]
     demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     log = tmp_path / "out" / "server.log"
@@ -133,8 +159,8 @@ def test_a_signal_that_would_leave_the_server_alone_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = (sys.executable, "-c", "import time; time.sleep(600)")
-    monkeypatch.setattr("blindtally.demo.service.PROGRAM", endless)
-    service = Service(tmp_path, is_open=True)
+    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", endless)
+    service = ServerProcess(tmp_path, is_open=True)
     before = signal.getsignal(signal.SIGTERM)
 
     def is_ready() -> bool:  # asked once the server runs
@@ -149,7 +175,7 @@ def test_a_signal_that_would_leave_the_server_alone_stops_it(
         "Popen",
         lambda *args, **how: processes.append(start(*args, **how)) or processes[0],
     )
-    with pytest.raises(StoppedError) as stopped, service.heeding(), service:
+    with pytest.raises(StoppedBySignalError) as stopped, service.handling_signals(), service:
         pass
     assert stopped.value.code == 143
     assert processes[0].poll() == -signal.SIGTERM
@@ -160,9 +186,9 @@ def test_a_server_that_ends_shows_the_end_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = (sys.executable, "-c", "print('what went wrong'); raise SystemExit(3)")
-    monkeypatch.setattr("blindtally.demo.service.PROGRAM", failing)
-    with pytest.raises(ServiceDownError, match=r"(?s)code 3.*what went wrong"):
-        Service(tmp_path).start()
+    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", failing)
+    with pytest.raises(ServerDownError, match=r"(?s)code 3.*what went wrong"):
+        ServerProcess(tmp_path).start()
 
 
 def test_precision_and_recall() -> None:
@@ -174,7 +200,7 @@ def test_precision_and_recall() -> None:
 
 def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     registrar = Identity.of(bytes(32))
-    setup = choose(
+    setup = build_setup(
         None,
         devices=12,
         rounds=1,
@@ -187,23 +213,23 @@ def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     )
     assert setup.terms.mode == "active"
     assert setup.terms.registrar == registrar.public.hex()
-    assert setup.crew.policy.registrar == registrar.public
-    assert setup.crew.policy.modes == {"active"}
-    assert setup.crew.registrar is registrar
+    assert setup.fleet_config.policy.registrar == registrar.public
+    assert setup.fleet_config.policy.modes == {"active"}
+    assert setup.fleet_config.registrar is registrar
 
 
-SETUP = choose(
+SETUP = build_setup(
     None, devices=12, rounds=1, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
 )
 MECHANISM = MECHANISMS["adaptive-iblt"]
 
 
-def played(count: int = 3) -> tuple[Played, CohortView, Vector]:
+def played(count: int = 3) -> tuple[FleetRound, CohortView, Vector]:
     """Return a round in which `count` devices are in the sum, and their sum."""
     plan = MECHANISM.first_plan(SETUP.question, SETUP.terms, "study", 7, Random(1))
     given = Contribution({"example.org": 2}, 0, 0)
     vectors = [
-        MECHANISM.encode(plan, given.histogram, seeded(np.random.default_rng(slot)))
+        MECHANISM.encode(plan, given.histogram, seeded_words(np.random.default_rng(slot)))
         for slot in range(count)
     ]
     total = MECHANISM.ring(plan).zero()
@@ -234,25 +260,29 @@ def played(count: int = 3) -> tuple[Played, CohortView, Vector]:
         closed=cohort.deadline,
     )
     entries = [
-        Entry(7 + slot, End.FINISHED, Step.REVEALED, 0, slot, Traffic(), given, vector)
+        DeviceResult(
+            7 + slot, EndState.FINISHED, DeviceStep.UNMASKED, 0, slot, Traffic(), given, vector
+        )
         for slot, vector in enumerate(vectors)
     ]
-    lost = Entry(99, End.VANISHED, Step.JOINED, 0, count, Traffic(), given, None)
-    return Played(view, (*entries, lost)), cohort, total
+    lost = DeviceResult(
+        99, EndState.DROPPED_OUT, DeviceStep.JOINED, 0, count, Traffic(), given, None
+    )
+    return FleetRound(view, (*entries, lost)), cohort, total
 
 
 def test_a_sum_that_is_its_survivors_vectors_passes_and_counts_as_truth() -> None:
-    one, cohort, total = played()
-    verify(one, cohort, total)
-    assert truth_of([one]) == {"example.org": 6}  # not the lost one's two
+    finished, cohort, total = played()
+    verify_sum(finished, cohort, total)
+    assert true_counts([finished]) == {"example.org": 6}  # without the two of the dropout
 
 
-def test_whoever_is_blamed_is_named() -> None:
+def test_blamed_participants_are_named() -> None:
     one, cohort, _ = played()
-    blamed = cohort.model_copy(update={"blamed": {2: "dealt false shares"}})
+    blamed = cohort.model_copy(update={"blamed": {2: "shared false secrets"}})
     view = one.view.model_copy(update={"cohorts": (blamed,)})
-    result = round_result(replace(one, view=view), exact=True)
-    assert result.blamed == ("cohort 0, participant 2 dealt false shares",)
+    result = summarize_round(replace(one, view=view), exact=True)
+    assert result.violations == ("cohort 0, participant 2 shared false secrets",)
     study = StudyView.model_validate(
         {
             "id": "study",
@@ -267,11 +297,13 @@ def test_whoever_is_blamed_is_named() -> None:
         }
     )
     screen = Console(record=True, width=80, file=io.StringIO())
-    show(screen, measure(study, [], [one], rounds=[result], seconds=1, settings={}))
-    assert "blamed in round 1: cohort 0, participant 2 dealt false shares" in screen.export_text()
+    print_results(
+        screen, summarize_study(study, [], [one], rounds=[result], seconds=1, settings={})
+    )
+    assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in screen.export_text()
 
 
-def test_a_round_without_a_sum_says_why() -> None:
+def test_a_round_without_a_sum_has_a_reason() -> None:
     one, cohort, _ = played()
     failure = "3 of 10 sent their vectors in time, where 7 are needed"
     failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
@@ -279,20 +311,20 @@ def test_a_round_without_a_sum_says_why() -> None:
         update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
     )
     shown = Console(record=True, width=200, file=io.StringIO())
-    Screen(shown, 1).round(round_result(replace(one, view=view), exact=False))
-    said = shown.export_text()
-    assert f"no sum, failed: {failure}, " in said
-    assert "nothing" not in said
+    Screen(shown, 1).show_round(summarize_round(replace(one, view=view), exact=False))
+    text = shown.export_text()
+    assert f"no sum, failed: {failure}, " in text
+    assert "nothing" not in text
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:
     one, cohort, total = played()
     total[0][0] ^= 1
-    with pytest.raises(InexactError, match="is not the sum of its 3 vectors"):
-        verify(one, cohort, total)
+    with pytest.raises(InexactSumError, match="is not the sum of its 3 vectors"):
+        verify_sum(one, cohort, total)
 
 
 def test_a_stranger_in_a_sum_is_an_error() -> None:
     one, cohort, total = played()
-    with pytest.raises(InexactError, match="1 strangers"):
-        verify(replace(one, entries=one.entries[1:]), cohort, total)
+    with pytest.raises(InexactSumError, match="1 unknown"):
+        verify_sum(replace(one, results=one.results[1:]), cohort, total)

@@ -1,7 +1,7 @@
-"""A service in memory with a cohort around one device; every answer of it may be changed.
+"""Service in memory with a cohort around one device; a test may change each of its answers.
 
-The device under test sits in slot 0. The others are there in every phase, but for those that
-`lost` says share and send no vector.
+The device under test has slot 0. The others take part in every phase, except those in `dropouts`,
+which share keys and send no vector.
 """
 
 import re
@@ -12,27 +12,31 @@ from random import Random
 import httpx
 import numpy as np
 
-from protocol.chance import seeded
-from protocol.domain import Utf8
-from protocol.mechanism import Terms
-from protocol.mechanisms import SUMMING, AnyPlan, AnyQuestion
-from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.messages import (
-    Join,
+    JoinRequest,
     RoundView,
-    Seat,
+    SlotAssignment,
     Survivors,
-    pack_confirmations,
-    pack_parcels,
-    pack_roster,
-    pack_sharers,
 )
-from secagg.aggregator import Settled, check_confirmation, check_reveal, settle_deals, unmask
-from secagg.cohort import Cohort, Entry, View, advertisement
-from secagg.deals import KeyDeal, Reveal, Upload
+from protocol.randomness import seeded_words
+from protocol.study import Terms
+from secagg.aggregator import (
+    UnmaskingRequest,
+    check_confirmation,
+    check_unmasking_shares,
+    collect_masked_inputs,
+)
 from secagg.keys import Identity, PublicKeys, is_signed
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, pack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
+from secagg.roster import RosterEntry, roster_bytes, share_commitments_bytes
+from secagg.session import Session, Transcript, advertisement_statement
+from secagg.shares import received_shares_bytes
+from secagg.unmasking import unmask
 
 N = 9
 STUDY = "study-1"
@@ -42,8 +46,8 @@ QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_byt
 
 def view_of(number: int = 1, question: AnyQuestion = QUESTION, **terms: object) -> RoundView:
     """Return an open round of a study that asks `question`, with `terms`."""
-    asked = Terms.model_validate(TERMS.model_dump() | terms)
-    first = SUMMING[question.mechanism].first_plan(question, asked, STUDY, 9, Random(1))
+    changed = Terms.model_validate(TERMS.model_dump() | terms)
+    first = SUM_MECHANISMS[question.mechanism].first_plan(question, changed, STUDY, 9, Random(1))
     opened = "2030-01-01T00:00:00Z"
     return RoundView.model_validate(
         {
@@ -61,14 +65,14 @@ def view_of(number: int = 1, question: AnyQuestion = QUESTION, **terms: object) 
 
 @dataclass
 class Service:
-    """The service; `cheats` change its answers by name, `heard` is what the device sent."""
+    """The service; `cheats` change its answers by name, `received` has the device's messages."""
 
     view: RoundView
     registrar: Identity | None = None
-    lost: Collection[int] = ()
+    dropouts: Collection[int] = ()
     cheats: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict)
-    before: Callable[[str, bytes], None] = lambda _what, _body: None
-    heard: dict[str, bytes] = field(default_factory=dict)
+    before: Callable[[str, bytes], None] = lambda _name, _body: None
+    received: dict[str, bytes] = field(default_factory=dict)
     rng: Random = field(default_factory=lambda: Random(1))
 
     @property
@@ -79,7 +83,7 @@ class Service:
     @property
     def ring(self) -> Ring:
         """Return the ring of the round."""
-        ring: Ring = SUMMING[self.plan.mechanism].ring(self.plan)
+        ring: Ring = SUM_MECHANISMS[self.plan.mechanism].ring(self.plan)
         return ring
 
     def client(self) -> httpx.AsyncClient:
@@ -89,102 +93,121 @@ class Service:
         )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
-        what = request.url.path.rsplit("/", 1)[-1]
+        resource = request.url.path.rsplit("/", 1)[-1]
         if request.method == "GET":
-            body = getattr(self, what)()
-            return httpx.Response(200, content=self.cheats.get(what, bytes)(body))
-        self.before(what, request.content)
-        self.heard[what] = request.content
+            body = getattr(self, resource.replace("-", "_"))()
+            return httpx.Response(200, content=self.cheats.get(resource, bytes)(body))
+        self.before(resource, request.content)
+        self.received[resource] = request.content
         if request.method == "PUT":
             return httpx.Response(204)
         assert re.fullmatch(r"Bearer [\w-]{43}", request.headers["authorization"])
-        seat = self._seat()
-        return httpx.Response(201, content=self.cheats.get("seat", bytes)(seat))
+        assignment = self._assign()
+        return httpx.Response(201, content=self.cheats.get("slot", bytes)(assignment))
 
-    def _seat(self) -> bytes:
-        said = Join.model_validate_json(self.heard["participants"])
-        keys = PublicKeys(bytes.fromhex(said.mask_key), bytes.fromhex(said.seal_key))
-        signature, enrolment = map(bytes.fromhex, (said.signature, said.enrolment or ""))
-        device = Entry(bytes.fromhex(said.identity), keys, signature, enrolment)
-        assert is_signed(device.identity, advertisement(self.plan.digest(), keys), signature)
+    def _assign(self) -> bytes:
+        request = JoinRequest.model_validate_json(self.received["participants"])
+        keys = PublicKeys(bytes.fromhex(request.mask_key), bytes.fromhex(request.encryption_key))
+        signature, enrolment = map(
+            bytes.fromhex, (request.signature, request.registrar_signature or "")
+        )
+        device = RosterEntry(bytes.fromhex(request.identity), keys, signature, enrolment)
+        assert is_signed(
+            device.identity, advertisement_statement(self.plan.digest(), keys), signature
+        )
         self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(N - 1)]
         roster = (device, *(self._entry(other) for other in self.others))
         plan, registry = self.plan.digest(), self.plan.registry
-        self.cohort = Cohort(plan, 0, roster, self.plan.terms.assumptions, registry)
-        seat = {"participant": "p", "cohort": 0, "slot": 0, "deadline": "2030-01-01T00:00:00Z"}
-        return Seat.model_validate(seat).model_dump_json().encode()
+        self.session = Session(plan, 0, roster, self.plan.terms.assumptions, registry)
+        assignment = {
+            "participant": "p",
+            "cohort": 0,
+            "slot": 0,
+            "deadline": "2030-01-01T00:00:00Z",
+        }
+        return SlotAssignment.model_validate(assignment).model_dump_json().encode()
 
-    def _entry(self, other: Joined) -> Entry:
+    def _entry(self, other: Joined) -> RosterEntry:
         enrolment = b""
         if self.registrar and self.plan.registry:
-            enrolment = self.registrar.sign(self.plan.registry.enrolment(other.identity.public))
+            enrolment = self.registrar.sign(
+                self.plan.registry.enrolment_statement(other.identity.public)
+            )
         signature = other.advertise(self.plan.digest())
-        return Entry(other.identity.public, other.public, signature, enrolment)
+        return RosterEntry(other.identity.public, other.public_keys, signature, enrolment)
 
     def roster(self) -> bytes:
         """Return the roster."""
-        return pack_roster(self.cohort.roster)
+        return roster_bytes(self.session.roster)
 
-    def sharers(self) -> bytes:
-        """Let the others share; return who shared."""
-        self.deals = {0: KeyDeal.unpack(self.heard["shares"])}
+    def share_commitments(self) -> bytes:
+        """Let the others share; return the share commitments."""
+        self.key_shares = {0: KeyShares.unpack(self.received["key-shares"])}
         self.shared: dict[int, Shared] = {}
         for slot, other in enumerate(self.others, start=1):
-            self.shared[slot], self.deals[slot] = other.share(slot, self.cohort, self.rng)
-        self.sum = View(self.cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
-        return pack_sharers(self.sum.sharers)
+            self.shared[slot], self.key_shares[slot] = other.share(slot, self.session, self.rng)
+        self.transcript = Transcript(
+            self.session,
+            {slot: message.share_commitment for slot, message in self.key_shares.items()},
+        )
+        return share_commitments_bytes(self.transcript.share_commitments)
 
     def survivors(self) -> bytes:
-        """Let the others mask; return whose vectors arrived."""
-        self.uploads = {0: Upload.unpack(self.heard["vector"], self.ring.nbytes)}
+        """Let the others mask; return the survivors."""
+        self.masked_inputs = {
+            0: MaskedInput.unpack(self.received["masked-input"], self.ring.nbytes)
+        }
         self.masked: dict[int, Masked] = {}
-        for slot in self.shared.keys() - set(self.lost):
+        for slot in self.shared.keys() - set(self.dropouts):
             vector = self.vector(slot)
-            self.masked[slot], self.uploads[slot] = self.shared[slot].mask(
-                self.sum, self.ring, vector, self.rng
+            self.masked[slot], self.masked_inputs[slot] = self.shared[slot].mask(
+                self.transcript, self.ring, vector, self.rng
             )
-        return Survivors(survivors=tuple(sorted(self.uploads))).model_dump_json().encode()
+        return Survivors(survivors=tuple(sorted(self.masked_inputs))).model_dump_json().encode()
 
     def confirmations(self) -> bytes:
         """Let the others confirm; return the signatures."""
         self._confirm()
-        signature = self.heard["confirmation"]
-        check_confirmation(self.sum, 0, self.settled.survivors, signature)
+        signature = self.received["confirmation"]
+        check_confirmation(self.transcript, 0, self.request.survivors, signature)
         return pack_confirmations(self.signatures | {0: signature})
 
     def _confirm(self) -> None:
         self.confirmed: dict[int, Confirmed] = {}
         self.signatures: dict[int, bytes] = {}
         for slot, state in self.masked.items():
-            self.confirmed[slot], self.signatures[slot] = state.confirm(self.settled.survivors)
+            self.confirmed[slot], self.signatures[slot] = state.confirm(self.request.survivors)
 
     @property
-    def settled(self) -> Settled:
-        """Return what is settled by those who masked."""
-        deals = {slot: upload.deal for slot, upload in self.uploads.items()}
-        return settle_deals(self.sum, self.deals, deals)
+    def request(self) -> UnmaskingRequest:
+        """Return the unmasking request for the masked inputs that arrived."""
+        seed_shares = {slot: each.seed_shares for slot, each in self.masked_inputs.items()}
+        return collect_masked_inputs(self.transcript, self.key_shares, seed_shares)
 
-    def parcels(self) -> bytes:
-        """Return the device's parcels."""
-        return pack_parcels(self.settled.inboxes[0])
+    def encrypted_shares(self) -> bytes:
+        """Return the encrypted shares that the device received."""
+        return received_shares_bytes(self.request.received_shares[0])
 
     def total(self) -> Vector:
         """Let the others reveal; return the sum."""
         if self.plan.terms.mode == "semi-honest":
             self._confirm()
-        signatures = self.signatures | {0: self.heard.get("confirmation", b"")}
-        settled, reveals = self.settled, {0: Reveal.unpack(self.heard["reveal"])}
-        check_reveal(settled, 0, reveals[0])
+        signatures = self.signatures | {0: self.received.get("confirmation", b"")}
+        request, messages = (
+            self.request,
+            {0: UnmaskingShares.unpack(self.received["unmasking-shares"])},
+        )
+        check_unmasking_shares(request, 0, messages[0])
         for slot, state in self.confirmed.items():
-            reveals[slot] = state.reveal(signatures, settled.inboxes[slot], self.rng)
+            messages[slot] = state.unmask(signatures, request.received_shares[slot], self.rng)
         total = self.ring.zero()
-        for upload in self.uploads.values():
-            self.ring.add(total, self.ring.unpack(upload.vector))
-        return unmask(settled, self.ring, reveals, total).total
+        for masked_input in self.masked_inputs.values():
+            self.ring.add(total, self.ring.unpack(masked_input.vector))
+        return unmask(request, self.ring, messages, total).total
 
     def vector(self, slot: int) -> Vector:
         """Return the vector of one of the others."""
-        vector: Vector = SUMMING[self.plan.mechanism].encode(
-            self.plan, {"word": 1}, seeded(np.random.default_rng(slot))
+        vector: Vector = SUM_MECHANISMS[self.plan.mechanism].encode(
+            self.plan, {"word": 1}, seeded_words(np.random.default_rng(slot))
         )
         return vector

@@ -8,14 +8,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from client.fleet import Connect
-from protocol.domain import Utf8
-from protocol.mechanism import Terms
-from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from client.fleet.devices import ClientFactory
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.messages import StudyRequest, StudyView, Timeouts
+from protocol.study import Terms
 from secagg.keys import Identity
-from server.app import create_app
 from server.settings import Settings
+from tests.server import application
 
 DEVICES = 10
 REQUEST = StudyRequest(
@@ -25,7 +25,7 @@ REQUEST = StudyRequest(
     ),
     terms=Terms(cohort_size=DEVICES, minimum=8, corrupt=0.1, dropout=0.3),
     rounds=2,
-    timeouts=Timeouts(enrolling=10, sharing=5, masking=5, confirming=5, unmasking=3, patience=0.3),
+    timeouts=Timeouts(enrolling=10, sharing=5, masking=5, confirming=5, unmasking=3, idle=0.3),
     start=True,
 )
 
@@ -33,22 +33,22 @@ REQUEST = StudyRequest(
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
     settings = Settings(
-        database_url=f"sqlite:///{tmp_path / 'service.db'}", pace_seconds=0.01, open=True
+        database_url=f"sqlite:///{tmp_path / 'service.db'}", min_poll_seconds=0.01, open=True
     )
-    made = create_app(settings, None, SystemRandom())
+    made = application.create(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         yield made
 
 
 @pytest.fixture
-def connect(app: FastAPI) -> Connect:
+def connect(app: FastAPI) -> ClientFactory:
     return lambda: httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://service/v1", timeout=30
     )
 
 
 @pytest.fixture
-async def study(connect: Connect) -> StudyView:
+async def study(connect: ClientFactory) -> StudyView:
     return await create(connect)
 
 
@@ -58,18 +58,18 @@ def registrar() -> Identity:
 
 
 @pytest.fixture
-async def enrolled(connect: Connect, registrar: Identity) -> StudyView:
+async def enrolled(connect: ClientFactory, registrar: Identity) -> StudyView:
     """Return a study whose devices the registrar must have enrolled."""
     return await create(connect, registrar=registrar.public.hex())
 
 
 @pytest.fixture
-async def trusting(connect: Connect) -> StudyView:
+async def trusting(connect: ClientFactory) -> StudyView:
     """Return a study whose server is trusted to keep to the protocol."""
     return await create(connect, mode="semi-honest")
 
 
-async def create(connect: Connect, **terms: object) -> StudyView:
+async def create(connect: ClientFactory, **terms: object) -> StudyView:
     changed = Terms.model_validate(REQUEST.terms.model_dump() | terms)
     asked = REQUEST.model_copy(update={"terms": changed})
     async with connect() as http:

@@ -1,4 +1,4 @@
-"""What is repeated, what is not, and what an answer's refusal becomes."""
+"""Requests of a device: which are repeated, and the exceptions of refusals."""
 
 from collections.abc import Callable
 
@@ -6,38 +6,44 @@ import httpx
 import pytest
 import stamina
 
-from client.problems import (
-    CLASSES,
+from client.errors import (
+    ERROR_CLASSES,
+    BadRequestError,
     CohortFailedError,
     ConflictError,
-    LeftOutError,
-    RejectedError,
+    DroppedOutError,
     ServiceError,
     UnavailableError,
-    accept,
-    worth_repeating,
+    check_response,
+    is_retryable,
 )
-from client.transport import Transport, connect
-from protocol.messages import PROBLEM, Problem, ProblemType
-from protocol.round import Phase
+from client.transport import Transport, http_client
+from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.phases import Phase
 
 
 def problem(kind: ProblemType, status: int, **more: object) -> httpx.Response:
-    said = Problem.model_validate(
-        {"type": PROBLEM + kind, "title": kind, "status": status, "detail": "so it is", **more}
+    document = Problem.model_validate(
+        {
+            "type": PROBLEM_TYPE_PREFIX + kind,
+            "title": kind,
+            "status": status,
+            "detail": "the reason",
+            **more,
+        }
     )
-    return httpx.Response(status, content=said.model_dump_json())
+    return httpx.Response(status, content=document.model_dump_json())
 
 
 def transport(*answers: httpx.Response | Exception, patience: float = 5.0) -> Transport:
-    """Return a transport to a service that gives these answers, one after the other."""
+    """Return a transport to a service that returns these answers in order."""
     waiting = iter(answers)
 
     def answer(_: httpx.Request) -> httpx.Response:
-        said = next(waiting)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        response = next(waiting)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     return Transport(client(answer), patience)
 
@@ -54,8 +60,8 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(on: object, **settings: float) -> object:
         return real(on, **settings | {"wait_initial": 0.001, "wait_max": 0.01, "wait_jitter": 0})  # type: ignore[call-overload]
 
-    monkeypatch.setattr(stamina, "retry_context", quick)
-    monkeypatch.setattr("client.transport.LEAST_SECONDS", 0.001)
+    monkeypatch.setattr("stamina._core.retry_context", quick)
+    monkeypatch.setattr("client.transport.MIN_POLL_INTERVAL_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +79,11 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_what_may_pass_is_repeated(hitch: httpx.Response | Exception) -> None:
     way = transport(hitch, hitch, httpx.Response(204))
-    answer = await way.send("PUT", "/participants/p/vector", content=b"x")
+    answer = await way.send("PUT", "/participants/p/masked-input", content=b"x")
     assert answer.status_code == 204
 
 
-async def test_the_service_says_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_after_determines_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -90,14 +96,14 @@ async def test_the_service_says_when_to_come_back(monkeypatch: pytest.MonkeyPatc
     assert waited == [3.0]
 
 
-@pytest.mark.parametrize(("said", "waited"), [("9" * 400, 30.0), ("0", None), ("\xb2", None)])
-async def test_a_service_says_so_within_reason(said: str, waited: float | None) -> None:
+@pytest.mark.parametrize(("header", "waited"), [("9" * 400, 30.0), ("0", None), ("\xb2", None)])
+async def test_retry_after_is_bounded(header: str, waited: float | None) -> None:
     content = problem(ProblemType.UNAVAILABLE, 503).content
-    when = [(b"retry-after", said.encode("latin-1"))]
+    when = [(b"retry-after", header.encode("latin-1"))]
     with pytest.raises(UnavailableError) as caught:
-        accept(httpx.Response(503, headers=when, content=content))
+        check_response(httpx.Response(503, headers=when, content=content))
     assert (caught.value.retry_after or 0) <= 30
-    assert worth_repeating(caught.value) == (waited or True)
+    assert is_retryable(caught.value) == (waited or True)
 
 
 async def test_patience_has_an_end() -> None:
@@ -116,7 +122,7 @@ async def test_patience_has_an_end() -> None:
 @pytest.mark.parametrize("kind", ProblemType)
 async def test_each_problem_has_its_exception(kind: ProblemType) -> None:
     way = transport(problem(kind, 409, phase="masking"), patience=0.1)
-    with pytest.raises(CLASSES[kind], match="so it is") as raised:
+    with pytest.raises(ERROR_CLASSES[kind], match="the reason") as raised:
         await way.send("GET", "/studies")
     assert raised.value.phase is Phase.MASKING
 
@@ -125,7 +131,7 @@ async def test_each_problem_has_its_exception(kind: ProblemType) -> None:
     ("status", "kind", "error"),
     [
         (410, ProblemType.COHORT_FAILED, CohortFailedError),
-        (410, ProblemType.LEFT_OUT, LeftOutError),
+        (410, ProblemType.DROPPED_OUT, DroppedOutError),
         (409, ProblemType.CONFLICT, ConflictError),
     ],
 )
@@ -134,54 +140,54 @@ async def test_a_refusal_is_not_repeated(
 ) -> None:
     way = transport(problem(kind, status))  # a second request would find no answer
     with pytest.raises(error):
-        await way.send("PUT", "/participants/p/vector", content=b"x")
+        await way.send("PUT", "/participants/p/masked-input", content=b"x")
 
 
-async def test_an_answer_that_is_no_problem_document_is_still_an_error() -> None:
+async def test_an_answer_without_a_problem_document_is_still_an_error() -> None:
     with pytest.raises(ServiceError, match="answered 404"):
         await transport(httpx.Response(404, text="<html>")).send("GET", "/studies")
     with pytest.raises(UnavailableError, match="database reachable"):
         await Transport(client(lambda _: httpx.Response(502)), 0.01).send("GET", "/studies")
 
 
-async def test_the_faults_of_a_rejected_document_are_told() -> None:
-    faults = ({"field": "rounds", "fault": "must be 1 or more"},)
+async def test_the_faults_of_a_rejected_document_are_reported() -> None:
+    faults = ({"field": "rounds", "detail": "must be 1 or more"},)
     with pytest.raises(ServiceError, match="rounds: must be 1 or more"):
         await transport(problem(ProblemType.MALFORMED, 422, errors=faults)).send("GET", "/x")
 
 
 @pytest.mark.parametrize(
-    ("detail", "faults", "said"),
+    ("detail", "faults", "message"),
     [
         ("no", (), "no"),
-        ("q must be less", ({"at": "query", "fault": "q must be less"},), "q must be less"),
-        ("too few", ({"at": "body.rounds", "fault": "too few"},), "body.rounds: too few"),
+        ("q must be less", ({"location": "query", "detail": "q must be less"},), "q must be less"),
+        ("too few", ({"location": "body.rounds", "detail": "too few"},), "body.rounds: too few"),
         (
             "a: 1; and 1 more",
-            ({"at": "a", "fault": "1"}, {"at": "b", "fault": "2"}),
+            ({"location": "a", "detail": "1"}, {"location": "b", "detail": "2"}),
             "a: 1; b: 2",
         ),
-        ("not JSON", ({"at": "body", "fault": "line 1"},), "body: line 1"),
+        ("not JSON", ({"location": "body", "detail": "line 1"},), "body: line 1"),
     ],
 )
-def test_every_fault_is_told_once(
-    detail: str, faults: tuple[dict[str, str], ...], said: str
+def test_every_fault_is_reported_once(
+    detail: str, faults: tuple[dict[str, str], ...], message: str
 ) -> None:
-    told = Problem(type="x", title="x", status=422, detail=detail, errors=faults or None)
-    assert RejectedError(told).said == said
+    document = Problem(type="x", title="x", status=422, detail=detail, errors=faults or None)
+    assert BadRequestError(document).message == message
 
 
 async def test_a_question_is_repeated_until_there_is_an_answer() -> None:
     pending = [httpx.Response(202, json={}) for _ in range(3)]
-    way = transport(*pending, httpx.Response(200, content=b"envelopes"))
-    assert (await way.poll("/participants/p/envelopes", "ticket")).content == b"envelopes"
+    way = transport(*pending, httpx.Response(200, content=b"shares"))
+    assert (await way.poll("/participants/p/encrypted-shares", "ticket")).content == b"shares"
 
 
 async def test_bytes_are_counted_both_ways_and_with_every_repetition() -> None:
     once = transport(httpx.Response(204))
-    await once.send("PUT", "/participants/p/vector", content=bytes(1000))
+    await once.send("PUT", "/participants/p/masked-input", content=bytes(1000))
     twice = transport(httpx.Response(503), httpx.Response(204))
-    await twice.send("PUT", "/participants/p/vector", content=bytes(1000))
+    await twice.send("PUT", "/participants/p/masked-input", content=bytes(1000))
     assert 1000 < once.traffic.sent < 1400
     assert twice.traffic.sent == 2 * once.traffic.sent
     assert 0 < once.traffic.received < twice.traffic.received
@@ -195,14 +201,14 @@ async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
         return httpx.Response(204)
 
     way = Transport(client(answer))
-    await way.send("PUT", "/participants/p/reveal", content=b"x", ticket="t" * 43)
+    await way.send("PUT", "/participants/p/unmasking-shares", content=b"x", ticket="t" * 43)
     await way.send("POST", "/studies", content=b"{}")
     assert seen[0].headers["authorization"] == "Bearer " + "t" * 43
     assert seen[0].headers["content-type"] == "application/octet-stream"
     assert seen[1].headers["content-type"] == "application/json"
-    assert seen[0].url.path == "/v1/participants/p/reveal"
+    assert seen[0].url.path == "/v1/participants/p/unmasking-shares"
 
 
 async def test_a_service_is_found_under_its_versioned_path() -> None:
-    async with connect("http://127.0.0.1:9/") as http:
+    async with http_client("http://127.0.0.1:9/") as http:
         assert str(http.base_url) == "http://127.0.0.1:9/v1/"

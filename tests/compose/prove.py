@@ -48,8 +48,8 @@ KILLED = 137  # exit code after SIGKILL
 # In the database and not through the API, so that it needs nobody's leave.
 MID_ROUND = (
     "FROM cohorts c WHERE c.phase = 'masking' AND c.round >= 2 AND c.enrolled > (SELECT count(*)"
-    " FROM messages m WHERE m.cohort = c.id AND m.kind = 'vector') AND EXISTS"
-    " (SELECT 1 FROM messages m WHERE m.cohort = c.id AND m.kind = 'vector')"
+    " FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input') AND EXISTS"
+    " (SELECT 1 FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input')"
 )
 PHASES = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
 

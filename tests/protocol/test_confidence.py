@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protocol.confidence import interval, reaches
+from protocol.confidence import gamma_interval, reaches_threshold
 
 
 def sampled(count: int, t: float, draws: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
@@ -16,35 +16,40 @@ def sampled(count: int, t: float, draws: int = 20_000) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("t", [2, 5, 20, 50])
 @pytest.mark.parametrize("count", [50, 100, 400, 2000])
 def test_intervals_of_sampled_counts_cover(count: int, t: float) -> None:
-    low, high = interval(*sampled(count, t))
+    low, high = gamma_interval(*sampled(count, t))
     covered = ((low <= count) & (count <= high)).mean()
     assert 0.945 <= covered <= 0.995  # of 20,000: a standard error is 0.0015
 
 
 def test_an_interval_is_the_normal_one_where_little_is_unsure() -> None:
-    low, high = interval(np.array([10_000.0]), np.array([2_500.0]))
+    low, high = gamma_interval(np.array([10_000.0]), np.array([2_500.0]))
     assert low[0] == pytest.approx(10_000 - 98, abs=1)
     assert high[0] == pytest.approx(10_000 + 98, abs=1)
 
 
 def test_what_is_certain_has_no_width() -> None:
-    low, high = interval(np.array([7.0, -3.0, 0.0]), np.array([0.0, 4.0, 1.0]))
+    low, high = gamma_interval(np.array([7.0, -3.0, 0.0]), np.array([0.0, 4.0, 1.0]))
     assert low.tolist() == high.tolist() == [7, -3, 0]
 
 
 def test_a_higher_level_is_wider() -> None:
-    narrow, wide = (interval(np.array([60.0]), np.array([300.0]), level) for level in (0.5, 0.99))
+    narrow, wide = (
+        gamma_interval(np.array([60.0]), np.array([300.0]), level) for level in (0.5, 0.99)
+    )
     assert wide[0] < narrow[0] < 60 < narrow[1] < wide[1]
 
 
 @pytest.mark.parametrize("confidence", [0.05, 0.3, 0.5, 0.8, 0.95])
-def test_an_item_at_the_threshold_is_found_with_the_odds_that_are_stated(confidence: float) -> None:
-    """Of 20,000 estimates of a count of exactly the threshold, to within 4%."""
+def test_an_item_at_the_threshold_is_found_with_the_stated_probability(confidence: float) -> None:
+    """Checked to 4% with 20,000 estimates of a count at exactly the threshold."""
     counts, variances = sampled(800, 5)
-    assert reaches(counts, variances, 800, confidence).mean() == pytest.approx(
+    assert reaches_threshold(counts, variances, 800, confidence).mean() == pytest.approx(
         1 - confidence, abs=0.04
     )
 
 
 def test_an_estimate_that_is_certain_needs_no_margin() -> None:
-    assert reaches(np.array([50.0, 49.0]), np.zeros(2), 50, 0.99).tolist() == [True, False]
+    assert reaches_threshold(np.array([50.0, 49.0]), np.zeros(2), 50, 0.99).tolist() == [
+        True,
+        False,
+    ]

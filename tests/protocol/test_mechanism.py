@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from protocol.domain import Utf8
-from protocol.mechanism import Terms, enrolment_scope
-from protocol.mechanisms import MECHANISMS, AnyPlan, parse_plan
-from protocol.mechanisms.adaptive_iblt import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan
+from protocol.study import Terms, enrolment_scope
 from secagg.keys import Identity
 
 TERMS = Terms(cohort_size=100, minimum=50)
@@ -46,7 +46,7 @@ def test_terms_that_cannot_be_kept_are_refused(fault: dict[str, object]) -> None
         Terms.model_validate({"cohort_size": 100, "minimum": 50, **fault})
 
 
-def test_a_server_is_not_trusted_unless_the_terms_say_so() -> None:
+def test_a_server_is_not_trusted_by_default() -> None:
     assert TERMS.mode == "active"
     assert TERMS.assumptions.is_active
     lax = Terms(cohort_size=100, minimum=50, corrupt=0.3, dropout=0.35, mode="semi-honest")
@@ -54,7 +54,7 @@ def test_a_server_is_not_trusted_unless_the_terms_say_so() -> None:
 
 
 def test_a_round_counts_the_devices_of_all_cohorts() -> None:
-    assert Terms(cohort_size=100, minimum=50, cohorts=7).devices == 700
+    assert Terms(cohort_size=100, minimum=50, cohorts=7).max_devices == 700
 
 
 def test_a_plan_comes_back_from_json_with_the_same_digest(plan: AnyPlan) -> None:
@@ -82,7 +82,7 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AnyPlan) -> None:
 
 
 def test_a_registrar_enrols_for_one_study(plan: AnyPlan) -> None:
-    assert plan.registry is None  # the server alone says who takes part
+    assert plan.registry is None  # the server alone decides who takes part
     registrar, device = Identity.of(bytes(range(32))), Identity.of(bytes(32)).public
     terms = TERMS.model_copy(update={"registrar": registrar.public.hex()})
     here = plan.model_copy(update={"terms": terms}).registry
@@ -90,7 +90,7 @@ def test_a_registrar_enrols_for_one_study(plan: AnyPlan) -> None:
     assert here is not None
     assert there is not None
     assert here.scope == enrolment_scope("study")
-    enrolment = registrar.sign(here.enrolment(device))
+    enrolment = registrar.sign(here.enrolment_statement(device))
     assert here.admits(device, enrolment)
     assert not there.admits(device, enrolment)
     assert not here.admits(Identity.of(bytes(31) + b"x").public, enrolment)
@@ -106,7 +106,7 @@ def test_the_registry_names_each_mechanism_as_it_names_itself() -> None:
     assert all(name == mechanism.name for name, mechanism in MECHANISMS.items())
 
 
-def test_a_registrar_under_whose_key_anybody_could_sign_is_refused() -> None:
+def test_a_registrar_with_a_key_of_low_order_is_refused() -> None:
     weak = (1).to_bytes(32, "little").hex()
     with pytest.raises(ValueError, match="low order"):
         Terms(cohort_size=10, minimum=8, registrar=weak)

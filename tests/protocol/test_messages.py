@@ -9,27 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protocol.domain import Utf8
-from protocol.mechanism import Terms
-from protocol.mechanisms import MECHANISMS, AnyPlan
-from protocol.mechanisms.adaptive_iblt import AdaptiveIbltQuestion
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan
 from protocol.messages import (
-    Join,
+    JoinRequest,
     Problem,
     ProblemType,
     Timeouts,
-    pack_confirmations,
-    pack_parcels,
-    pack_roster,
-    pack_sharers,
-    unpack_confirmations,
-    unpack_parcels,
-    unpack_roster,
-    unpack_sharers,
 )
-from secagg.cohort import Entry, Sharer, advertisement
+from protocol.study import Terms
 from secagg.keys import PublicKeys
-from secagg.parcels import Parcel
+from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitment,
+    ShareCommitments,
+    roster_bytes,
+    share_commitments_bytes,
+)
+from secagg.session import advertisement_statement
+from secagg.shares import EncryptedShare, ReceivedShares, received_shares_bytes
 
 SLOTS = st.integers(0, 2**32 - 1)
 
@@ -40,8 +41,8 @@ def octets(size: int) -> st.SearchStrategy[bytes]:
 
 KEYS = octets(30).map(lambda middle: b"\x09" + middle + b"\1")  # of no low order
 ENTRIES = st.tuples(KEYS, KEYS, KEYS).filter(lambda keys: keys[1] != keys[2])
-SHARERS = st.builds(Sharer, octets(32), octets(32))
-PARCELS = st.builds(Parcel, octets(32), octets(33))
+SHARERS = st.builds(ShareCommitment, octets(32), octets(32))
+PARCELS = st.builds(EncryptedShare, octets(32), octets(33))
 
 
 @given(st.lists(ENTRIES, max_size=5), st.booleans(), octets(64))
@@ -49,17 +50,17 @@ def test_a_roster_comes_back(
     keys: list[tuple[bytes, bytes, bytes]], has_registrar: bool, enrolment: bytes
 ) -> None:
     signed = enrolment if has_registrar else b""
-    roster = tuple(Entry(one, PublicKeys(*pair), bytes(64), signed) for one, *pair in keys)
-    body = pack_roster(roster)
+    roster = tuple(RosterEntry(one, PublicKeys(*pair), bytes(64), signed) for one, *pair in keys)
+    body = roster_bytes(roster)
     assert len(body) == (224 if has_registrar else 160) * len(keys)  # as docs/protocol.md says
-    assert tuple(unpack_roster(body, has_registrar=has_registrar)) == roster
+    assert tuple(Roster.unpack(body, has_registrar=has_registrar)) == roster
 
 
 @given(st.dictionaries(SLOTS, SHARERS))
-def test_sharers_come_back(sharers: dict[int, Sharer]) -> None:
-    body = pack_sharers(sharers)
+def test_sharers_come_back(sharers: dict[int, ShareCommitment]) -> None:
+    body = share_commitments_bytes(sharers)
     assert len(body) == 68 * len(sharers)
-    assert unpack_sharers(body) == sharers
+    assert ShareCommitments.unpack(body) == sharers
 
 
 @given(st.dictionaries(SLOTS, octets(64)))
@@ -70,23 +71,29 @@ def test_confirmations_come_back(signatures: dict[int, bytes]) -> None:
 
 
 @given(st.dictionaries(SLOTS, PARCELS))
-def test_parcels_come_back(parcels: dict[int, Parcel]) -> None:
-    body = pack_parcels(parcels)
+def test_parcels_come_back(parcels: dict[int, EncryptedShare]) -> None:
+    body = received_shares_bytes(parcels)
     assert len(body) == 69 * len(parcels)
-    assert unpack_parcels(body) == parcels
+    assert ReceivedShares.unpack(body) == parcels
 
 
-def entry(number: int) -> Entry:
+def entry(number: int) -> RosterEntry:
     def key(which: int) -> bytes:
         return bytes([9, number, which, *[0] * 29])
 
-    return Entry(key(1), PublicKeys(key(2), key(3)), bytes(64))
+    return RosterEntry(key(1), PublicKeys(key(2), key(3)), bytes(64))
 
 
 BODIES: dict[str, tuple[Callable[[int], bytes], Callable[[bytes], Any]]] = {
-    "sharers": (lambda s: pack_sharers({s: Sharer(bytes(32), bytes(32))}), unpack_sharers),
+    "share commitments": (
+        lambda s: share_commitments_bytes({s: ShareCommitment(bytes(32), bytes(32))}),
+        ShareCommitments,
+    ),
     "confirmations": (lambda s: pack_confirmations({s: bytes(64)}), unpack_confirmations),
-    "parcels": (lambda s: pack_parcels({s: Parcel(bytes(32), bytes(33))}), unpack_parcels),
+    "encrypted shares": (
+        lambda s: received_shares_bytes({s: EncryptedShare(bytes(32), bytes(33))}),
+        ReceivedShares.unpack,
+    ),
 }
 
 
@@ -103,31 +110,31 @@ def test_slots_must_strictly_rise(what: str) -> None:
 def test_a_body_of_half_a_record_is_refused(what: str) -> None:
     pack, unpack = BODIES[what]
     for body in (b"x", pack(1)[:-1], pack(1) + b"x"):
-        with pytest.raises(ValueError, match="no multiple"):
+        with pytest.raises(ValueError, match="not a multiple"):
             unpack(body)
 
 
 def test_a_roster_is_read_with_enrolments_or_without_but_never_otherwise() -> None:
-    body = pack_roster([entry(1)])
+    body = roster_bytes([entry(1)])
     with pytest.raises(ValueError, match="224 bytes each"):
-        unpack_roster(body, has_registrar=True)
+        Roster.unpack(body, has_registrar=True)
     for broken in (body[:-1], body + b"x"):
         with pytest.raises(ValueError, match="160 bytes each"):
-            unpack_roster(broken, has_registrar=False)
+            Roster.unpack(broken, has_registrar=False)
 
 
 @pytest.mark.parametrize("place", [0, 32, 64])
 def test_a_roster_with_a_key_of_low_order_is_refused(place: int) -> None:
-    body = pack_roster([entry(1)])
+    body = roster_bytes([entry(1)])
     weak = body[:place] + (1).to_bytes(32, "little") + body[place + 32 :]
     with pytest.raises(ValueError, match="low order"):
-        unpack_roster(weak, has_registrar=False)
+        Roster.unpack(weak, has_registrar=False)
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     readers = [unpack for _, unpack in BODIES.values()]
-    readers += [lambda body: unpack_roster(body, has_registrar=True)]
+    readers += [lambda body: Roster.unpack(body, has_registrar=True)]
     for unpack in readers:
         try:
             unpack(body)
@@ -136,7 +143,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 KEY = "ab" * 32
-JOIN = {"identity": KEY, "mask_key": KEY, "seal_key": KEY, "signature": KEY * 2}
+JOIN = {"identity": KEY, "mask_key": KEY, "encryption_key": KEY, "signature": KEY * 2}
 
 
 @pytest.mark.parametrize(
@@ -147,27 +154,27 @@ JOIN = {"identity": KEY, "mask_key": KEY, "seal_key": KEY, "signature": KEY * 2}
         {"mask_key": KEY[:-1]},
         {"mask_key": KEY.upper()},
         {"mask_key": "zz" * 32},
-        {"seal_key": KEY + "00"},
+        {"encryption_key": KEY + "00"},
         {"signature": KEY},
         {"signature": None},
-        {"enrolment": KEY},
+        {"registrar_signature": KEY},
         {"surprise": 1},
     ],
 )
 def test_a_join_with_any_fault_is_refused(fault: dict[str, object]) -> None:
-    Join.model_validate(JOIN)
-    Join.model_validate({**JOIN, "enrolment": KEY * 2})
+    JoinRequest.model_validate(JOIN)
+    JoinRequest.model_validate({**JOIN, "registrar_signature": KEY * 2})
     with pytest.raises(ValidationError):
-        Join.model_validate({**JOIN, **fault})
+        JoinRequest.model_validate({**JOIN, **fault})
 
 
 def test_who_joins_signs_for_one_plan_and_one_pair_of_keys() -> None:
     keys = entry(1).keys
-    mine = advertisement(PLAN.digest(), keys)
+    mine = advertisement_statement(PLAN.digest(), keys)
     others = [
-        advertisement(PLAN.model_copy(update={"round": 2}).digest(), keys),
-        advertisement(PLAN.digest(), entry(2).keys),
-        advertisement(PLAN.digest(), PublicKeys(keys.seal, keys.mask)),
+        advertisement_statement(PLAN.model_copy(update={"round": 2}).digest(), keys),
+        advertisement_statement(PLAN.digest(), entry(2).keys),
+        advertisement_statement(PLAN.digest(), PublicKeys(keys.encryption, keys.mask)),
     ]
     assert len({mine, *others}) == len(others) + 1
 
@@ -196,18 +203,18 @@ def test_problem_types_are_stable() -> None:
         "budget-spent",
         "cohort-failed",
         "conflict",
+        "dropped-out",
         "forbidden",
         "headers-too-large",
+        "idempotency-key-reused",
         "internal-error",
-        "key-reused",
-        "left-out",
         "malformed",
         "method-not-allowed",
         "no-round",
         "not-authorised",
         "not-enrolled",
         "not-found",
-        "other-plan",
+        "plan-mismatch",
         "too-large",
         "too-many-requests",
         "too-slow",

@@ -1,4 +1,4 @@
-"""What a device leaves out: never biased, with the variance that is claimed."""
+"""Sampling by devices is unbiased, with the documented variance."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.histograms import Histograms
-from protocol.sampling import Threshold, clip, clip_all
+from protocol.sampling import ThresholdSampler, clip, clip_histograms
 
 histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8)
 
@@ -23,31 +23,31 @@ def test_a_clipped_histogram_is_a_part_of_the_whole(
 
 
 @given(histograms, st.integers(1, 60), st.integers(0, 2**32))
-def test_clipping_does_not_hang_on_the_order_of_items(
+def test_clipping_does_not_depend_on_the_order_of_items(
     histogram: dict[str, int], most: int, seed: int
 ) -> None:
     backwards = dict(reversed(histogram.items()))
-    one, other = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
-    assert one == other
+    first, second = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
+    assert first == second
 
 
 @given(st.lists(histograms, max_size=8), st.integers(1, 60), st.integers(0, 2**32))
 def test_devices_are_clipped_at_once_as_one_by_one(
     held: list[dict[str, int]], most: int, seed: int
 ) -> None:
-    at_once = clip_all(Histograms.of(held), most, np.random.default_rng(seed))
+    at_once = clip_histograms(Histograms.from_mappings(held), most, np.random.default_rng(seed))
     rng = np.random.default_rng(seed)
     assert list(at_once) == [clip(histogram, most, rng) for histogram in held]
 
 
-def test_clipping_draws_each_set_of_tokens_with_equal_odds() -> None:
-    held = Histograms.of([dict.fromkeys("abcde", 1)] * 20_000)
-    drawn = Counter("".join(one) for one in clip_all(held, 3, np.random.default_rng(1)))
+def test_clipping_draws_each_set_of_tokens_with_equal_probability() -> None:
+    held = Histograms.from_mappings([dict.fromkeys("abcde", 1)] * 20_000)
+    drawn = Counter("".join(first) for first in clip_histograms(held, 3, np.random.default_rng(1)))
     assert len(drawn) == 10
     assert all(abs(count - 2000) < 5 * 43 for count in drawn.values())  # sd 43
 
 
-def test_clipping_keeps_each_token_with_equal_odds() -> None:
+def test_clipping_keeps_each_token_with_equal_probability() -> None:
     rng = np.random.default_rng(1)
     total: Counter[str] = Counter()
     for _ in range(4000):
@@ -69,21 +69,21 @@ CASES = [(1.0, 1), (1.0, 9), (1.5, 1), (2.0, 9), (2.5, 9), (2.5, 2), (7.9, 9), (
 
 @pytest.mark.parametrize(("t", "most"), CASES)
 def test_a_sampled_count_is_unbiased_with_the_variance_claimed(t: float, most: int) -> None:
-    threshold = Threshold(t, most)
+    threshold = ThresholdSampler(t, most)
     # Not drawn but spread evenly over [0, 1), so that means are exact to 1 in 100,000.
     uniform = (np.arange(200_000) + 0.5) / 200_000
     for count in range(1, most + 1):
         sampled = threshold.sample(np.full(len(uniform), count), uniform) * threshold.unit
-        claimed = count * max(0.0, threshold.mean - count)
+        claimed = count * max(0.0, threshold.mean_threshold - count)
         assert sampled.mean() == pytest.approx(count, rel=1e-3)
         assert sampled.var() == pytest.approx(claimed, rel=1e-3, abs=1e-3)
-        assert claimed <= count * (threshold.mean - 1) + 1e-9
+        assert claimed <= count * (threshold.mean_threshold - 1) + 1e-9
 
 
 @pytest.mark.parametrize(("t", "most"), CASES)
 def test_a_single_token_is_kept_with_probability_one_in_t(t: float, most: int) -> None:
     uniform = (np.arange(200_000) + 0.5) / 200_000
-    kept = Threshold(t, most).sample(np.ones(len(uniform), dtype=np.int64), uniform) > 0
+    kept = ThresholdSampler(t, most).sample(np.ones(len(uniform), dtype=np.int64), uniform) > 0
     assert kept.mean() == pytest.approx(1 / t, rel=1e-3)
 
 
@@ -91,11 +91,11 @@ def test_a_single_token_is_kept_with_probability_one_in_t(t: float, most: int) -
 def test_a_sampled_count_is_an_integer_within_its_bound(
     t: float, most: int, data: st.DataObject
 ) -> None:
-    threshold = Threshold(t, most)
+    threshold = ThresholdSampler(t, most)
     count = data.draw(st.integers(1, most))
     u = data.draw(st.floats(0, 1, exclude_max=True))
     sampled = int(threshold.sample(np.array([count]), np.array([u]))[0])
-    assert 0 <= sampled <= threshold.bound
+    assert 0 <= sampled <= threshold.max_item_units
     if count > t:
         assert sampled == count
 
@@ -105,19 +105,22 @@ def test_what_a_device_adds_in_all_is_within_its_total(
     t: float, counts: list[int], data: st.DataObject
 ) -> None:
     uniform = [data.draw(st.floats(0, 1, exclude_max=True)) for _ in counts]
-    threshold = Threshold(t, sum(counts))
+    threshold = ThresholdSampler(t, sum(counts))
     sampled = threshold.sample(np.array(counts), np.array(uniform))
-    assert sampled.sum() <= threshold.total
+    assert sampled.sum() <= threshold.max_device_units
 
 
 @pytest.mark.parametrize(("t", "most"), CASES)
 def test_the_total_of_a_device_is_reached(t: float, most: int) -> None:
-    threshold, ones = Threshold(t, most), np.ones(most, dtype=np.int64)
+    threshold, ones = ThresholdSampler(t, most), np.ones(most, dtype=np.int64)
     sums = [threshold.sample(ones, np.full(most, u / 1000)).sum() for u in range(1000)]
-    assert max(sums) == threshold.total
+    assert max(sums) == threshold.max_device_units
 
 
 @given(st.lists(st.integers(1, 9), max_size=9))
 def test_nothing_is_lost_at_threshold_one(counts: list[int]) -> None:
     uniform = np.random.default_rng(0).random(len(counts))
-    assert Threshold(1.0, 9).sample(np.array(counts, dtype=np.int64), uniform).tolist() == counts
+    assert (
+        ThresholdSampler(1.0, 9).sample(np.array(counts, dtype=np.int64), uniform).tolist()
+        == counts
+    )

@@ -7,33 +7,30 @@ from typing import Any
 
 import pytest
 
-from protocol.credentials import possession
-from protocol.mechanism import enrolment_scope
-from protocol.mechanisms import parse_plan
-from protocol.messages import (
-    pack_confirmations,
-    pack_parcels,
-    pack_sharers,
-    unpack_confirmations,
-    unpack_parcels,
-    unpack_sharers,
-)
-from protocol.report import Report
-from secagg.cohort import Sharer
+from protocol.credentials import possession_statement
+from protocol.mechanisms.registry import parse_plan
+from protocol.signed_report import SignedReport
+from protocol.study import enrolment_scope
 from secagg.keys import Identity
-from secagg.parcels import Parcel
+from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.roster import ShareCommitment, ShareCommitments, share_commitments_bytes
+from secagg.shares import EncryptedShare, ReceivedShares, received_shares_bytes
 from tests.vectors import generate
 
 PLANS = json.loads((Path(generate.__file__).parent / "plans.json").read_text())
 UNPACK: dict[str, Any] = {
-    "sharers": unpack_sharers,
+    "share-commitments": ShareCommitments,
     "confirmations": unpack_confirmations,
-    "parcels": unpack_parcels,
+    "encrypted-shares": ReceivedShares.unpack,
 }
 PACK: dict[str, Any] = {
-    "sharers": lambda said: pack_sharers({s: Sharer(b[:32], b[32:]) for s, b in said.items()}),
+    "share-commitments": lambda said: share_commitments_bytes(
+        {s: ShareCommitment(b[:32], b[32:]) for s, b in said.items()}
+    ),
     "confirmations": pack_confirmations,
-    "parcels": lambda said: pack_parcels({s: Parcel.unpack(b) for s, b in said.items()}),
+    "encrypted-shares": lambda said: received_shares_bytes(
+        {s: EncryptedShare.unpack(b) for s, b in said.items()}
+    ),
 }
 unhex = bytes.fromhex
 
@@ -55,25 +52,27 @@ def test_scopes(case: dict[str, str]) -> None:
 
 @each("possessions")
 def test_possession_of_a_credential(case: dict[str, str]) -> None:
-    assert possession(sha256(unhex(case["credential"])).digest()).hex() == case["said"]
+    assert (
+        possession_statement(sha256(unhex(case["credential"])).digest()).hex() == case["statement"]
+    )
 
 
-@each("heard")
+@each("downloads")
 def test_what_a_device_hears(case: dict[str, Any]) -> None:
-    said = {int(slot): unhex(body) for slot, body in case["said"].items()}
+    said = {int(slot): unhex(body) for slot, body in case["records"].items()}
     found = UNPACK[case["kind"]](unhex(case["packed"]))
     assert list(found) == sorted(said)
     assert PACK[case["kind"]](said).hex() == case["packed"]
     assert PACK[case["kind"]]({slot: raw(found[slot]) for slot in found}).hex() == case["packed"]
 
 
-def raw(said: bytes | Sharer | Parcel) -> bytes:
+def raw(said: bytes | ShareCommitment | EncryptedShare) -> bytes:
     if isinstance(said, bytes):
         return said
-    return said.said() if isinstance(said, Sharer) else said.pack()
+    return said.signed_bytes() if isinstance(said, ShareCommitment) else said.pack()
 
 
-@each("no_heard")
+@each("no_downloads")
 def test_what_is_no_list(case: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"multiple|rise"):
         UNPACK[case["kind"]](unhex(case["packed"]))
@@ -82,8 +81,8 @@ def test_what_is_no_list(case: dict[str, str]) -> None:
 @each("reports")
 def test_reports(case: dict[str, str]) -> None:
     identity, enrolment = Identity.of(unhex(case["secret"])), unhex(case["enrolment"])
-    made = Report.sign(identity, unhex(case["digest"]), unhex(case["report"]), enrolment)
+    made = SignedReport.sign(identity, unhex(case["digest"]), unhex(case["report"]), enrolment)
     assert made.pack().hex() == case["packed"]
-    read = Report.unpack(identity.public, made.pack(), len(made.body), bool(enrolment))
+    read = SignedReport.unpack(identity.public, made.pack(), len(made.body), bool(enrolment))
     assert read == made
-    assert read.is_signed
+    assert read.has_valid_signature

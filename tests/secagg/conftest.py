@@ -7,15 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from secagg import aggregator
-from secagg.aggregator import Settled
-from secagg.cohort import Cohort, Entry, Registry, View
-from secagg.deals import KeyDeal, Reveal, Upload
+from secagg import aggregator, unmasking
+from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import Identity
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
+from secagg.roster import RosterEntry
+from secagg.session import Registry, Session, Transcript
 
 RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)))
 ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
@@ -48,52 +49,54 @@ def same(one: Vector, other: Vector) -> bool:
 class Group:
     """Participants who have joined, and what they said since; every step is done on demand."""
 
-    cohort: Cohort
+    cohort: Session
     identities: list[Identity]
     joined: list[Joined]
     rng: Random
     shared: dict[int, Shared] = field(default_factory=dict)
-    deals: dict[int, KeyDeal] = field(default_factory=dict)
+    deals: dict[int, KeyShares] = field(default_factory=dict)
     masked: dict[int, Masked] = field(default_factory=dict)
-    uploads: dict[int, Upload] = field(default_factory=dict)
+    uploads: dict[int, MaskedInput] = field(default_factory=dict)
     confirmed: dict[int, Confirmed] = field(default_factory=dict)
     confirmations: dict[int, bytes] = field(default_factory=dict)
-    reveals: dict[int, Reveal] = field(default_factory=dict)
+    reveals: dict[int, UnmaskingShares] = field(default_factory=dict)
 
     @property
     def everybody(self) -> frozenset[int]:
         """Return all slots."""
         return frozenset(range(self.cohort.n))
 
-    def share(self, slots: Collection[int] | None = None) -> View:
+    def share(self, slots: Collection[int] | None = None) -> Transcript:
         """Let `slots` (all) share; return the view that follows."""
         for slot in sorted(self.everybody if slots is None else slots):
             self.shared[slot], self.deals[slot] = self.joined[slot].share(
                 slot, self.cohort, self.rng
             )
-            aggregator.check_shares(self.cohort, slot, self.deals[slot])
+            aggregator.check_key_shares(self.cohort, slot, self.deals[slot])
         return self.view
 
     @property
-    def view(self) -> View:
+    def view(self) -> Transcript:
         """Return the cohort with those who shared."""
-        return View(self.cohort, {slot: deal.sharer for slot, deal in self.deals.items()})
+        return Transcript(
+            self.cohort, {slot: deal.share_commitment for slot, deal in self.deals.items()}
+        )
 
-    def mask(self, slots: Collection[int] | None = None) -> Settled:
+    def mask(self, slots: Collection[int] | None = None) -> UnmaskingRequest:
         """Let `slots` (all who shared) mask; return what is settled then."""
         view = self.view
         for slot in sorted(self.shared if slots is None else slots):
             self.masked[slot], self.uploads[slot] = self.shared[slot].mask(
                 view, RING, self.vector(slot), self.rng
             )
-            aggregator.check_upload(view, slot, self.uploads[slot])
+            aggregator.check_masked_input(view, slot, self.uploads[slot])
         return self.settled
 
     @property
-    def settled(self) -> Settled:
+    def settled(self) -> UnmaskingRequest:
         """Return what is settled by those who shared and those who masked."""
-        seeds = {slot: upload.deal for slot, upload in self.uploads.items()}
-        return aggregator.settle_deals(self.view, self.deals, seeds)
+        seeds = {slot: upload.seed_shares for slot, upload in self.uploads.items()}
+        return aggregator.collect_masked_inputs(self.view, self.deals, seeds)
 
     def confirm(self, slots: Collection[int] | None = None) -> None:
         """Let `slots` (all who masked) sign the survivors."""
@@ -107,10 +110,10 @@ class Group:
         """Let `slots` (all who confirmed) give their shares."""
         settled = self.settled
         for slot in sorted(self.confirmed if slots is None else slots):
-            self.reveals[slot] = self.confirmed[slot].reveal(
-                self.confirmations, settled.inboxes[slot], self.rng
+            self.reveals[slot] = self.confirmed[slot].unmask(
+                self.confirmations, settled.received_shares[slot], self.rng
             )
-            aggregator.check_reveal(settled, slot, self.reveals[slot])
+            aggregator.check_unmasking_shares(settled, slot, self.reveals[slot])
 
     def masked_sum(self) -> Vector:
         """Return the sum of the masked vectors."""
@@ -121,7 +124,7 @@ class Group:
 
     def unmask(self) -> Vector:
         """Return the survivors' sum, from what was revealed."""
-        return aggregator.unmask(self.settled, RING, self.reveals, self.masked_sum()).total
+        return unmasking.unmask(self.settled, RING, self.reveals, self.masked_sum()).total
 
     def total(
         self,
@@ -172,14 +175,20 @@ def assemble(
     registry = Registry(registrar.public, bytes(32)) if registrar else None
 
     def enrol(identity: bytes) -> bytes:
-        return registrar.sign(registry.enrolment(identity)) if registrar and registry else b""
+        return (
+            registrar.sign(registry.enrolment_statement(identity))
+            if registrar and registry
+            else b""
+        )
 
     plan = rng.randbytes(32)
     roster = tuple(
-        Entry(one.identity.public, one.public, one.advertise(plan), enrol(one.identity.public))
+        RosterEntry(
+            one.identity.public, one.public_keys, one.advertise(plan), enrol(one.identity.public)
+        )
         for one in joined
     )
-    cohort = Cohort(plan, 0, roster, assumptions, registry)
+    cohort = Session(plan, 0, roster, assumptions, registry)
     return Group(cohort, identities, joined, rng)
 
 

@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from secagg.deals import KeyDeal, Reveal, Upload
 from secagg.keys import Purpose, statement
-from secagg.parcels import Inbox, Parcel, inbox_bytes, open_parcels, seal_shares
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, P
+from secagg.shares import (
+    EncryptedShare,
+    ReceivedShares,
+    decrypt_shares,
+    encrypt_shares,
+    received_shares_bytes,
+)
 from tests.secagg.conftest import Group
 
 
@@ -28,48 +34,50 @@ def sign(group: Group, slot: int, what: str, label: bytes, said: bytes) -> bytes
 
 def key_purpose(group: Group, slot: int, holder: int) -> Purpose:
     """Return the purpose of the envelope with a share of a mask key."""
-    return group.cohort.key_share(slot, holder)
+    return group.cohort.key_share_purpose(slot, holder)
 
 
 def seed_purpose(group: Group, slot: int, holder: int) -> Purpose:
     """Return the purpose of the envelope with a share of a seed."""
-    return group.view.seed_share(slot, holder)
+    return group.view.seed_share_purpose(slot, holder)
 
 
-def seal(secret: bytes, purpose: Purpose, share: bytes) -> Parcel:
+def seal(secret: bytes, purpose: Purpose, share: bytes) -> EncryptedShare:
     """Return the parcel of one share."""
-    (parcel,) = seal_shares([share], [purpose.derive(secret)])
+    (parcel,) = encrypt_shares([share], [purpose.derive(secret)])
     return parcel
 
 
-def unseal(secret: bytes, purpose: Purpose, parcel: Parcel) -> bytes | None:
+def unseal(secret: bytes, purpose: Purpose, parcel: EncryptedShare) -> bytes | None:
     """Return the share in a parcel, or None if it commits to another."""
-    inbox = Inbox.unpack(inbox_bytes({0: parcel}))
-    (share,) = open_parcels(inbox, [purpose.derive(secret)])
+    inbox = ReceivedShares.unpack(received_shares_bytes({0: parcel}))
+    (share,) = decrypt_shares(inbox, [purpose.derive(secret)])
     return share
 
 
-def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> Parcel:
+def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> EncryptedShare:
     """Return a sound parcel of any share, from `slot` to `holder`."""
-    return seal(group.shared[slot].sealing[holder], purpose, share)
+    return seal(group.shared[slot].agreed_secrets[holder], purpose, share)
 
 
-def opened(group: Group, slot: int, holder: int, parcel: Parcel, purpose: Purpose) -> bytes:
+def opened(group: Group, slot: int, holder: int, parcel: EncryptedShare, purpose: Purpose) -> bytes:
     """Return the share in a parcel from `slot` to `holder`, as the dealer knows it."""
-    share = unseal(group.shared[slot].sealing[holder], purpose, parcel)
+    share = unseal(group.shared[slot].agreed_secrets[holder], purpose, parcel)
     assert share is not None
     return share
 
 
-def key_parcels(group: Group, slot: int) -> dict[int, Parcel]:
+def key_parcels(group: Group, slot: int) -> dict[int, EncryptedShare]:
     """Return what `slot` dealt of its mask key, by holder."""
-    return dict(zip(group.shared[slot].sealing, group.deals[slot].parcels, strict=True))
+    return dict(
+        zip(group.shared[slot].agreed_secrets, group.deals[slot].encrypted_shares, strict=True)
+    )
 
 
-def seed_parcels(group: Group, slot: int) -> dict[int, Parcel]:
+def seed_parcels(group: Group, slot: int) -> dict[int, EncryptedShare]:
     """Return what `slot` dealt of its seed, by holder."""
-    holders = [holder for holder in group.shared[slot].sealing if holder in group.deals]
-    return dict(zip(holders, group.uploads[slot].deal.parcels, strict=True))
+    holders = [holder for holder in group.shared[slot].agreed_secrets if holder in group.deals]
+    return dict(zip(holders, group.uploads[slot].seed_shares.encrypted_shares, strict=True))
 
 
 def key_shares(group: Group, slot: int) -> dict[int, bytes]:
@@ -88,19 +96,19 @@ def seed_shares(group: Group, slot: int) -> dict[int, bytes]:
     }
 
 
-def deal_keys(group: Group, slot: int, parcels: Mapping[int, Parcel]) -> None:
+def deal_keys(group: Group, slot: int, parcels: Mapping[int, EncryptedShare]) -> None:
     """Let `slot` deal these parcels of its mask key instead, before anybody masks."""
     old = group.deals[slot]
-    deal = KeyDeal(old.contribution, tuple({**key_parcels(group, slot), **parcels}.values()))
-    said = deal.sharer.said()
-    deal = replace(deal, signature=sign(group, slot, "shares", group.cohort.label, said))
-    group.deals[slot] = group.shared[slot].deal = deal
+    deal = KeyShares(old.graph_nonce, tuple({**key_parcels(group, slot), **parcels}.values()))
+    said = deal.share_commitment.signed_bytes()
+    deal = replace(deal, signature=sign(group, slot, "key shares", group.cohort.label, said))
+    group.deals[slot] = group.shared[slot].key_shares = deal
 
 
 def upload(
     group: Group,
     slot: int,
-    parcels: Mapping[int, Parcel] | None = None,
+    parcels: Mapping[int, EncryptedShare] | None = None,
     *,
     commitment: bytes | None = None,
     own: bytes | None = None,
@@ -109,19 +117,21 @@ def upload(
     """Let `slot` send this instead of what it sent; what is not given stays."""
     old = group.uploads[slot]
     deal = replace(
-        old.deal,
-        commitment=old.deal.commitment if commitment is None else commitment,
-        own=old.deal.own if own is None else own,
-        parcels=tuple({**seed_parcels(group, slot), **(parcels or {})}.values()),
+        old.seed_shares,
+        seed_commitment=old.seed_shares.seed_commitment if commitment is None else commitment,
+        own_share_commitment=old.seed_shares.own_share_commitment if own is None else own,
+        encrypted_shares=tuple({**seed_parcels(group, slot), **(parcels or {})}.values()),
     )
-    sent = Upload(deal, old.vector if vector is None else vector, b"")
-    signature = sign(group, slot, "vector", group.view.label, sent.said())
+    sent = MaskedInput(deal, old.vector if vector is None else vector, b"")
+    signature = sign(group, slot, "masked input", group.view.label, sent.signed_bytes())
     group.uploads[slot] = replace(sent, signature=signature)
 
 
-def reveal(group: Group, slot: int, instead: Reveal) -> Reveal:
+def reveal(group: Group, slot: int, instead: UnmaskingShares) -> UnmaskingShares:
     """Return `instead`, signed by `slot`."""
     settled = group.settled
-    inbox = settled.inboxes[slot].digest
-    answer = settled.view.answer(slot, settled.survivors, inbox, instead.said())
+    inbox = settled.received_shares[slot].digest
+    answer = settled.transcript.unmasking_statement(
+        slot, settled.survivors, inbox, instead.signed_bytes()
+    )
     return instead.signed(group.identities[slot], answer)

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from secagg import aggregator
-from secagg.aggregator import Settled
-from secagg.cohort import View
-from secagg.deals import Reveal
+from secagg.aggregator import UnmaskingRequest
 from secagg.errors import FaultyParticipantError
-from secagg.parcels import Inbox
+from secagg.messages import UnmaskingShares
+from secagg.session import Transcript
 from secagg.shamir import SHARE_BYTES, P
+from secagg.shares import ReceivedShares
 from tests.secagg.conftest import Group
 
 N = 15
@@ -34,15 +34,17 @@ def group(gather: Gather) -> Group:
 
 
 @pytest.fixture
-def settled(group: Group) -> Settled:
+def settled(group: Group) -> UnmaskingRequest:
     return group.settled
 
 
-def resigned(group: Group, slot: int, reveal: Reveal) -> Reveal:
+def resigned(group: Group, slot: int, reveal: UnmaskingShares) -> UnmaskingShares:
     """Return what `slot` would have said, had it wished to say `reveal`."""
     settled = group.settled
-    inbox = settled.inboxes[slot].digest
-    answer = settled.view.answer(slot, settled.survivors, inbox, reveal.said())
+    inbox = settled.received_shares[slot].digest
+    answer = settled.transcript.unmasking_statement(
+        slot, settled.survivors, inbox, reveal.signed_bytes()
+    )
     return reveal.signed(group.identities[slot], answer)
 
 
@@ -60,45 +62,61 @@ def a_holder(group: Group, owner: int, given: Collection[int] = SURVIVORS) -> in
 
 
 def test_a_deal_of_another_number_of_parcels_is_a_fault(group: Group) -> None:
-    deal, check = group.deals[0], aggregator.check_shares
+    deal, check = group.deals[0], aggregator.check_key_shares
     check(group.cohort, 0, deal)
-    k = len(deal.parcels)
-    for parcels in (deal.parcels[:-1], (*deal.parcels, deal.parcels[0]), ()):
-        other = replace(deal, parcels=parcels)
-        faulty(0, f"dealt {len(parcels)} shares to {k}", lambda d=other: check(group.cohort, 0, d))
+    k = len(deal.encrypted_shares)
+    for parcels in (
+        deal.encrypted_shares[:-1],
+        (*deal.encrypted_shares, deal.encrypted_shares[0]),
+        (),
+    ):
+        other = replace(deal, encrypted_shares=parcels)
+        faulty(
+            0,
+            f"sent {len(parcels)} shares to {k} holders",
+            lambda d=other: check(group.cohort, 0, d),
+        )
 
 
-@pytest.mark.parametrize("field", ["contribution", "parcels", "signature"])
+@pytest.mark.parametrize("field", ["graph_nonce", "encrypted_shares", "signature"])
 def test_a_deal_that_its_dealer_did_not_sign_is_a_fault(group: Group, field: str) -> None:
     others = replace(group.deals[0], **{field: getattr(group.deals[1], field)})
-    faulty(0, "did not sign", lambda: aggregator.check_shares(group.cohort, 0, others))
+    faulty(0, "did not sign", lambda: aggregator.check_key_shares(group.cohort, 0, others))
 
 
 def test_a_deal_of_another_participant_or_cohort_is_a_fault(group: Group) -> None:
-    check, elsewhere = aggregator.check_shares, replace(group.cohort, plan=bytes(32))
+    check, elsewhere = aggregator.check_key_shares, replace(group.cohort, plan_digest=bytes(32))
     faulty(1, "did not sign", lambda: check(group.cohort, 1, group.deals[0]))
     faulty(0, "did not sign", lambda: check(elsewhere, 0, group.deals[0]))
 
 
 def test_an_upload_with_another_number_of_parcels_is_a_fault(group: Group) -> None:
-    upload, check = group.uploads[0], aggregator.check_upload
+    upload, check = group.uploads[0], aggregator.check_masked_input
     check(group.view, 0, upload)
-    k = len(upload.deal.parcels)
-    for parcels in (upload.deal.parcels[:-1], (*upload.deal.parcels, upload.deal.parcels[0])):
-        other = replace(upload, deal=replace(upload.deal, parcels=parcels))
-        match = f"dealt {len(parcels)} shares of its seed to {k}"
+    k = len(upload.seed_shares.encrypted_shares)
+    for parcels in (
+        upload.seed_shares.encrypted_shares[:-1],
+        (*upload.seed_shares.encrypted_shares, upload.seed_shares.encrypted_shares[0]),
+    ):
+        other = replace(upload, seed_shares=replace(upload.seed_shares, encrypted_shares=parcels))
+        match = f"sent {len(parcels)} shares of its seed to {k} holders"
         faulty(0, match, lambda u=other: check(group.view, 0, u))
 
 
 def test_an_upload_that_its_sender_did_not_sign_is_a_fault(group: Group) -> None:
-    upload, check = group.uploads[0], aggregator.check_upload
+    upload, check = group.uploads[0], aggregator.check_masked_input
     other = group.uploads[1]
     changed = [
         replace(upload, vector=other.vector),
         replace(upload, signature=other.signature),
-        replace(upload, deal=replace(upload.deal, commitment=bytes(32))),
-        replace(upload, deal=replace(upload.deal, own=bytes(32))),
-        replace(upload, deal=replace(upload.deal, parcels=upload.deal.parcels[::-1])),
+        replace(upload, seed_shares=replace(upload.seed_shares, seed_commitment=bytes(32))),
+        replace(upload, seed_shares=replace(upload.seed_shares, own_share_commitment=bytes(32))),
+        replace(
+            upload,
+            seed_shares=replace(
+                upload.seed_shares, encrypted_shares=upload.seed_shares.encrypted_shares[::-1]
+            ),
+        ),
     ]
     for bad in changed:
         faulty(0, "did not sign", lambda u=bad: check(group.view, 0, u))
@@ -106,9 +124,9 @@ def test_an_upload_that_its_sender_did_not_sign_is_a_fault(group: Group) -> None
 
 
 def test_an_upload_under_another_view_is_a_fault(group: Group) -> None:
-    sharer = replace(group.view.sharers[5], digest=bytes(32))
-    other = View(group.cohort, {**group.view.sharers, 5: sharer})
-    check = aggregator.check_upload
+    sharer = replace(group.view.share_commitments[5], shares_digest=bytes(32))
+    other = Transcript(group.cohort, {**group.view.share_commitments, 5: sharer})
+    check = aggregator.check_masked_input
     faulty(0, "did not sign", lambda: check(other, 0, group.uploads[0]))
 
 
@@ -126,69 +144,75 @@ def test_a_confirmation_of_anything_else_is_a_fault(group: Group) -> None:
         faulty(slot, "did not sign", said_by)
 
 
-# Settled: which shares matter
+# UnmaskingRequest: which shares matter
 
 
-def test_nobody_is_handed_both_secrets_of_one_owner(group: Group, settled: Settled) -> None:
+def test_nobody_is_handed_both_secrets_of_one_owner(
+    group: Group, settled: UnmaskingRequest
+) -> None:
     assert settled.survivors == SURVIVORS
-    assert settled.lost == {LOST}
+    assert settled.dropouts == {LOST}
     view = group.view
-    for holder, inbox in settled.inboxes.items():
+    for holder, inbox in settled.received_shares.items():
         assert inbox.keys() == {o for o in EVERYBODY if holder in view.holders(o)}
         for owner, parcel in inbox.items():
-            deal = group.deals[owner] if owner == LOST else group.uploads[owner].deal
-            assert parcel in deal.parcels
-        assert Inbox.unpack(inbox.pack()) == inbox  # in the order in which holders take it
-    assert settled.own == {slot: upload.deal.own for slot, upload in group.uploads.items()}
+            deal = group.deals[owner] if owner == LOST else group.uploads[owner].seed_shares
+            assert parcel in deal.encrypted_shares
+        assert ReceivedShares.unpack(inbox.pack()) == inbox  # in the order in which holders take it
+    assert settled.own_share_commitments == {
+        slot: upload.seed_shares.own_share_commitment for slot, upload in group.uploads.items()
+    }
 
 
 def test_whoever_never_shared_holds_nothing_and_is_asked_nothing(gather: Gather) -> None:
     group = gather(N)
     group.share(EVERYBODY - {7})
     settled = group.mask(EVERYBODY - {7, 8})
-    assert settled.lost == {8}
-    assert 7 not in settled.inboxes
-    assert 7 not in settled.own
-    assert all(7 not in inbox for inbox in settled.inboxes.values())
-    holders = {holder for holder, inbox in settled.inboxes.items() if 8 in inbox}
+    assert settled.dropouts == {8}
+    assert 7 not in settled.received_shares
+    assert 7 not in settled.own_share_commitments
+    assert all(7 not in inbox for inbox in settled.received_shares.values())
+    holders = {holder for holder, inbox in settled.received_shares.items() if 8 in inbox}
     assert holders == set(group.view.holders(8)) - {7}
 
 
 def test_a_deal_that_is_missing_is_a_callers_mistake(group: Group) -> None:
-    seeds = {slot: upload.deal for slot, upload in group.uploads.items()}
+    seeds = {slot: upload.seed_shares for slot, upload in group.uploads.items()}
     keys = {slot: deal for slot, deal in group.deals.items() if slot != LOST}
-    with pytest.raises(ValueError, match=f"participant {LOST} dealt is missing"):
-        aggregator.settle_deals(group.view, keys, seeds)
-    aggregator.settle_deals(group.view, {LOST: group.deals[LOST]}, seeds)
+    with pytest.raises(ValueError, match=f"key shares of participant {LOST} are missing"):
+        aggregator.collect_masked_inputs(group.view, keys, seeds)
+    aggregator.collect_masked_inputs(group.view, {LOST: group.deals[LOST]}, seeds)
 
 
 def test_a_parcel_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
     """Else the parcels of all dealers between the two would go to holders of others."""
-    seeds = {slot: upload.deal for slot, upload in group.uploads.items()}
+    seeds = {slot: upload.seed_shares for slot, upload in group.uploads.items()}
     more, fewer = seeds[0], seeds[1]
-    seeds[0] = replace(more, parcels=(*more.parcels, fewer.parcels[0]))
-    seeds[1] = replace(fewer, parcels=fewer.parcels[1:])
-    with pytest.raises(ValueError, match="participant 0 did not deal a parcel to each"):
-        aggregator.settle_deals(group.view, {LOST: group.deals[LOST]}, seeds)
+    seeds[0] = replace(more, encrypted_shares=(*more.encrypted_shares, fewer.encrypted_shares[0]))
+    seeds[1] = replace(fewer, encrypted_shares=fewer.encrypted_shares[1:])
+    with pytest.raises(ValueError, match="participant 0 did not send one encrypted share to each"):
+        aggregator.collect_masked_inputs(group.view, {LOST: group.deals[LOST]}, seeds)
 
 
 # Reveals as they come
 
 
-def check(group: Group, settled: Settled, slot: int, reveal: Reveal) -> None:
-    aggregator.check_reveal(settled, slot, resigned(group, slot, reveal))
+def check(group: Group, settled: UnmaskingRequest, slot: int, reveal: UnmaskingShares) -> None:
+    aggregator.check_unmasking_shares(settled, slot, resigned(group, slot, reveal))
 
 
 def test_a_reveal_without_the_share_of_ones_own_seed_is_a_fault(
-    group: Group, settled: Settled
+    group: Group, settled: UnmaskingRequest
 ) -> None:
     good = group.reveals[0]
     without = {owner: share for owner, share in good.seed_shares.items() if owner}
     left_out = replace(good, seed_shares=without)
-    faulty(0, "its own seed", lambda: check(group, settled, 0, left_out))
+    faulty(0, "own share of its seed", lambda: check(group, settled, 0, left_out))
 
 
-def test_the_other_secret_than_was_asked_for_is_a_fault(group: Group, settled: Settled) -> None:
+def test_the_other_secret_than_was_asked_for_is_a_fault(
+    group: Group, settled: UnmaskingRequest
+) -> None:
     slot = a_holder(group, LOST)
     good = group.reveals[slot]
     share = good.key_shares[LOST]
@@ -204,7 +228,7 @@ def test_the_other_secret_than_was_asked_for_is_a_fault(group: Group, settled: S
     )
 
 
-def test_both_kinds_for_one_owner_are_a_fault(group: Group, settled: Settled) -> None:
+def test_both_kinds_for_one_owner_are_a_fault(group: Group, settled: UnmaskingRequest) -> None:
     slot = a_holder(group, LOST)
     good = group.reveals[slot]
     share = good.key_shares[LOST]
@@ -212,18 +236,20 @@ def test_both_kinds_for_one_owner_are_a_fault(group: Group, settled: Settled) ->
     faulty(slot, "wrong secret", lambda: check(group, settled, slot, both))
 
 
-def test_a_share_for_a_stranger_is_a_fault(group: Group, settled: Settled) -> None:
+def test_a_share_for_a_stranger_is_a_fault(group: Group, settled: UnmaskingRequest) -> None:
     slot, owner = next(
         (s, o) for s in SURVIVORS for o in SURVIVORS - {s} if is_no_holder(group, s, o)
     )
     good = group.reveals[slot]
     more = replace(good, seed_shares={**good.seed_shares, owner: bytes(SHARE_BYTES)})
-    none = f"a share of {owner}, who dealt it none"
+    none = f"a share of participant {owner}, which sent it none"
     faulty(slot, none, lambda: check(group, settled, slot, more))
-    complaint = replace(good, faulty=frozenset({owner}))
-    faulty(slot, f"stranger: {owner}", lambda: check(group, settled, slot, complaint))
-    nobody = replace(good, faulty=frozenset({N}))
-    faulty(slot, f"stranger: {N}", lambda: check(group, settled, slot, nobody))
+    complaint = replace(good, invalid_dealers=frozenset({owner}))
+    faulty(
+        slot, f"share of participant {owner}, which", lambda: check(group, settled, slot, complaint)
+    )
+    nobody = replace(good, invalid_dealers=frozenset({N}))
+    faulty(slot, f"share of participant {N}, which", lambda: check(group, settled, slot, nobody))
 
 
 def is_no_holder(group: Group, slot: int, owner: int) -> bool:
@@ -231,44 +257,50 @@ def is_no_holder(group: Group, slot: int, owner: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["seed_shares", "key_shares"])
-def test_a_share_outside_the_field_is_a_fault(group: Group, settled: Settled, kind: str) -> None:
+def test_a_share_outside_the_field_is_a_fault(
+    group: Group, settled: UnmaskingRequest, kind: str
+) -> None:
     slot = a_holder(group, LOST)
     given = getattr(group.reveals[slot], kind)
     for owner in given:
         for value in (P, P + 1, 2**264 - 1):
             bad = {**given, owner: value.to_bytes(SHARE_BYTES, "big")}
             reveal = replace(group.reveals[slot], **{kind: bad})
-            match = f"no share of {owner}: not of the field"
+            match = f"a share of participant {owner} that is not a field element"
             faulty(slot, match, lambda r=reveal: check(group, settled, slot, r))
 
 
-def test_a_reveal_that_its_giver_did_not_sign_is_a_fault(group: Group, settled: Settled) -> None:
-    good, check_reveal = group.reveals[0], aggregator.check_reveal
+def test_a_reveal_that_its_giver_did_not_sign_is_a_fault(
+    group: Group, settled: UnmaskingRequest
+) -> None:
+    good, check_reveal = group.reveals[0], aggregator.check_unmasking_shares
     check_reveal(settled, 0, good)
     unsigned = replace(good, signature=group.reveals[1].signature)
     faulty(0, "did not sign", lambda: check_reveal(settled, 0, unsigned))
     owner = next(owner for owner in good.seed_shares if owner)
     shares = {o: s for o, s in good.seed_shares.items() if o != owner}
-    complaining = replace(good, seed_shares=shares, faulty=frozenset({owner}))
+    complaining = replace(good, seed_shares=shares, invalid_dealers=frozenset({owner}))
     faulty(0, "did not sign", lambda: check_reveal(settled, 0, complaining))
 
 
-def test_a_share_that_is_held_back_is_a_fault(group: Group, settled: Settled) -> None:
+def test_a_share_that_is_held_back_is_a_fault(group: Group, settled: UnmaskingRequest) -> None:
     slot = a_holder(group, LOST)
     good = group.reveals[slot]
     owner = next(owner for owner in good.seed_shares if owner != slot)
     seeds = {o: s for o, s in good.seed_shares.items() if o != owner}
-    match = f"held back the share of {owner}"
+    match = f"did not reveal the share of {owner}"
     faulty(slot, match, lambda: check(group, settled, slot, replace(good, seed_shares=seeds)))
     silent = replace(good, key_shares={})
     faulty(slot, f"share of {LOST}", lambda: check(group, settled, slot, silent))
 
 
-def test_complaints_leave_no_parcels_behind_in_what_is_kept(group: Group, settled: Settled) -> None:
+def test_complaints_leave_no_parcels_behind_in_what_is_kept(
+    group: Group, settled: UnmaskingRequest
+) -> None:
     """Else one dealer of garbage makes what is kept of a cohort four times as large."""
     slot = a_holder(group, 0)
     shares = {o: s for o, s in group.reveals[slot].seed_shares.items() if o != 0}
-    complaint = replace(group.reveals[slot], seed_shares=shares, faulty=frozenset({0}))
-    before = vars(settled.inboxes[slot]).keys()
+    complaint = replace(group.reveals[slot], seed_shares=shares, invalid_dealers=frozenset({0}))
+    before = vars(settled.received_shares[slot]).keys()
     check(group, settled, slot, complaint)
-    assert vars(settled.inboxes[slot]).keys() == before == {"records"}
+    assert vars(settled.received_shares[slot]).keys() == before == {"records"}

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from secagg import aggregator
-from secagg.cohort import Cohort, View
-from secagg.deals import Upload
-from secagg.errors import FaultyParticipantError, OutOfPhaseError, RefusedError
+from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair, PublicKeys, check_identity
-from secagg.parcels import Parcel
+from secagg.messages import MaskedInput
 from secagg.participant import Joined, join
+from secagg.session import Session, Transcript
+from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group, same
-from tests.secagg.crooked import Crooked, with_entry, with_sharer, without
+from tests.secagg.faulty import Crooked, with_entry, with_sharer, without
 from tests.secagg.lying import unseal
 
 N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
@@ -35,7 +35,7 @@ def group(gather: Gather) -> Group:
 
 def collude(group: Group) -> Crooked:
     """Return a server with the victim's first holders on its side."""
-    count = group.cohort.assumptions.corrupted(group.cohort.n)
+    count = group.cohort.assumptions.max_corrupt(group.cohort.n)
     return Crooked(group, group.view.holders(VICTIM)[:count])
 
 
@@ -58,10 +58,10 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
     assert server.seed(VICTIM) is not None
     assert server.vector(VICTIM, view, upload) is None
     for holder in honest_holders(group, server)[:3]:
-        parcel = group.deals[VICTIM].parcels[view.holders(VICTIM).index(holder)]
-        purpose = view.cohort.key_share(VICTIM, holder)
-        public = view.cohort.roster[VICTIM].keys.seal
-        share = unseal(group.joined[holder].seal.agree(public), purpose, parcel)
+        parcel = group.deals[VICTIM].encrypted_shares[view.holders(VICTIM).index(holder)]
+        purpose = view.session.key_share_purpose(VICTIM, holder)
+        public = view.session.roster[VICTIM].keys.encryption
+        share = unseal(group.joined[holder].encryption_pair.agree(public), purpose, parcel)
         assert share is not None
         server.keep(VICTIM, holder, key_share=share)
     found = server.vector(VICTIM, view, upload)
@@ -73,37 +73,39 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
 
 
 def test_who_is_shown_another_roster_deals_shares_that_nobody_else_can_open(group: Group) -> None:
-    """Guards: the roster in `Cohort.label`, under which envelopes are sealed.
+    """Guards: the roster in `Session.label`, under which envelopes are sealed.
 
     A colluder signs two pairs of keys: one for the victim to see, one for the others.
     """
     colluder = group.joined[29]
     twin = join(colluder.identity, group.rng)
-    signature = twin.advertise(group.cohort.plan)
-    cohort = with_entry(group, 29, keys=twin.public, signature=signature).cohort
-    assert cohort.vouches(29)
+    signature = twin.advertise(group.cohort.plan_digest)
+    cohort = with_entry(group, 29, keys=twin.public_keys, signature=signature).cohort
+    assert cohort.is_authentic(29)
     state, deal = group.joined[VICTIM].share(VICTIM, cohort, group.rng)
     true = group.share(EVERYBODY - {VICTIM})
-    told = View(cohort, {**true.sharers, VICTIM: deal.sharer})
+    told = Transcript(cohort, {**true.share_commitments, VICTIM: deal.share_commitment})
     _, upload = state.mask(told, RING, RING.zero(), group.rng)
     group.deals[VICTIM] = deal
     for parcels, purpose in (
-        (deal.parcels, group.cohort.key_share),
-        (upload.deal.parcels, group.view.seed_share),
+        (deal.encrypted_shares, group.cohort.key_share_purpose),
+        (upload.seed_shares.encrypted_shares, group.view.seed_share_purpose),
     ):
         for holder, parcel in zip(told.holders(VICTIM), parcels, strict=True):
-            secret = group.joined[holder].seal.agree(cohort.roster[VICTIM].keys.seal)
+            secret = group.joined[holder].encryption_pair.agree(
+                cohort.roster[VICTIM].keys.encryption
+            )
             assert unseal(secret, purpose(VICTIM, holder), parcel) is None
     with pytest.raises(FaultyParticipantError, match="did not sign"):
-        aggregator.check_shares(group.cohort, VICTIM, deal)
+        aggregator.check_key_shares(group.cohort, VICTIM, deal)
     with pytest.raises(FaultyParticipantError, match="did not sign"):
-        aggregator.check_upload(group.view, VICTIM, upload)
+        aggregator.check_masked_input(group.view, VICTIM, upload)
 
 
 def test_a_roster_that_reads_as_another_is_refused(group: Group) -> None:
-    """Guards: one size of all enrolments in `Cohort`, whose label joins the entries."""
+    """Guards: one size of all enrolments in `Session`, whose label joins the entries."""
     entries = group.cohort.roster
-    joined = replace(entries[1], enrolment=entries[2].pack())
+    joined = replace(entries[1], registrar_signature=entries[2].pack())
     with pytest.raises(ValueError, match="different sizes"):
         replace(group.cohort, roster=(entries[0], joined, *entries[3:], entries[2]))
 
@@ -113,26 +115,28 @@ def test_a_server_that_sits_in_my_slot_is_refused(group: Group, what: str) -> No
     """Guards: `Joined._is_mine`."""
     theirs = getattr(group.cohort.roster[5], what)
     if what == "keys":
-        theirs = PublicKeys(KeyPair.of(b"\1" * 32).public, group.cohort.roster[VICTIM].keys.seal)
+        theirs = PublicKeys(
+            KeyPair.of(b"\1" * 32).public, group.cohort.roster[VICTIM].keys.encryption
+        )
     else:
         theirs = Identity.of(b"\1" * 32).public
     seated = with_entry(group, VICTIM, **{what: theirs})
-    with pytest.raises(RefusedError, match="another than me"):
+    with pytest.raises(UnsafeRequestError, match="another than me"):
         seated.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
 
 
 def test_one_device_in_two_slots_is_refused(group: Group) -> None:
     """Guards: distinct identities in `_check_roster` (a Sybil counts once)."""
     seated = with_entry(group, 29, identity=group.cohort.roster[28].identity)
-    with pytest.raises(RefusedError, match="same identity twice"):
+    with pytest.raises(UnsafeRequestError, match="same identity twice"):
         group.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
 
 
 def test_a_key_of_mine_in_another_slot_is_refused(group: Group) -> None:
     """Guards: distinct keys in `_check_roster`: I would agree with myself."""
     mine, theirs = group.cohort.roster[VICTIM].keys, group.cohort.roster[29].keys
-    seated = with_entry(group, 29, keys=PublicKeys(theirs.mask, mine.seal))
-    with pytest.raises(RefusedError, match="same key twice"):
+    seated = with_entry(group, 29, keys=PublicKeys(theirs.mask, mine.encryption))
+    with pytest.raises(UnsafeRequestError, match="same key twice"):
         group.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
 
 
@@ -148,12 +152,12 @@ def test_keys_that_agree_with_everybody_are_in_no_roster(key: bytes) -> None:
 # Holders that are the server's
 
 
-def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Cohort, Random]:
+def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Session, Random]:
     """Return a roster with six forged entries, and chance by which the victim picks three."""
     slots = range(24, 30)
     for slot in slots:
         group = with_entry(group, slot, **{fact: of(slot) for fact, of in forged.items()})
-    picking = group.cohort.picking
+    picking = group.cohort.neighbour_selection
     for seed in range(1000):
         picked = picking.holders(VICTIM, Random(seed).randbytes(32))
         if len(set(slots).intersection(picked)) >= 3:
@@ -163,7 +167,7 @@ def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Cohort,
 
 @pytest.mark.parametrize("which", ["mask", "seal", "both"])
 def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group, which: str) -> None:
-    """Guards: `Cohort.vouches` in `Joined.share`, before anything is dealt.
+    """Guards: `Session.vouches` in `Joined.share`, before anything is dealt.
 
     The server seats honest identities with keys of its own, and will name them lost: with
     three of the victim's holders and three colluders it would open a threshold of shares.
@@ -171,36 +175,36 @@ def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group, which
 
     def own(slot: int) -> PublicKeys:
         true = group.cohort.roster[slot].keys
-        forged = join(group.identities[slot], Random(slot)).public
+        forged = join(group.identities[slot], Random(slot)).public_keys
         return {
-            "mask": PublicKeys(forged.mask, true.seal),
-            "seal": PublicKeys(true.mask, forged.seal),
+            "mask": PublicKeys(forged.mask, true.encryption),
+            "seal": PublicKeys(true.mask, forged.encryption),
             "both": forged,
         }[which]
 
     cohort, chance = surrounded(group, keys=own)
-    with pytest.raises(RefusedError, match="with keys not its own"):
+    with pytest.raises(UnsafeRequestError, match="with keys not its own"):
         group.joined[VICTIM].share(VICTIM, cohort, chance)
     with pytest.raises(OutOfPhaseError):  # it picks no second time
         group.joined[VICTIM].share(VICTIM, group.cohort, group.rng)
 
 
 def test_holders_that_no_registrar_let_in_are_refused(gather: Gather) -> None:
-    """Guards: the registry in `Cohort.vouches`: Sybils sign their own keys."""
+    """Guards: the registry in `Session.vouches`: Sybils sign their own keys."""
     group = gather(N, registrar=Identity.of(b"r" * 32))
     sybils = [join(Identity.of(bytes([x]) * 32), Random(x)) for x in range(N)]
-    plan, registry = group.cohort.plan, group.cohort.registry
+    plan, registry = group.cohort.plan_digest, group.cohort.registry
     assert registry is not None
     cohort, chance = surrounded(
         group,
         identity=lambda slot: sybils[slot].identity.public,
-        keys=lambda slot: sybils[slot].public,
+        keys=lambda slot: sybils[slot].public_keys,
         signature=lambda slot: sybils[slot].advertise(plan),
-        enrolment=lambda slot: sybils[slot].identity.sign(
-            registry.enrolment(sybils[slot].identity.public)
+        registrar_signature=lambda slot: sybils[slot].identity.sign(
+            registry.enrolment_statement(sybils[slot].identity.public)
         ),
     )
-    with pytest.raises(RefusedError, match="with keys not its own"):
+    with pytest.raises(UnsafeRequestError, match="with keys not its own"):
         group.joined[VICTIM].share(VICTIM, cohort, chance)
 
 
@@ -214,22 +218,22 @@ def test_keys_of_an_earlier_round_are_refused(group: Group) -> None:
     """
     again = join(group.identities[VICTIM], group.rng)
     plan = b"\7" * 32
-    seated = with_entry(group, VICTIM, keys=again.public, signature=again.advertise(plan))
-    later = replace(seated.cohort, plan=plan)
-    with pytest.raises(RefusedError, match="with keys not its own"):
+    seated = with_entry(group, VICTIM, keys=again.public_keys, signature=again.advertise(plan))
+    later = replace(seated.cohort, plan_digest=plan)
+    with pytest.raises(UnsafeRequestError, match="with keys not its own"):
         again.share(VICTIM, later, group.rng)
 
 
-@pytest.mark.parametrize("other", [{"plan": b"\7" * 32}, {"number": 1}])
+@pytest.mark.parametrize("other", [{"plan_digest": b"\7" * 32}, {"cohort_number": 1}])
 def test_envelopes_of_another_sum_do_not_open(group: Group, other: dict[str, Any]) -> None:
-    """Guards: plan and number of the cohort in `Cohort.label`."""
+    """Guards: plan and number of the cohort in `Session.label`."""
     view, later = group.share(), replace(group.cohort, **other)
     holder = view.holders(VICTIM)[0]
-    secret = group.joined[holder].seal.agree(group.cohort.roster[VICTIM].keys.seal)
-    parcel = group.deals[VICTIM].parcels[0]
-    assert unseal(secret, view.cohort.key_share(VICTIM, holder), parcel) is not None
-    assert unseal(secret, later.key_share(VICTIM, holder), parcel) is None
-    assert View(later, view.sharers).label != view.label
+    secret = group.joined[holder].encryption_pair.agree(group.cohort.roster[VICTIM].keys.encryption)
+    parcel = group.deals[VICTIM].encrypted_shares[0]
+    assert unseal(secret, view.session.key_share_purpose(VICTIM, holder), parcel) is not None
+    assert unseal(secret, later.key_share_purpose(VICTIM, holder), parcel) is None
+    assert Transcript(later, view.share_commitments).label != view.label
 
 
 # The graph
@@ -247,10 +251,10 @@ def test_nobody_steers_the_holders_of_another(group: Group) -> None:
     for _ in range(100):
         told = view
         for slot in server.corrupt:
-            told = with_sharer(told, slot, contribution=chance.randbytes(32))
+            told = with_sharer(told, slot, graph_nonce=chance.randbytes(32))
         assert told.holders(VICTIM) == before
-        honest = told.partners(VICTIM) - server.corrupt
-        assert honest == view.partners(VICTIM) - server.corrupt
+        honest = told.neighbours(VICTIM) - server.corrupt
+        assert honest == view.neighbours(VICTIM) - server.corrupt
 
 
 def test_nobody_knows_a_participants_holders_before_it_speaks(group: Group) -> None:
@@ -261,35 +265,37 @@ def test_nobody_knows_a_participants_holders_before_it_speaks(group: Group) -> N
     state = group.joined[VICTIM]
     picked = set()
     for seed in range(20):
-        again = Joined(state.identity, state.mask, state.seal)
+        again = Joined(state.identity, state.mask_pair, state.encryption_pair)
         _, deal = again.share(VICTIM, group.cohort, Random(seed))
-        picked.add(group.cohort.picking.holders(VICTIM, deal.contribution))
+        picked.add(group.cohort.neighbour_selection.holders(VICTIM, deal.graph_nonce))
     assert len(picked) == 20
 
 
 # Two lists of sharers
 
 
-def tell_the_others(group: Group, server: Crooked, told: View, upload: Upload) -> None:
+def tell_the_others(group: Group, server: Crooked, told: Transcript, upload: MaskedInput) -> None:
     """Take the victim, who was told another view, for a survivor; hear what the others give."""
     view = group.view
-    heard = [holder for holder in view.holders(VICTIM) if holder in told.sharers]
-    dealt = dict(zip(heard, upload.deal.parcels, strict=True))
-    nothing = Parcel(bytes(32), bytes(33))
+    heard = [holder for holder in view.holders(VICTIM) if holder in told.share_commitments]
+    dealt = dict(zip(heard, upload.seed_shares.encrypted_shares, strict=True))
+    nothing = EncryptedShare(bytes(32), bytes(33))
     parcels = tuple(dealt.get(holder, nothing) for holder in view.holders(VICTIM))
     group.mask(EVERYBODY - {VICTIM})
-    group.uploads[VICTIM] = replace(upload, deal=replace(upload.deal, parcels=parcels))
+    group.uploads[VICTIM] = replace(
+        upload, seed_shares=replace(upload.seed_shares, encrypted_shares=parcels)
+    )
     group.confirm(EVERYBODY - {VICTIM})
     group.reveal(EVERYBODY - {VICTIM})
     for slot, reveal in group.reveals.items():
         server.hear(slot, reveal)
-    assert {h for h, reveal in group.reveals.items() if VICTIM in reveal.faulty} == {
+    assert {h for h, reveal in group.reveals.items() if VICTIM in reveal.invalid_dealers} == {
         holder for holder in view.holders(VICTIM) if holder in group.reveals
     }
 
 
 def test_seeds_of_who_was_told_of_fewer_sharers_open_for_nobody_else(group: Group) -> None:
-    """Guards: the view in the label of seed shares (`View.seed_share`).
+    """Guards: the view in the label of seed shares (`Transcript.seed_share`).
 
     The victim is left as few honest holders as a quorum lets. The others are told the truth
     and take it for a survivor, so they would give the shares of its seed that they can open.
@@ -307,7 +313,7 @@ def test_seeds_of_who_was_told_of_fewer_sharers_open_for_nobody_else(group: Grou
 
 @pytest.mark.parametrize("is_holder", [True, False])
 def test_an_edge_hidden_from_the_victim_makes_it_a_stranger(group: Group, is_holder: bool) -> None:
-    """Guards: contributions in `View.label`.
+    """Guards: contributions in `Transcript.label`.
 
     One that picked the victim is given a contribution with which it did not, so that the
     victim leaves out a mask; or a holder of the victim's, another one's.
@@ -316,13 +322,13 @@ def test_an_edge_hidden_from_the_victim_makes_it_a_stranger(group: Group, is_hol
     server = collude(group)
     suitor = next(
         slot
-        for slot in view.partners(VICTIM)
+        for slot in view.neighbours(VICTIM)
         if (slot in view.holders(VICTIM)) == is_holder and VICTIM in view.holders(slot)
     )
     told = next(
         other
         for _ in range(100)  # odds of a half each time
-        for other in [with_sharer(view, suitor, contribution=chance.randbytes(32))]
+        for other in [with_sharer(view, suitor, graph_nonce=chance.randbytes(32))]
         if VICTIM not in other.holders(suitor)
     )
     _, upload = group.shared[VICTIM].mask(told, RING, RING.zero(), group.rng)
@@ -331,27 +337,29 @@ def test_an_edge_hidden_from_the_victim_makes_it_a_stranger(group: Group, is_hol
 
 
 def test_a_deal_hidden_from_the_victim_makes_it_a_stranger(group: Group) -> None:
-    """Guards: digests of what was dealt in `View.label`."""
+    """Guards: digests of what was dealt in `Transcript.label`."""
     view = group.share()
     server = collude(group)
-    other = next(slot for slot in view.sharers if slot not in {VICTIM, *view.holders(VICTIM)})
-    told = with_sharer(view, other, digest=bytes(32))
+    other = next(
+        slot for slot in view.share_commitments if slot not in {VICTIM, *view.holders(VICTIM)}
+    )
+    told = with_sharer(view, other, shares_digest=bytes(32))
     _, upload = group.shared[VICTIM].mask(told, RING, RING.zero(), group.rng)
     tell_the_others(group, server, told, upload)
     assert server.seed(VICTIM) is None
 
 
 def test_masks_under_two_views_do_not_cancel(group: Group) -> None:
-    """Guards: the view in the label of masks (`View.pairwise`, `View.own`).
+    """Guards: the view in the label of masks (`Transcript.pairwise`, `Transcript.own`).
 
     Else a server could tell each of a crowd of another few lost partners, so that the crowd
     shares no mask with the others, and read two sums.
     """
     view = group.share()
     told = without(view, [29])
-    other = next(slot for slot in view.partners(VICTIM) if slot in told.sharers)
-    secret = group.joined[VICTIM].mask.agree(group.cohort.roster[other].keys.mask)
-    for purpose in (View.pairwise, lambda v, one, _: v.own(one)):
+    other = next(slot for slot in view.neighbours(VICTIM) if slot in told.share_commitments)
+    secret = group.joined[VICTIM].mask_pair.agree(group.cohort.roster[other].keys.mask)
+    for purpose in (Transcript.pairwise_mask_purpose, lambda v, slot, _: v.self_mask_purpose(slot)):
         one, two = (purpose(v, VICTIM, other).derive(secret) for v in (view, told))
         assert one != two
 
@@ -361,7 +369,7 @@ def test_a_list_of_sharers_below_the_quorum_is_refused(group: Group) -> None:
     view = group.share()
     server = collude(group)
     gone = honest_holders(group, server)[: group.cohort.n - group.cohort.quorum + 1]
-    with pytest.raises(RefusedError, match="fewer than the quorum"):
+    with pytest.raises(UnsafeRequestError, match="fewer than the quorum"):
         group.shared[VICTIM].mask(without(view, gone), RING, RING.zero(), group.rng)
 
 
@@ -383,5 +391,5 @@ def test_a_vector_that_was_lost_on_purpose_keeps_its_own_mask(group: Group) -> N
     assert server.pair(VICTIM) is not None
     assert server.seed(VICTIM) is None
     assert server.vector(VICTIM, view, upload) is None
-    with pytest.raises(RefusedError, match="left my vector out"):
+    with pytest.raises(UnsafeRequestError, match="left my vector out"):
         group.masked[VICTIM].confirm(EVERYBODY - {VICTIM})

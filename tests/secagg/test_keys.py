@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from secagg.keys import (
     Identity,
     KeyPair,
+    Keystream,
     PublicKeys,
     Purpose,
-    Stream,
     check_identity,
     is_signed,
     permute_blocks,
@@ -158,13 +158,13 @@ def test_what_is_no_identity_has_signed_nothing(identity: bytes) -> None:
 
 
 def test_each_part_of_a_statement_changes_it() -> None:
-    said = statement("shares", b"L" * 32, 3, b"payload")
+    said = statement("key shares", b"L" * 32, 3, b"payload")
     others = [
-        statement("vector", b"L" * 32, 3, b"payload"),
-        statement("shares", b"M" * 32, 3, b"payload"),
-        statement("shares", b"L" * 32, 4, b"payload"),
-        statement("shares", b"L" * 32, 3, b"another"),
-        statement("shares", b"L" * 32, 3),
+        statement("masked input", b"L" * 32, 3, b"payload"),
+        statement("key shares", b"M" * 32, 3, b"payload"),
+        statement("key shares", b"L" * 32, 4, b"payload"),
+        statement("key shares", b"L" * 32, 3, b"another"),
+        statement("key shares", b"L" * 32, 3),
     ]
     assert len({said, *others}) == 6
 
@@ -197,8 +197,8 @@ def test_fresh_keys_are_drawn_from_the_chance_given() -> None:
 
 def test_a_stream_goes_on_where_it_stopped_across_its_buffer() -> None:
     whole, parts = np.empty(200_000, np.uint8), np.empty(200_000, np.uint8)
-    Stream(b"k" * 16).fill(whole)
-    stream = Stream(b"k" * 16)
+    Keystream(b"k" * 16).fill(whole)
+    stream = Keystream(b"k" * 16)
     for start, stop in ((0, 1), (1, 70_001), (70_001, 200_000)):
         stream.fill(parts[start:stop])
     assert np.array_equal(whole, parts)

@@ -10,22 +10,22 @@ from random import Random
 
 import pytest
 
-from secagg import aggregator
-from secagg.aggregator import FALSE_DEALER, FALSE_GIVER, Unmasked, Unmasking
-from secagg.deals import Reveal
+from secagg import aggregator, unmasking
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair
-from secagg.parcels import Parcel, commit_share
+from secagg.messages import UnmaskingShares
 from secagg.shamir import SHARE_BYTES
+from secagg.shares import EncryptedShare, commit_share
+from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER, UnmaskedSum, Unmasking
 from tests.secagg import lying
 from tests.secagg.conftest import ASSUMPTIONS, RING, Group, same
 
 N = 15
 LIAR = 0
 EVERYBODY = frozenset(range(N))
-GARBAGE = Parcel(bytes(32), bytes(33))
+GARBAGE = EncryptedShare(bytes(32), bytes(33))
 Gather = Callable[..., Group]
-Reveals = dict[int, Reveal]
+Reveals = dict[int, UnmaskingShares]
 
 
 @pytest.fixture
@@ -35,22 +35,22 @@ def group(gather: Gather) -> Group:
 
 def finish(
     group: Group, lost: Collection[int] = (), given: Callable[[Reveals], Reveals] | None = None
-) -> Unmasked:
+) -> UnmaskedSum:
     """Go on from masking, all uploads checked; `given` changes what is revealed."""
     if not group.uploads:
         group.mask(EVERYBODY - set(lost))
     for slot, upload in group.uploads.items():
-        aggregator.check_upload(group.view, slot, upload)
+        aggregator.check_masked_input(group.view, slot, upload)
     group.confirm()
     group.reveal()
     settled = group.settled
     reveals = given(group.reveals) if given else group.reveals
     for slot, reveal in reveals.items():
-        aggregator.check_reveal(settled, slot, reveal)
-    return aggregator.unmask(settled, RING, reveals, group.masked_sum())
+        aggregator.check_unmasking_shares(settled, slot, reveal)
+    return unmasking.unmask(settled, RING, reveals, group.masked_sum())
 
 
-def assert_exact_and_quiet(group: Group, found: Unmasked) -> None:
+def assert_exact_and_quiet(group: Group, found: UnmaskedSum) -> None:
     assert same(found.total, group.plain_sum(group.uploads))
     assert not found.blamed
 
@@ -70,7 +70,9 @@ def room(group: Group, owner: int) -> int:
 
 
 def first_holders(group: Group, count: int) -> list[int]:
-    return list(group.cohort.picking.holders(LIAR, group.deals[LIAR].contribution)[:count])
+    return list(
+        group.cohort.neighbour_selection.holders(LIAR, group.deals[LIAR].graph_nonce)[:count]
+    )
 
 
 def test_a_few_garbage_envelopes_of_a_mask_key_are_reported_and_the_sum_is_exact(
@@ -81,7 +83,7 @@ def test_a_few_garbage_envelopes_of_a_mask_key_are_reported_and_the_sum_is_exact
     lying.deal_keys(group, LIAR, dict.fromkeys(spoiled, GARBAGE))
     found = finish(group, lost=[LIAR])
     assert_exact_and_quiet(group, found)
-    complaints = {slot for slot, reveal in group.reveals.items() if LIAR in reveal.faulty}
+    complaints = {slot for slot, reveal in group.reveals.items() if LIAR in reveal.invalid_dealers}
     assert complaints == set(spoiled)
 
 
@@ -92,7 +94,7 @@ def test_garbage_envelopes_of_a_mask_key_for_all_cost_the_sum_once_their_dealer_
     lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
     with pytest.raises(RecoveryError, match="0 shares of the") as caught:
         finish(group, lost=[LIAR])
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_garbage_envelopes_of_a_mask_key_matter_to_nobody_if_their_dealer_stays(
@@ -109,7 +111,7 @@ def test_envelopes_of_a_mask_key_in_a_wrong_order_are_reported(group: Group) -> 
     parcels = lying.key_parcels(group, LIAR)
     lying.deal_keys(group, LIAR, {one: parcels[two], two: parcels[one]})
     assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
-    assert all(LIAR in group.reveals[slot].faulty for slot in (one, two))
+    assert all(LIAR in group.reveals[slot].invalid_dealers for slot in (one, two))
 
 
 def test_commitments_to_other_shares_than_were_dealt_are_reported(group: Group) -> None:
@@ -118,7 +120,7 @@ def test_commitments_to_other_shares_than_were_dealt_are_reported(group: Group) 
     bad = {h: replace(parcels[h], commitment=bytes(32)) for h in first_holders(group, 2)}
     lying.deal_keys(group, LIAR, bad)
     assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
-    assert all(LIAR in group.reveals[slot].faulty for slot in bad)
+    assert all(LIAR in group.reveals[slot].invalid_dealers for slot in bad)
 
 
 def test_a_share_of_a_seed_dealt_as_one_of_a_mask_key_is_reported(group: Group) -> None:
@@ -128,7 +130,7 @@ def test_a_share_of_a_seed_dealt_as_one_of_a_mask_key_is_reported(group: Group) 
     mixed = lying.sealed(group, LIAR, holder, share, lying.seed_purpose(group, LIAR, holder))
     lying.deal_keys(group, LIAR, {holder: mixed})
     assert_exact_and_quiet(group, finish(group, lost=[LIAR]))
-    assert LIAR in group.reveals[holder].faulty
+    assert LIAR in group.reveals[holder].invalid_dealers
 
 
 def test_a_contribution_of_ones_own_choice_harms_nobody(group: Group) -> None:
@@ -140,7 +142,7 @@ def test_a_contribution_of_ones_own_choice_harms_nobody(group: Group) -> None:
             return bytes(n) if n == 32 else super().randbytes(n)
 
     group.shared[LIAR], group.deals[LIAR] = group.joined[LIAR].share(LIAR, group.cohort, Chosen(1))
-    assert group.deals[LIAR].contribution == bytes(32)
+    assert group.deals[LIAR].graph_nonce == bytes(32)
     assert_exact_and_quiet(group, finish(group))
 
 
@@ -149,7 +151,7 @@ def test_a_deal_signed_over_other_bytes_is_refused_at_once(group: Group) -> None
     signature = group.deals[LIAR].signature
     lying.deal_keys(group, LIAR, dict.fromkeys(first_holders(group, 1), GARBAGE))
     bad = replace(group.deals[LIAR], signature=signature)
-    refused(LIAR, "did not sign", lambda: aggregator.check_shares(group.cohort, LIAR, bad))
+    refused(LIAR, "did not sign", lambda: aggregator.check_key_shares(group.cohort, LIAR, bad))
 
 
 # Dealing a seed, with the vector
@@ -163,7 +165,7 @@ def test_a_few_garbage_envelopes_of_a_seed_are_reported_and_the_sum_is_exact(
     spoiled = first_holders(group, room(group, LIAR))
     lying.upload(group, LIAR, dict.fromkeys(spoiled, GARBAGE))
     assert_exact_and_quiet(group, finish(group))
-    assert all(LIAR in group.reveals[slot].faulty for slot in spoiled)
+    assert all(LIAR in group.reveals[slot].invalid_dealers for slot in spoiled)
 
 
 def test_garbage_envelopes_of_a_seed_for_all_cost_the_sum_and_name_their_dealer(
@@ -174,7 +176,7 @@ def test_garbage_envelopes_of_a_seed_for_all_cost_the_sum_and_name_their_dealer(
     lying.upload(group, LIAR, dict.fromkeys(first_holders(group, N), GARBAGE))
     with pytest.raises(RecoveryError, match="1 shares of the") as caught:
         finish(group)
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_commitment_to_another_own_share_binds_its_dealer(group: Group) -> None:
@@ -185,7 +187,7 @@ def test_a_commitment_to_another_own_share_binds_its_dealer(group: Group) -> Non
     holder = group.view.holders(LIAR)[0]
     found = finish(group, given=lying_of(group, LIAR, liar=holder))
     assert same(found.total, group.plain_sum(EVERYBODY))
-    assert found.blamed == {LIAR: FALSE_GIVER, holder: FALSE_GIVER}
+    assert found.blamed == {LIAR: FALSE_HOLDER, holder: FALSE_HOLDER}
 
 
 def test_an_own_share_that_does_not_fit_is_corrected_and_its_dealer_blamed(group: Group) -> None:
@@ -210,7 +212,7 @@ def test_an_upload_signed_over_other_bytes_is_refused_at_once(group: Group, chan
     else:
         lying.upload(group, LIAR, **{change: bytes(32)})
     bad = replace(group.uploads[LIAR], signature=honest.signature)
-    refused(LIAR, "did not sign", lambda: aggregator.check_upload(group.view, LIAR, bad))
+    refused(LIAR, "did not sign", lambda: aggregator.check_masked_input(group.view, LIAR, bad))
 
 
 def test_a_vector_outside_the_ring_is_no_vector(group: Group) -> None:
@@ -246,21 +248,26 @@ def test_who_confirms_another_set_is_refused(group: Group) -> None:
     refused(LIAR, "did not sign", lambda: check(group.view, LIAR, EVERYBODY, signature))
 
 
-def revealing(group: Group, change: Callable[[Reveal], Reveal]) -> Callable[[Reveals], Reveals]:
+def revealing(
+    group: Group, change: Callable[[UnmaskingShares], UnmaskingShares]
+) -> Callable[[Reveals], Reveals]:
     """Return what is heard if the liar says something else than it should."""
-    return lambda reveals: {**reveals, LIAR: lying.reveal(group, LIAR, change(reveals[LIAR]))}
+    return lambda reveals: {
+        **reveals,
+        LIAR: lying.reveal(group, LIAR, change(reveals[LIAR])),
+    }
 
 
 LOST = 3
 
 
-def renamed(reveal: Reveal, name: int) -> Reveal:
+def renamed(reveal: UnmaskingShares, name: int) -> UnmaskingShares:
     """Return `reveal` with the last seed's share, which is as dealt, under another's name."""
     *kept, last = sorted(reveal.seed_shares.items())
     return replace(reveal, seed_shares=dict(kept) | {name: last[1]})
 
 
-def another(reveal: Reveal, *owners: int) -> Reveal:
+def another(reveal: UnmaskingShares, *owners: int) -> UnmaskingShares:
     """Return `reveal` with other shares of `owners` than were dealt, as good to look at."""
     seeds, keys = (
         {o: lying.false(s) if o in owners else s for o, s in shares.items()}
@@ -281,7 +288,7 @@ def test_other_shares_than_were_dealt_are_left_out_and_their_giver_is_named(
     group.share()
     found = finish(group, [LOST], lying_of(group, *owners))
     assert same(found.total, group.plain_sum(EVERYBODY - {LOST}))
-    assert found.blamed == {LIAR: FALSE_GIVER}
+    assert found.blamed == {LIAR: FALSE_HOLDER}
 
 
 def test_another_share_of_a_mask_key_is_left_out_and_its_giver_is_named(group: Group) -> None:
@@ -289,7 +296,7 @@ def test_another_share_of_a_mask_key_is_left_out_and_its_giver_is_named(group: G
     liar = group.view.holders(LOST)[0]
     found = finish(group, [LOST], lying_of(group, LOST, liar=liar))
     assert same(found.total, group.plain_sum(EVERYBODY - {LOST}))
-    assert found.blamed == {liar: FALSE_GIVER}
+    assert found.blamed == {liar: FALSE_HOLDER}
 
 
 def test_a_false_share_that_no_secret_is_recovered_from_changes_nothing(group: Group) -> None:
@@ -299,9 +306,9 @@ def test_a_false_share_that_no_secret_is_recovered_from_changes_nothing(group: G
     t, liar = group.cohort.parameters.threshold, group.view.holders(5)[-1]
     assert len(group.view.holders(5)) >= t
     reveals = lying_of(group, 5, liar=liar)(group.reveals)
-    aggregator.check_reveal(group.settled, liar, reveals[liar])
+    aggregator.check_unmasking_shares(group.settled, liar, reveals[liar])
     assert_exact_and_quiet(
-        group, aggregator.unmask(group.settled, RING, reveals, group.masked_sum())
+        group, unmasking.unmask(group.settled, RING, reveals, group.masked_sum())
     )
 
 
@@ -313,14 +320,14 @@ def test_many_liars_are_all_named_and_true_shares_will_do(group: Group) -> None:
     reveals = group.reveals
     for liar in liars:
         reveals = lying_of(group, 5, liar=liar)(reveals)
-    found = aggregator.unmask(group.settled, RING, reveals, group.masked_sum())
+    found = unmasking.unmask(group.settled, RING, reveals, group.masked_sum())
     assert same(found.total, group.plain_sum(EVERYBODY))
-    assert found.blamed == dict.fromkeys(liars, FALSE_GIVER)
+    assert found.blamed == dict.fromkeys(liars, FALSE_HOLDER)
     one_more = holders[len(liars)]
     reveals = lying_of(group, 5, liar=one_more)(reveals)
     with pytest.raises(RecoveryError, match=f"{t - 1} shares of the {t} needed") as caught:
-        aggregator.unmask(group.settled, RING, reveals, group.masked_sum())
-    assert caught.value.blamed == dict.fromkeys((*liars, one_more), FALSE_GIVER)
+        unmasking.unmask(group.settled, RING, reveals, group.masked_sum())
+    assert caught.value.blamed == dict.fromkeys((*liars, one_more), FALSE_HOLDER)
 
 
 def test_shares_left_out_do_not_hide_a_dealer_of_false_ones(group: Group) -> None:
@@ -331,13 +338,13 @@ def test_shares_left_out_do_not_hide_a_dealer_of_false_ones(group: Group) -> Non
     liar = group.view.holders(5)[0]
     with pytest.raises(RecoveryError, match="another secret than it committed to") as caught:
         finish(group, given=lying_of(group, 5, liar=liar))
-    assert caught.value.blamed == {liar: FALSE_GIVER, 5: FALSE_DEALER}
+    assert caught.value.blamed == {liar: FALSE_HOLDER, 5: FALSE_DEALER}
 
 
-REFUSED: dict[str, tuple[str, Callable[[Reveal], Reveal]]] = {
-    "nothing at all": ("its own seed", lambda _: Reveal({}, {})),
+REFUSED: dict[str, tuple[str, Callable[[UnmaskingShares], UnmaskingShares]]] = {
+    "nothing at all": ("own share of its seed", lambda _: UnmaskingShares({}, {})),
     "not its own share": (
-        "its own seed",
+        "own share of its seed",
         lambda r: replace(r, seed_shares={o: s for o, s in r.seed_shares.items() if o != LIAR}),
     ),
     "both secrets of one": (
@@ -360,13 +367,16 @@ REFUSED: dict[str, tuple[str, Callable[[Reveal], Reveal]]] = {
         f"wrong secret of participant {LOST}",
         lambda r: renamed(r, LOST),
     ),
-    "a complaint of nobody": ("a stranger", lambda r: replace(r, faulty=frozenset({N}))),
+    "a complaint of nobody": (
+        "which sent it none",
+        lambda r: replace(r, invalid_dealers=frozenset({N})),
+    ),
 }
 
 
 @pytest.mark.parametrize(("match", "change"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_reveal_of_anything_else_is_refused_at_once(
-    group: Group, match: str, change: Callable[[Reveal], Reveal]
+    group: Group, match: str, change: Callable[[UnmaskingShares], UnmaskingShares]
 ) -> None:
     group.share()
     with pytest.raises(FaultyParticipantError, match=match) as caught:
@@ -379,14 +389,14 @@ def test_a_reveal_of_no_survivor_is_refused(group: Group, stranger: int) -> None
     group.share()
     finish(group, lost=[LOST])
     reveal = group.reveals[LIAR]
-    with pytest.raises(FaultyParticipantError, match="is no survivor"):
-        aggregator.check_reveal(group.settled, stranger, reveal)
+    with pytest.raises(FaultyParticipantError, match="is not a survivor"):
+        aggregator.check_unmasking_shares(group.settled, stranger, reveal)
 
 
 def test_false_complaints_of_everybody_are_harmless(group: Group) -> None:
-    def complain(reveal: Reveal) -> Reveal:
+    def complain(reveal: UnmaskingShares) -> UnmaskingShares:
         others = frozenset(reveal.seed_shares) | frozenset(reveal.key_shares)
-        return Reveal({LIAR: reveal.seed_shares[LIAR]}, {}, others - {LIAR})
+        return UnmaskingShares({LIAR: reveal.seed_shares[LIAR]}, {}, others - {LIAR})
 
     group.share()
     found = finish(group, lost=[LOST], given=revealing(group, complain))
@@ -394,14 +404,14 @@ def test_false_complaints_of_everybody_are_harmless(group: Group) -> None:
 
 
 def test_who_holds_back_its_shares_counts_as_lost(group: Group) -> None:
-    def keep(reveal: Reveal) -> Reveal:
-        return Reveal({LIAR: reveal.seed_shares[LIAR]}, {})
+    def keep(reveal: UnmaskingShares) -> UnmaskingShares:
+        return UnmaskingShares({LIAR: reveal.seed_shares[LIAR]}, {})
 
     group.share()
-    with pytest.raises(FaultyParticipantError, match="held back the share of"):
+    with pytest.raises(FaultyParticipantError, match="did not reveal the share of"):
         finish(group, lost=[LOST], given=revealing(group, keep))
     rest = {slot: reveal for slot, reveal in group.reveals.items() if slot != LIAR}
-    found = aggregator.unmask(group.settled, RING, rest, group.masked_sum())
+    found = unmasking.unmask(group.settled, RING, rest, group.masked_sum())
     assert_exact_and_quiet(group, found)
 
 
@@ -419,13 +429,13 @@ def test_nobody_is_blamed_for_its_answer_to_parcels_that_were_altered_on_their_w
     other = lying.sealed(group, owner, victim, lying.false(share), purpose)
     settled = group.settled
     for parcel in (other, GARBAGE):
-        handed = {**settled.inboxes[victim], owner: parcel}
+        handed = {**settled.received_shares[victim], owner: parcel}
         state = replace(group.confirmed[victim])  # not spent
-        reveal = state.reveal(group.confirmations, handed, group.rng)
+        reveal = state.unmask(group.confirmations, handed, group.rng)
         assert reveal.seed_shares.get(owner) == (lying.false(share) if parcel is other else None)
-        check = partial(aggregator.check_reveal, settled, victim, reveal)
+        check = partial(aggregator.check_unmasking_shares, settled, victim, reveal)
         refused(victim, "did not sign this", check)
-    found = aggregator.unmask(settled, RING, group.reveals, group.masked_sum())
+    found = unmasking.unmask(settled, RING, group.reveals, group.masked_sum())
     assert_exact_and_quiet(group, found)
 
 
@@ -440,9 +450,9 @@ def test_an_honest_dealer_is_not_named_if_its_holders_were_told_that_it_is_lost(
     told = EVERYBODY - {LIAR}
     for slot in told:
         state, _ = group.masked[slot].confirm(told)
-        reveal = state.reveal({}, settled.inboxes[slot], group.rng)
-        assert reveal.faulty == settled.inboxes[slot].keys() & {LIAR}
-        check = partial(aggregator.check_reveal, settled, slot, reveal)
+        reveal = state.unmask({}, settled.received_shares[slot], group.rng)
+        assert reveal.invalid_dealers == settled.received_shares[slot].keys() & {LIAR}
+        check = partial(aggregator.check_unmasking_shares, settled, slot, reveal)
         refused(slot, "did not sign this", check)
 
 
@@ -450,9 +460,9 @@ def complaining(group: Group, count: int) -> Callable[[Reveals], Reveals]:
     """Return what is heard if so many of the liar's holders complain of it."""
     holders = group.view.holders(LIAR)[:count]
 
-    def complain(reveal: Reveal) -> Reveal:
+    def complain(reveal: UnmaskingShares) -> UnmaskingShares:
         shares = {owner: share for owner, share in reveal.seed_shares.items() if owner != LIAR}
-        return replace(reveal, seed_shares=shares, faulty=frozenset({LIAR}))
+        return replace(reveal, seed_shares=shares, invalid_dealers=frozenset({LIAR}))
 
     return lambda reveals: {
         slot: lying.reveal(group, slot, complain(reveal)) if slot in holders else reveal
@@ -475,27 +485,27 @@ def test_fewer_complaints_than_that_blame_nobody_for_a_sum_that_failed(group: Gr
     said = complaining(group, t - 1)(group.reveals)
     few = {slot: said[slot] for slot in group.view.holders(LIAR)[: t + 1]}  # two gave a share
     with pytest.raises(RecoveryError, match="2 shares of the") as caught:
-        Unmasking(group.settled, RING, few, RING.zero()).take_off_own(LIAR)
-    assert (caught.value.owner, caught.value.blamed) == (LIAR, {})
+        Unmasking(group.settled, RING, few, RING.zero()).remove_self_mask(LIAR)
+    assert (caught.value.dealer, caught.value.blamed) == (LIAR, {})
 
 
 def test_a_threshold_of_complaints_names_the_dealer(group: Group) -> None:
     group.share()
     with pytest.raises(RecoveryError) as caught:
         finish(group, given=complaining(group, len(group.view.holders(LIAR))))
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_mask_key_that_nobody_has_costs_the_sum_only_if_its_owner_is_lost(group: Group) -> None:
     # A key copied from elsewhere: its owner can neither mask with it nor share it.
     stolen = KeyPair.of(b"\7" * 32).public
-    mask = group.joined[LIAR].mask
-    group.joined[LIAR].mask = KeyPair(stolen, mask.secret, mask._key)
+    mask = group.joined[LIAR].mask_pair
+    group.joined[LIAR].mask_pair = KeyPair(stolen, mask.secret, mask._key)
     roster, liar = list(group.cohort.roster), group.joined[LIAR]
-    signature = liar.advertise(group.cohort.plan)
-    roster[LIAR] = replace(roster[LIAR], keys=liar.public, signature=signature)
+    signature = liar.advertise(group.cohort.plan_digest)
+    roster[LIAR] = replace(roster[LIAR], keys=liar.public_keys, signature=signature)
     group.cohort = replace(group.cohort, roster=tuple(roster))
     group.share()
     with pytest.raises(RecoveryError) as caught:
         finish(group, lost=[LIAR])
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from secagg.keys import Stream
-from secagg.masks import _CHUNK, Wardrobe
+from secagg.keys import Keystream
+from secagg.masks import _CHUNK_ELEMENTS, MaskApplier
 from secagg.ring import Lane, Ring
 
 KEY = bytes(range(16))
@@ -38,13 +38,13 @@ def by_definition(ring: Ring) -> list[list[int]]:
         (Lane(2**13, 100), Lane(2**40, 7)),
         (Lane(131071, 100), Lane(3, 50), Lane(2**61 - 1, 20)),
         (Lane(2**24 + 43, 500), Lane(2**20, 3)),  # half of the words are rejected
-        (Lane(5, 2 * _CHUNK + 3), Lane(2**8, _CHUNK + 1)),  # across chunks
+        (Lane(5, 2 * _CHUNK_ELEMENTS + 3), Lane(2**8, _CHUNK_ELEMENTS + 1)),  # across chunks
     ],
 )
 def test_a_mask_is_the_next_words_below_q(lanes: tuple[Lane, ...]) -> None:
     ring = Ring(lanes)
     mask = ring.zero()
-    Wardrobe(ring).put_on(mask, Stream(KEY))
+    MaskApplier(ring).add_mask(mask, Keystream(KEY))
     assert [lane.tolist() for lane in mask] == by_definition(ring)
 
 
@@ -53,11 +53,11 @@ def test_what_is_put_on_comes_off() -> None:
     chance = np.random.default_rng(1)
     vector = ring.vector([chance.integers(0, 1000, lane.length) for lane in ring.lanes])
     worn = tuple(lane.copy() for lane in vector)
-    wardrobe = Wardrobe(ring)
-    wardrobe.put_on(worn, Stream(KEY))
+    wardrobe = MaskApplier(ring)
+    wardrobe.add_mask(worn, Keystream(KEY))
     ring.check(worn)
     assert not np.array_equal(worn[0], vector[0])
-    wardrobe.take_off(worn, Stream(KEY))
+    wardrobe.subtract_mask(worn, Keystream(KEY))
     assert all(np.array_equal(a, b) for a, b in zip(worn, vector, strict=True))
 
 
@@ -67,6 +67,6 @@ def test_elements_of_a_prime_lane_are_uniform_to_the_last() -> None:
     # of exceeding 290 are 4e-6, and reducing would give about 20,000. The key is fixed.
     ring = Ring((Lane(191, 191_000),))
     mask = ring.zero()
-    Wardrobe(ring).put_on(mask, Stream(KEY))
+    MaskApplier(ring).add_mask(mask, Keystream(KEY))
     counts = np.bincount(mask[0].astype(np.int64), minlength=191)
     assert ((counts - 1000.0) ** 2 / 1000).sum() < 290

@@ -11,11 +11,11 @@ from scipy.stats import hypergeom
 
 from secagg.errors import InfeasibleError
 from secagg.parameters import (
-    MOST_LOAD,
+    MAX_FAULT_FRACTION,
     Assumptions,
     Mode,
     Parameters,
-    parameters,
+    choose_parameters,
 )
 
 # k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000 against a semi-honest server,
@@ -49,19 +49,19 @@ ACTIVE = [
 def test_semi_honest_holders_and_thresholds_are_those_computed_independently(
     eta: int, rate: float, n: int, entry: str
 ) -> None:
-    found = parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
+    found = choose_parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
     greatest = found.threshold + found.slack
     assert f"{found.holders}/{found.threshold}({greatest})" == entry
-    assert 1 <= found.partners <= found.holders
-    assert found.witnesses == 0
+    assert 1 <= found.neighbours <= found.holders
+    assert found.spot_checks == 0
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
 def test_active_thresholds_lie_between_the_tails(n: int, assumptions: Assumptions) -> None:
-    found = parameters(n, assumptions)
+    found = choose_parameters(n, assumptions)
     if found.is_complete:
         return
-    corrupt, kept = assumptions.corrupted(n), assumptions.quorum(n)
+    corrupt, kept = assumptions.max_corrupt(n), assumptions.quorum(n)
     greatest = found.threshold + found.slack
 
     def stolen(threshold: int) -> float:  # somebody has so many corrupt holders or more
@@ -79,7 +79,7 @@ def test_active_thresholds_lie_between_the_tails(n: int, assumptions: Assumption
 def test_with_its_own_share_a_survivor_is_short_no_oftener_than_the_tail(n: int) -> None:
     # The tail counts survivors among k of n; a survivor keeps one share, and picks k of n - 1.
     assumptions = Assumptions(0.1, 0.2)
-    found, kept = parameters(n, assumptions), assumptions.quorum(n)
+    found, kept = choose_parameters(n, assumptions), assumptions.quorum(n)
     greatest = found.threshold + found.slack
     own = hypergeom.cdf(greatest - 2, n - 1, kept - 1, found.holders)
     assert own <= hypergeom.cdf(greatest - 1, n, kept, found.holders)
@@ -92,8 +92,8 @@ def test_witnesses_are_the_least_that_find_one_of_a_quarter_forged(
     n: int, assumptions: Assumptions
 ) -> None:
     q = assumptions.quorum(n)
-    forged = Fraction(2 * q - n - assumptions.corrupted(n), 2 * q)
-    s = parameters(n, assumptions).witnesses
+    forged = Fraction(2 * q - n - assumptions.max_corrupt(n), 2 * q)
+    s = choose_parameters(n, assumptions).spot_checks
     allowed = -(assumptions.sigma + 2 + 2 * log2(n))
     if s < q - 1:
         assert 2 * s * log2(1 - forged) <= allowed + 1e-6
@@ -107,9 +107,12 @@ def test_random_holders_keep_both_promises_as_often_as_claimed() -> None:
     # share with a breach must stay below 2^-9 and 2^-7. Odds of a false alarm, were the bounds
     # tight: Pr[Binomial(400, 2^-9) > 5] < 1e-3 and Pr[Binomial(400, 2^-7) > 11] < 1e-3.
     n, assumptions = 200, Assumptions(0.15, 0.15, 9, 7, "semi-honest")
-    found = parameters(n, assumptions)
+    found = choose_parameters(n, assumptions)
     assert not found.is_complete
-    bad, gone = set(range(assumptions.corrupted(n))), set(range(n - assumptions.lost(n), n))
+    bad, gone = (
+        set(range(assumptions.max_corrupt(n))),
+        set(range(n - assumptions.max_dropouts(n), n)),
+    )
     chance, private, correct = Random(7), 0, 0
     for _ in range(400):
         drawn = [set(chance.sample(range(n), found.holders)) for _ in range(n)]
@@ -130,20 +133,20 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
     n: int, corrupt: float, dropout: float, mode: Mode
 ) -> None:
     assumptions = Assumptions(corrupt, dropout, mode=mode)
-    least = assumptions.corrupted(n) + 1 + assumptions.is_active
+    least = assumptions.max_corrupt(n) + 1 + assumptions.is_active
     try:
-        found = parameters(n, assumptions)
+        found = choose_parameters(n, assumptions)
     except InfeasibleError:
         load = corrupt + dropout * (1 + assumptions.is_active)
-        assert assumptions.quorum(n) < max(least, 2) or load > MOST_LOAD
+        assert assumptions.quorum(n) < max(least, 2) or load > MAX_FAULT_FRACTION
         return
     assert 2 <= found.threshold <= found.holders + 1 <= n
-    assert 1 <= found.partners <= found.holders
+    assert 1 <= found.neighbours <= found.holders
     if found.is_complete:
         assert found.threshold == max(least, 2) <= assumptions.quorum(n)
-        assert found.partners == n - 1
+        assert found.neighbours == n - 1
     if mode == "active":
-        assert 1 <= found.witnesses <= max(assumptions.quorum(n) - 1, 1)
+        assert 1 <= found.spot_checks <= max(assumptions.quorum(n) - 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
         (1, Assumptions(0, 0), "hides nothing"),
         (1_000, Assumptions(1 / 3, 1 / 3), r"corrupt \+ 2 dropout is 1.00, above 0.9"),
         (1_000, Assumptions(0.5, 0.45, mode="semi-honest"), r"corrupt \+ dropout is 0.95"),
-        (5, Assumptions(0.8, 0.05), "leave 5 shares, where a threshold of 6"),
+        (5, Assumptions(0.8, 0.05), "but with 4 corrupt participants the threshold is 6"),
         (4, Assumptions(0.5, 0.2), None),  # two corrupt of four: three shares of four will do
         (100_000, Assumptions(0.45, 0.44, 256, 256, "semi-honest"), "2,000 holders each"),
     ],
@@ -162,10 +165,10 @@ def test_what_cannot_be_kept_is_infeasible(
     n: int, assumptions: Assumptions, match: str | None
 ) -> None:
     if match is None:
-        assert parameters(n, assumptions) == Parameters(4, 3, 4, 3, 3, 0)
+        assert choose_parameters(n, assumptions) == Parameters(4, 3, 4, 3, 3, 0)
         return
     with pytest.raises(InfeasibleError, match=match):
-        parameters(n, assumptions)
+        choose_parameters(n, assumptions)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
@@ -189,6 +192,6 @@ def test_a_mode_of_ones_own_is_refused() -> None:
 
 def test_rates_that_are_no_binary_fractions_count_whole_participants() -> None:
     assumptions = Assumptions(0.2, 0.2)
-    assert [assumptions.corrupted(n) for n in (4, 5, 1_000)] == [0, 1, 200]
-    assert [assumptions.lost(n) for n in (4, 5, 1_000)] == [0, 1, 200]
+    assert [assumptions.max_corrupt(n) for n in (4, 5, 1_000)] == [0, 1, 200]
+    assert [assumptions.max_dropouts(n) for n in (4, 5, 1_000)] == [0, 1, 200]
     assert assumptions.quorum(1_000) == 800

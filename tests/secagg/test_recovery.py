@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from secagg import recovery
-from secagg.deals import commit_seed
-from secagg.recovery import Given
+from secagg import unmasking
+from secagg.messages import commit_seed
+from secagg.unmasking import RecoveredSecrets
 from tests.secagg.conftest import Group
 from tests.vectors.reference import recover
 
@@ -37,13 +37,13 @@ def dealt(group: Group, owner: int) -> dict[int, bytes]:
     return found
 
 
-def given_of(group: Group) -> Given:
-    return Given(group.view, group.settled.survivors, group.reveals)
+def given_of(group: Group) -> RecoveredSecrets:
+    return RecoveredSecrets(group.view, group.settled.survivors, group.reveals)
 
 
 def test_all_shares_given_are_found_by_number(group: Group) -> None:
     given = given_of(group)
-    for owner in group.view.sharers:
+    for owner in group.view.share_commitments:
         shares = dealt(group, owner)
         assert list(given.shares(owner).items()) == sorted(shares.items())
         assert len(shares) >= given.threshold
@@ -55,23 +55,23 @@ def test_secrets_are_the_same_however_many_are_recovered_together(
     group: Group, silent: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threshold = group.cohort.parameters.threshold
-    monkeypatch.setattr(recovery, "_RECOVERED", block * threshold)
-    monkeypatch.setattr(recovery, "_SEARCHED", 2 * block)
+    monkeypatch.setattr(unmasking, "_RECOVERY_BATCH", block * threshold)
+    monkeypatch.setattr(unmasking, "_SEARCH_BATCH", 2 * block)
     for slot in range(silent):  # whoever holds shares 1 to t differs from owner to owner then
         del group.reveals[slot]
     given = given_of(group)
-    together = {owner: given.secret(owner) for owner in group.view.sharers}
+    together = {owner: given.secret(owner) for owner in group.view.share_commitments}
     for owner, secret in together.items():
         first = sorted(dealt(group, owner).items())[: given.threshold]
         assert secret == recover(dict(first))
-    assert together[LOST] == group.joined[LOST].mask.secret
+    assert together[LOST] == group.joined[LOST].mask_pair.secret
 
 
 def test_fewer_shares_than_a_threshold_are_no_secret(group: Group) -> None:
     threshold = group.cohort.parameters.threshold
     group.reveals = dict(list(group.reveals.items())[: threshold - 2])
     given = given_of(group)
-    assert all(given.secret(owner) is None for owner in group.view.sharers)
+    assert all(given.secret(owner) is None for owner in group.view.share_commitments)
 
 
 def test_a_threshold_of_shares_is_a_secret(group: Group) -> None:
@@ -83,17 +83,17 @@ def test_a_threshold_of_shares_is_a_secret(group: Group) -> None:
     secret = given.secret(0)
     assert len(given.shares(0)) == threshold
     assert secret is not None
-    assert commit_seed(secret) == group.uploads[0].deal.commitment
+    assert commit_seed(secret) == group.uploads[0].seed_shares.seed_commitment
 
 
 def test_nothing_given_is_no_secret(group: Group) -> None:
     group.reveals.clear()
     given = given_of(group)
-    assert all(not given.shares(owner) for owner in group.view.sharers)
-    assert all(given.secret(owner) is None for owner in group.view.sharers)
+    assert all(not given.shares(owner) for owner in group.view.share_commitments)
+    assert all(given.secret(owner) is None for owner in group.view.share_commitments)
 
 
 def test_shares_of_the_other_secret_are_not_looked_at(group: Group) -> None:
-    given = Given(group.view, group.settled.survivors | {LOST}, group.reveals)
+    given = RecoveredSecrets(group.view, group.settled.survivors | {LOST}, group.reveals)
     assert given.secret(LOST) is None
     assert not given.shares(LOST)

@@ -5,10 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.cohort import Cohort, Entry, Sharer, View
-from secagg.errors import RefusedError
+from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.roster import Roster, Sharers, repeated, roster_bytes, sharers_bytes
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitment,
+    ShareCommitments,
+    find_duplicate,
+    roster_bytes,
+    share_commitments_bytes,
+)
+from secagg.session import Session, Transcript
 from tests.secagg.conftest import Group, same
 
 N = 12
@@ -20,11 +28,11 @@ def group(gather: Gather) -> Group:
     return gather(N)
 
 
-def packed(roster: tuple[Entry, ...] | list[Entry]) -> Roster:
+def packed(roster: tuple[RosterEntry, ...] | list[RosterEntry]) -> Roster:
     return Roster(roster_bytes(roster), len(roster[0].pack()))
 
 
-def told(cohort: Cohort) -> Cohort:
+def told(cohort: Session) -> Session:
     """Return `cohort` as a participant is told of it."""
     return replace(cohort, roster=packed(list(cohort.roster)))
 
@@ -38,8 +46,8 @@ def test_a_roster_in_bytes_is_the_same_roster(gather: Gather, registrar: Identit
     assert heard.roster[3:5] == cohort.roster[3:5]
     assert (len(heard.roster), heard.roster[-1]) == (N, cohort.roster[-1])
     assert (heard.n, heard.label) == (cohort.n, cohort.label)
-    assert all(heard.vouches(slot) for slot in range(N))
-    assert repeated(heard.roster) is None
+    assert all(heard.is_authentic(slot) for slot in range(N))
+    assert find_duplicate(heard.roster) is None
     with pytest.raises(IndexError):
         heard.roster[N]
 
@@ -70,7 +78,7 @@ def test_one_key_for_both_uses_is_refused(group: Group) -> None:
 
 
 def test_a_roster_of_half_an_entry_is_refused(group: Group) -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         Roster(roster_bytes(group.cohort.roster)[:-1], 160)
 
 
@@ -78,7 +86,7 @@ def test_a_roster_of_half_an_entry_is_refused(group: Group) -> None:
 def test_somebody_twice_is_refused_in_bytes_too(group: Group, what: str) -> None:
     entries = list(group.cohort.roster)
     entries[5] = replace(entries[5], **{what: getattr(entries[6], what)})
-    with pytest.raises(RefusedError, match="twice"):
+    with pytest.raises(UnsafeRequestError, match="twice"):
         group.joined[0].share(0, replace(group.cohort, roster=packed(entries)), group.rng)
 
 
@@ -88,45 +96,53 @@ def test_keys_that_begin_alike_are_not_the_same(group: Group) -> None:
     alike = replace(keys, mask=keys.mask[:30] + bytes([keys.mask[30] ^ 1]) + keys.mask[31:])
     entries[5] = replace(entries[5], keys=alike)
     roster = packed(entries[:6])
-    assert roster.is_plain
-    entries[6] = replace(entries[6], keys=replace(keys, seal=entries[4].keys.seal))
+    assert roster.passed_quick_check
+    entries[6] = replace(entries[6], keys=replace(keys, encryption=entries[4].keys.encryption))
     roster = packed(entries[:7])
-    assert not roster.is_plain
-    assert repeated(roster) == "key"
-    alike = replace(alike, seal=entries[3].keys.seal[:31] + b"\1")
+    assert not roster.passed_quick_check
+    assert find_duplicate(roster) == "key"
+    alike = replace(alike, encryption=entries[3].keys.encryption[:31] + b"\1")
     entries[5] = replace(entries[5], keys=alike)
     roster = packed(entries[:6])
-    assert not roster.is_plain
-    assert repeated(roster) is None
+    assert not roster.passed_quick_check
+    assert find_duplicate(roster) is None
 
 
 def test_sharers_in_bytes_are_the_same_sharers(group: Group) -> None:
     view = group.share(range(2, N))
-    heard = View(view.cohort, Sharers(sharers_bytes(view.sharers)))
-    assert heard.sharers == view.sharers
-    assert list(heard.sharers) == sorted(view.sharers)
-    assert heard.sharers.keys() == view.sharers.keys()
-    assert len(heard.sharers) == N - 2
-    assert (2 in heard.sharers, 0 in heard.sharers, heard.sharers.get(0)) == (True, False, None)
+    heard = Transcript(
+        view.session, ShareCommitments.unpack(share_commitments_bytes(view.share_commitments))
+    )
+    assert heard.share_commitments == view.share_commitments
+    assert list(heard.share_commitments) == sorted(view.share_commitments)
+    assert heard.share_commitments.keys() == view.share_commitments.keys()
+    assert len(heard.share_commitments) == N - 2
+    assert (
+        2 in heard.share_commitments,
+        0 in heard.share_commitments,
+        heard.share_commitments.get(0),
+    ) == (True, False, None)
     assert (heard.label, heard.graph) == (view.label, view.graph)
-    for slot in view.sharers:
-        assert heard.partners(slot) == view.partners(slot)
+    for slot in view.share_commitments:
+        assert heard.neighbours(slot) == view.neighbours(slot)
         assert heard.holders(slot) == view.holders(slot)
     with pytest.raises(KeyError):
-        heard.sharers[0]
+        heard.share_commitments[0]
 
 
 def test_sharers_outside_the_cohort_are_refused_in_bytes_too(group: Group) -> None:
-    stranger = sharers_bytes({N: Sharer(bytes(32), bytes(32))})
-    with pytest.raises(ValueError, match="no such sharer"):
-        View(group.cohort, Sharers(stranger))
+    stranger = share_commitments_bytes({N: ShareCommitment(bytes(32), bytes(32))})
+    with pytest.raises(ValueError, match="not in the cohort, or a wrong size"):
+        Transcript(group.cohort, ShareCommitments.unpack(stranger))
 
 
 @pytest.mark.parametrize("slots", [(1, 1), (2, 1), (0, 2, 1)])
 def test_sharers_out_of_order_are_refused(slots: tuple[int, ...]) -> None:
-    rows = [sharers_bytes({slot: Sharer(bytes(32), bytes(32))}) for slot in slots]
+    rows = [
+        share_commitments_bytes({slot: ShareCommitment(bytes(32), bytes(32))}) for slot in slots
+    ]
     with pytest.raises(ValueError, match="strictly rise"):
-        Sharers(b"".join(rows))
+        ShareCommitments.unpack(b"".join(rows))
 
 
 def test_a_sum_among_those_who_heard_bytes_is_exact(group: Group) -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.cohort import View
-from secagg.deals import Reveal
 from secagg.errors import OutOfPhaseError, ProtocolError
+from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
+from secagg.session import Transcript
 from tests.secagg.conftest import RING, Group
 
 N = 12
@@ -28,9 +28,13 @@ def group(gather: Gather) -> Group:
 
 def secrets(group: Group) -> set[bytes]:
     """Return all that must stay inside: keys, agreements, shares, seeds' shares."""
-    found = {pair.secret for joined in group.joined for pair in (joined.mask, joined.seal)}
+    found = {
+        pair.secret
+        for joined in group.joined
+        for pair in (joined.mask_pair, joined.encryption_pair)
+    }
     for state in group.shared.values():
-        found |= set(state.sealing.values())
+        found |= set(state.agreed_secrets.values())
     found |= {state.own_share for state in group.masked.values()}
     for reveal in group.reveals.values():
         found |= set(reveal.seed_shares.values()) | set(reveal.key_shares.values())
@@ -91,12 +95,14 @@ def test_errors_show_no_secret(gather: Gather) -> None:
     attempt(lambda: group.joined[0].share(1, group.cohort, group.rng))
     view = group.share()
     attempt(lambda: group.joined[0].share(0, group.cohort, group.rng))
-    attempt(lambda: group.shared[0].mask(View(group.cohort, {}), RING, RING.zero(), group.rng))
+    attempt(
+        lambda: group.shared[0].mask(Transcript(group.cohort, {}), RING, RING.zero(), group.rng)
+    )
     attempt(lambda: group.shared[0].mask(view, RING, (), group.rng))
     group.mask()
     attempt(lambda: group.masked[0].confirm([]))
     group.confirm()
-    attempt(lambda: group.confirmed[0].reveal({}, {}, group.rng))
+    attempt(lambda: group.confirmed[0].unmask({}, {}, group.rng))
     group.reveal(set(range(1, N)))
     settled = group.settled
     few = {slot: replace(r, seed_shares={}) for slot, r in group.reveals.items()}
@@ -108,7 +114,7 @@ def test_errors_show_no_secret(gather: Gather) -> None:
 
 
 def test_a_reveal_shows_whom_it_complains_of_only() -> None:
-    reveal = Reveal({1: b"\x17" * 33}, {2: b"\x18" * 33}, frozenset({3}))
+    reveal = UnmaskingShares({1: b"\x17" * 33}, {2: b"\x18" * 33}, frozenset({3}))
     assert "x17" not in repr(reveal)
     assert "x18" not in repr(reveal)
     assert "frozenset({3})" in repr(reveal)

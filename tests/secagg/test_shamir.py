@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.shamir import (
-    MOST_SHARES,
+    MAX_SHARES,
     SHARE_BYTES,
     P,
-    correct,
+    correct_errors,
     is_share,
     recover_many,
     split,
@@ -160,7 +160,7 @@ def test_only_32_byte_secrets_are_shared(secret: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "threshold"), [(2, 0), (2, 3), (0, 0), (MOST_SHARES + 1, 2), (2, -1)]
+    ("count", "threshold"), [(2, 0), (2, 3), (0, 0), (MAX_SHARES + 1, 2), (2, -1)]
 )
 def test_a_threshold_nobody_can_meet_is_refused(count: int, threshold: int) -> None:
     with pytest.raises(ValueError, match="threshold"):
@@ -174,7 +174,7 @@ def test_a_share_that_is_no_field_element_is_refused(share: bytes) -> None:
 
 def test_shares_that_meet_outside_the_secrets_give_none() -> None:
     assert recover({1: share_of(2**256)}) is None
-    assert correct({x: share_of(2**256) for x in (1, 2, 3)}, 1) is None
+    assert correct_errors({x: share_of(2**256) for x in (1, 2, 3)}, 1) is None
 
 
 @given(secrets, st.data())
@@ -189,7 +189,7 @@ def test_as_many_false_shares_as_a_code_allows_are_found(
     liars = data.draw(st.permutations(sorted(kept)))[: (len(kept) - threshold) // 2]
     for liar in liars:
         kept[liar] = share_of(integer(kept[liar]) + data.draw(st.integers(1, P - 1)))
-    assert correct(kept, threshold) == (secret, frozenset(liars))
+    assert correct_errors(kept, threshold) == (secret, frozenset(liars))
 
 
 def test_more_false_shares_than_that_are_no_secret() -> None:
@@ -197,19 +197,19 @@ def test_more_false_shares_than_that_are_no_secret() -> None:
     # odds that random ones do are 1 / P.
     shares, false = numbered(SECRET, 5, 3), numbered(bytes(32), 5, 5, seed=2)
     for liars in combinations(shares, 3):
-        assert correct({**shares, **{x: false[x] for x in liars}}, 3) is None
+        assert correct_errors({**shares, **{x: false[x] for x in liars}}, 3) is None
 
 
 def test_a_dealer_of_two_secrets_in_one_is_decoded_to_neither_or_the_one_that_most_hold() -> None:
     one, other = numbered(SECRET, 9, 3), numbered(bytes(32), 9, 3, seed=2)
     half = {x: (one if x <= 4 else other)[x] for x in range(1, 9)}
-    assert correct(half, 3) is None
+    assert correct_errors(half, 3) is None
     most = {x: (one if x <= 6 else other)[x] for x in range(1, 10)}
-    assert correct(most, 3) == (SECRET, frozenset({7, 8, 9}))
+    assert correct_errors(most, 3) == (SECRET, frozenset({7, 8, 9}))
 
 
 def test_a_secret_of_zeros_is_one_like_others() -> None:
     shares = numbered(bytes(32), 5, 3)
     assert recover({x: shares[x] for x in (2, 3, 5)}) == bytes(32)
-    assert correct(shares, 3) == (bytes(32), frozenset())
-    assert correct({x: bytes(SHARE_BYTES) for x in (1, 2, 3)}, 2) == (bytes(32), frozenset())
+    assert correct_errors(shares, 3) == (bytes(32), frozenset())
+    assert correct_errors({x: bytes(SHARE_BYTES) for x in (1, 2, 3)}, 2) == (bytes(32), frozenset())

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from secagg.parameters import Assumptions, Mode
+from tests.examples import fewer
 from tests.secagg.conftest import RING, Group, same
 
 Gather = Callable[..., Group]
@@ -33,7 +34,7 @@ def losses(draw: st.DrawFn) -> tuple[list[int], float, Mode]:
     return lost_in, dropout, draw(st.sampled_from(["active", "semi-honest"]))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@fewer(0.4, suppress_health_check=[HealthCheck.too_slow])
 @given(pattern=losses())
 def test_the_sum_is_exact_or_the_cohort_failed(
     gather: Gather, pattern: tuple[list[int], float, Mode]
@@ -98,7 +99,7 @@ def test_a_sum_of_two_is_the_least_there_is(gather: Gather, mode: Mode) -> None:
 
 def test_with_fewer_partners_than_holders_the_sum_is_exact_too(gather: Gather) -> None:
     group = gather(60, Assumptions(0.1, 0.2, mode="semi-honest"))
-    assert group.cohort.parameters.partners < group.cohort.parameters.holders
+    assert group.cohort.parameters.neighbours < group.cohort.parameters.holders
     total = group.total(*still_there([1] * 6 + [3] * 6 + [STAYS] * 48))
     assert total is not None
     assert same(total, group.plain_sum(range(6, 60)))

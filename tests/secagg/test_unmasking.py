@@ -6,15 +6,16 @@ from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from secagg import aggregator
-from secagg.aggregator import Unmasked, Unmasking
-from secagg.deals import commit_seed
+from secagg import aggregator, unmasking
 from secagg.errors import RecoveryError
-from secagg.parcels import commit_share
+from secagg.messages import commit_seed
 from secagg.shamir import split
+from secagg.shares import commit_share
+from secagg.unmasking import UnmaskedSum, Unmasking
+from tests.examples import fewer
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, same
 
@@ -31,22 +32,22 @@ def honest(group: Group) -> None:
     """Lie about nothing."""
 
 
-def play(group: Group, share: Before = honest, mask: Before = honest) -> Unmasked:
+def play(group: Group, share: Before = honest, mask: Before = honest) -> UnmaskedSum:
     """Run the sum in which somebody lies after sharing, or after masking."""
     group.share()
     share(group)
     for slot, deal in group.deals.items():
-        aggregator.check_shares(group.cohort, slot, deal)
+        aggregator.check_key_shares(group.cohort, slot, deal)
     group.mask(SURVIVORS)
     mask(group)
     for slot, upload in group.uploads.items():
-        aggregator.check_upload(group.view, slot, upload)
+        aggregator.check_masked_input(group.view, slot, upload)
     group.confirm()
     group.reveal()
-    return aggregator.unmask(group.settled, RING, group.reveals, group.masked_sum())
+    return unmasking.unmask(group.settled, RING, group.reveals, group.masked_sum())
 
 
-def assert_exact(group: Group, found: Unmasked) -> None:
+def assert_exact(group: Group, found: UnmaskedSum) -> None:
     assert same(found.total, group.plain_sum(SURVIVORS))
 
 
@@ -70,7 +71,7 @@ def test_the_sum_is_exact_and_nobody_is_blamed_among_the_honest(group: Group) ->
 def test_unmasking_leaves_the_masked_sum_as_it_is(group: Group) -> None:
     play(group)
     before = group.masked_sum()
-    aggregator.unmask(group.settled, RING, group.reveals, before)
+    unmasking.unmask(group.settled, RING, group.reveals, before)
     assert same(before, group.masked_sum())
 
 
@@ -81,20 +82,22 @@ def test_a_threshold_of_shares_will_do_and_one_less_does_not(group: Group) -> No
 
     def take_off(count: int) -> None:
         few = {slot: group.reveals[slot] for slot in givers[-count:]}
-        Unmasking(group.settled, RING, few, RING.zero()).take_off_own(LIAR)
+        Unmasking(group.settled, RING, few, RING.zero()).remove_self_mask(LIAR)
 
     take_off(t)
     with pytest.raises(RecoveryError, match=f"{t - 1} shares of the {t} needed") as caught:
         take_off(t - 1)
-    assert caught.value.owner == LIAR
+    assert caught.value.dealer == LIAR
     assert not caught.value.blamed  # who gave too few is not the dealer's fault
 
 
 def test_fewer_survivors_than_a_quorum_are_no_sum(group: Group) -> None:
     play(group)
-    few = dict(list(group.settled.seeds.items())[: group.cohort.quorum - 1])
+    few = dict(list(group.settled.seed_commitments.items())[: group.cohort.quorum - 1])
     with pytest.raises(ValueError, match="fewer than a quorum"):
-        aggregator.unmask(replace(group.settled, seeds=few), RING, group.reveals, RING.zero())
+        unmasking.unmask(
+            replace(group.settled, seed_commitments=few), RING, group.reveals, RING.zero()
+        )
 
 
 # A dealer that commits to false shares
@@ -105,7 +108,11 @@ def falsify_seed(group: Group, count: int, owner: int = LIAR) -> None:
     shares = lying.seed_shares(group, owner)
     parcel = {
         h: lying.sealed(
-            group, owner, h, lying.false(shares[h]), lying.seed_purpose(group, owner, h)
+            group,
+            owner,
+            h,
+            lying.false(shares[h]),
+            lying.seed_purpose(group, owner, h),
         )
         for h in holders
     }
@@ -116,7 +123,13 @@ def falsify_key(group: Group, count: int, owner: int = LOST) -> None:
     holders = [h for h in group.view.holders(owner) if h in SURVIVORS][:count]
     shares = lying.key_shares(group, owner)
     parcel = {
-        h: lying.sealed(group, owner, h, lying.false(shares[h]), lying.key_purpose(group, owner, h))
+        h: lying.sealed(
+            group,
+            owner,
+            h,
+            lying.false(shares[h]),
+            lying.key_purpose(group, owner, h),
+        )
         for h in holders
     }
     lying.deal_keys(group, owner, parcel)
@@ -146,7 +159,7 @@ def test_more_false_shares_of_a_seed_cost_the_sum_and_name_the_dealer(group: Gro
     lie = partial(falsify_seed, count=N)
     with pytest.raises(RecoveryError, match=r"participant 0 .* another secret") as caught:
         play(group, mask=lie)
-    assert caught.value.owner == LIAR
+    assert caught.value.dealer == LIAR
     assert set(caught.value.blamed) == {LIAR}
 
 
@@ -154,7 +167,7 @@ def test_more_false_shares_of_a_mask_key_cost_the_sum_and_name_the_dealer(group:
     lie = partial(falsify_key, count=N)
     with pytest.raises(RecoveryError, match=r"participant 3 .* another secret") as caught:
         play(group, share=lie)
-    assert caught.value.owner == LOST
+    assert caught.value.dealer == LOST
     assert set(caught.value.blamed) == {LOST}
 
 
@@ -164,7 +177,7 @@ def test_one_false_share_too_many_costs_the_sum_and_names_the_dealer(group: Grou
 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
-    assert caught.value.owner == LIAR
+    assert caught.value.dealer == LIAR
 
 
 def test_two_dealers_of_few_false_shares_are_both_blamed(group: Group) -> None:
@@ -186,7 +199,7 @@ def test_whoever_else_lied_is_named_where_the_sum_fails(group: Group) -> None:
 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
-    assert caught.value.owner == 2
+    assert caught.value.dealer == 2
     assert set(caught.value.blamed) == {1, 2, 5, 6}
 
 
@@ -202,7 +215,7 @@ def test_once_a_sum_failed_no_time_is_spent_on_what_liars_dealt(
     def correct(shares: dict[int, bytes], threshold: int) -> None:
         tried.append(len(shares) - threshold)  # the slowest step by far: it grows with their square
 
-    monkeypatch.setattr(aggregator, "correct", correct)
+    monkeypatch.setattr(unmasking, "correct_errors", correct)
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
     assert set(caught.value.blamed) == {1, 2, 5, 6}
@@ -230,13 +243,16 @@ def test_a_dealer_of_another_seed_than_it_committed_to_is_named(group: Group) ->
 
     with pytest.raises(RecoveryError) as caught:
         play(group, mask=lie)
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_seed_committed_to_that_is_not_the_one_dealt_is_named(group: Group) -> None:
     with pytest.raises(RecoveryError) as caught:
-        play(group, mask=lambda group: lying.upload(group, LIAR, commitment=commit_seed(bytes(32))))
-    assert (caught.value.owner, set(caught.value.blamed)) == (LIAR, {LIAR})
+        play(
+            group,
+            mask=lambda group: lying.upload(group, LIAR, commitment=commit_seed(bytes(32))),
+        )
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
 
 
 def test_a_dealer_of_another_key_than_it_advertised_is_named(group: Group) -> None:
@@ -250,10 +266,10 @@ def test_a_dealer_of_another_key_than_it_advertised_is_named(group: Group) -> No
 
     with pytest.raises(RecoveryError) as caught:
         play(group, share=lie)
-    assert (caught.value.owner, set(caught.value.blamed)) == (LOST, {LOST})
+    assert (caught.value.dealer, set(caught.value.blamed)) == (LOST, {LOST})
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@fewer(0.2, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_is_dealt_the_sum_is_exact_or_there_is_none(
     gather: Gather, data: st.DataObject
@@ -272,12 +288,12 @@ def test_whatever_is_dealt_the_sum_is_exact_or_there_is_none(
     found = play_or_fail(group, lie_before, lie)
     assert found.blamed.keys() <= liars
     if isinstance(found, RecoveryError):
-        assert found.owner in liars
+        assert found.dealer in liars
     else:
         assert_exact(group, found)
 
 
-def play_or_fail(group: Group, share: Before, mask: Before) -> Unmasked | RecoveryError:
+def play_or_fail(group: Group, share: Before, mask: Before) -> UnmaskedSum | RecoveryError:
     try:
         return play(group, share, mask)
     except RecoveryError as error:

@@ -8,26 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import cohort
-from secagg.cohort import Cohort, Sharer, View
-from secagg.deals import KeyDeal, Reveal, SeedDeal, Upload, commit_seed
+from secagg import session
 from secagg.errors import InfeasibleError
-from secagg.graph import Picking
+from secagg.graph import NeighbourSelection
 from secagg.keys import (
     Identity,
     KeyPair,
+    Keystream,
     PublicKeys,
     Purpose,
-    Stream,
     check_identity,
     is_signed,
     statement,
 )
-from secagg.masks import Wardrobe
-from secagg.parameters import Assumptions, Parameters, parameters
-from secagg.parcels import Parcel, commit_share
+from secagg.masks import MaskApplier
+from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
+from secagg.parameters import Assumptions, Parameters, choose_parameters
 from secagg.ring import Lane, Ring
-from secagg.shamir import SHARE_BYTES, correct, is_share, recover_many, split
+from secagg.roster import ShareCommitment
+from secagg.session import Session, Transcript
+from secagg.shamir import SHARE_BYTES, correct_errors, is_share, recover_many, split
+from secagg.shares import EncryptedShare, commit_share
 from tests.secagg.conftest import Script
 from tests.secagg.lying import seal, unseal
 from tests.vectors import generate
@@ -83,16 +84,19 @@ def test_derivations(case: dict[str, Any]) -> None:
     assert purpose(case).derive(unhex(case["secret"])).hex() == case["key"]
 
 
-@each("keys", "parcels")
+@each("keys", "encrypted_shares")
 def test_parcels(case: dict[str, Any]) -> None:
     secret, share = unhex(case["secret"]), unhex(case["share"])
-    assert seal(secret, purpose(case), share).pack().hex() == case["parcel"]
-    assert unseal(secret, purpose(case), Parcel.unpack(unhex(case["parcel"]))) == share
+    assert seal(secret, purpose(case), share).pack().hex() == case["encrypted_share"]
+    assert (
+        unseal(secret, purpose(case), EncryptedShare.unpack(unhex(case["encrypted_share"])))
+        == share
+    )
 
 
-@each("keys", "parcels_that_do_not_open")
+@each("keys", "encrypted_shares_to_refuse")
 def test_parcels_that_do_not_open(case: dict[str, Any]) -> None:
-    parcel = Parcel.unpack(unhex(case["parcel"]))
+    parcel = EncryptedShare.unpack(unhex(case["encrypted_share"]))
     assert unseal(unhex(case["secret"]), purpose(case), parcel) is None
 
 
@@ -154,12 +158,12 @@ def test_recoveries(case: dict[str, Any]) -> None:
 @each("sharing", "corrections")
 def test_corrections(case: dict[str, Any]) -> None:
     meant = (unhex(case["secret"]), frozenset(case["false"]))
-    assert correct(numbered(case), case["threshold"]) == meant
+    assert correct_errors(numbered(case), case["threshold"]) == meant
 
 
 @each("sharing", "no_corrections")
 def test_no_corrections(case: dict[str, Any]) -> None:
-    assert correct(numbered(case), case["threshold"]) is None
+    assert correct_errors(numbered(case), case["threshold"]) is None
 
 
 @each("sharing", "no_shares")
@@ -170,22 +174,22 @@ def test_no_shares(case: dict[str, str]) -> None:
 # The graph
 
 
-@each("picks", "graphs")
+@each("neighbours", "graphs")
 def test_graphs(case: dict[str, Any]) -> None:
-    shape = Parameters(case["n"], case["holders"], 2, case["partners"], 0, 0)
-    picking = Picking(unhex(case["label"]), shape)
+    shape = Parameters(case["n"], case["holders"], 2, case["neighbours"], 0, 0)
+    picking = NeighbourSelection(unhex(case["label"]), shape)
     here = {int(slot): of for slot, of in case["participants"].items()}
-    contributions = {slot: unhex(of["contribution"]) for slot, of in here.items()}
+    contributions = {slot: unhex(of["graph_nonce"]) for slot, of in here.items()}
     for slot, of in here.items():
         assert list(picking.holders(slot, contributions[slot])) == of["holders"]
-        assert sorted(picking.partners(slot, contributions)) == of["partners"]
+        assert sorted(picking.neighbours(slot, contributions)) == of["neighbours"]
 
 
-@each("picks", "holders")
+@each("neighbours", "holders")
 def test_holders_among_many(case: dict[str, Any]) -> None:
     k = len(case["holders"])
-    picking = Picking(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
-    assert list(picking.holders(case["slot"], unhex(case["contribution"]))) == case["holders"]
+    picking = NeighbourSelection(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
+    assert list(picking.holders(case["slot"], unhex(case["graph_nonce"]))) == case["holders"]
 
 
 # Vectors
@@ -198,7 +202,7 @@ def ring(case: dict[str, Any]) -> Ring:
 @each("vectors", "masks")
 def test_masks(case: dict[str, Any]) -> None:
     mask = ring(case).zero()
-    Wardrobe(ring(case)).put_on(mask, Stream(unhex(case["key"])))
+    MaskApplier(ring(case)).add_mask(mask, Keystream(unhex(case["key"])))
     assert [lane.tolist() for lane in mask] == case["mask"]
 
 
@@ -226,25 +230,25 @@ def assumptions(case: dict[str, Any]) -> Assumptions:
 
 @each("parameters", "parameters")
 def test_parameters(case: dict[str, Any]) -> None:
-    found = parameters(case["n"], assumptions(case))
-    for name in ("holders", "threshold", "partners", "witnesses"):
+    found = choose_parameters(case["n"], assumptions(case))
+    for name in ("holders", "threshold", "neighbours", "spot_checks"):
         assert getattr(found, name) == case[name]
 
 
 @each("parameters", "infeasible")
 def test_infeasible(case: dict[str, Any]) -> None:
     with pytest.raises(InfeasibleError):
-        parameters(case["n"], assumptions(case))
+        choose_parameters(case["n"], assumptions(case))
 
 
 # Labels and messages
 
 
-@each("labels", "cohorts")
+@each("labels", "sessions")
 def test_labels_of_cohorts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # The entries are any bytes, and the parameters any numbers: only the layout is of interest.
     class Entry:
-        enrolment = b""
+        registrar_signature = b""
 
         def __init__(self, body: str) -> None:
             self._body = body
@@ -252,19 +256,22 @@ def test_labels_of_cohorts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
         def pack(self) -> bytes:
             return unhex(self._body)
 
-    monkeypatch.setattr(cohort, "parameters", lambda *_: Parameters(*case["parameters"], 0))
+    monkeypatch.setattr(session, "choose_parameters", lambda *_: Parameters(*case["parameters"], 0))
     roster: Any = tuple(map(Entry, case["roster"]))
-    found = Cohort(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
+    found = Session(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
     assert found.label.hex() == case["label"]
 
 
-@each("labels", "views")
+@each("labels", "transcripts")
 def test_labels_of_views(case: dict[str, Any]) -> None:
     class Labelled:
-        label, n = unhex(case["cohort"]), 3
+        label, n = unhex(case["session"]), 3
 
-    sharers = {int(slot): Sharer(*map(unhex, parts)) for slot, parts in case["sharers"].items()}
-    assert View(Labelled(), sharers).label.hex() == case["label"]  # type: ignore[arg-type]
+    sharers = {
+        int(slot): ShareCommitment(*map(unhex, parts))
+        for slot, parts in case["share_commitments"].items()
+    }
+    assert Transcript(Labelled(), sharers).label.hex() == case["label"]  # type: ignore[arg-type]
 
 
 @each("labels", "commitments")
@@ -275,41 +282,43 @@ def test_commitments(case: dict[str, str]) -> None:
         assert commit_share(unhex(case["share"])).hex() == case["commitment"]
 
 
-def dealt(case: dict[str, Any]) -> tuple[Parcel, ...]:
-    return tuple(Parcel.unpack(unhex(parcel)) for parcel in case["parcels"])
+def dealt(case: dict[str, Any]) -> tuple[EncryptedShare, ...]:
+    return tuple(EncryptedShare.unpack(unhex(parcel)) for parcel in case["encrypted_shares"])
 
 
-@each("messages", "key_deals")
+@each("messages", "key_shares")
 def test_key_deals(case: dict[str, Any]) -> None:
-    deal = KeyDeal(unhex(case["contribution"]), dealt(case), unhex(case["signature"]))
+    deal = KeyShares(unhex(case["graph_nonce"]), dealt(case), unhex(case["signature"]))
     assert deal.pack().hex() == case["packed"]
-    assert KeyDeal.unpack(unhex(case["packed"])) == deal
-    assert deal.sharer.digest.hex() == case["digest"]
+    assert KeyShares.unpack(unhex(case["packed"])) == deal
+    assert deal.share_commitment.shares_digest.hex() == case["digest"]
 
 
-@each("messages", "uploads")
+@each("messages", "masked_inputs")
 def test_uploads(case: dict[str, Any]) -> None:
-    deal = SeedDeal(unhex(case["commitment"]), unhex(case["own"]), dealt(case))
-    upload = Upload(deal, unhex(case["vector"]), unhex(case["signature"]))
+    deal = SeedShares(unhex(case["commitment"]), unhex(case["own_share_commitment"]), dealt(case))
+    upload = MaskedInput(deal, unhex(case["vector"]), unhex(case["signature"]))
     assert upload.pack().hex() == case["packed"]
-    assert Upload.unpack(unhex(case["packed"]), len(upload.vector)) == upload
+    assert MaskedInput.unpack(unhex(case["packed"]), len(upload.vector)) == upload
 
 
-@each("messages", "reveals")
+@each("messages", "unmasking_shares")
 def test_reveals(case: dict[str, Any]) -> None:
     seeds, keys = (
         {int(owner): unhex(share) for owner, share in case[kind].items()}
         for kind in ("seed_shares", "key_shares")
     )
-    reveal = Reveal(seeds, keys, frozenset(case["faulty"]), unhex(case["signature"]))
+    reveal = UnmaskingShares(
+        seeds, keys, frozenset(case["invalid_dealers"]), unhex(case["signature"])
+    )
     assert reveal.pack().hex() == case["packed"]
-    assert Reveal.unpack(unhex(case["packed"])) == reveal
+    assert UnmaskingShares.unpack(unhex(case["packed"])) == reveal
 
 
 UNPACK: dict[str, Callable[[bytes], object]] = {
-    "no_key_deals": KeyDeal.unpack,
-    "no_uploads": lambda body: Upload.unpack(body, 10),
-    "no_reveals": Reveal.unpack,
+    "no_key_shares": KeyShares.unpack,
+    "no_masked_inputs": lambda body: MaskedInput.unpack(body, 10),
+    "no_unmasking_shares": UnmaskingShares.unpack,
 }
 MALFORMED = [(unpack, case) for key, unpack in UNPACK.items() for case in FILES["messages"][key]]
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from secagg import aggregator
-from secagg.cohort import Cohort, Entry, Registry, Sharer, View
-from secagg.deals import KeyDeal, Reveal, Upload
-from secagg.errors import FaultyParticipantError, RefusedError
+from secagg import aggregator, unmasking
+from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair, PublicKeys
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.parameters import Assumptions
-from secagg.parcels import Parcel
 from secagg.participant import Confirmed, Joined, Masked, Shared
 from secagg.ring import Lane, Ring
+from secagg.roster import RosterEntry, ShareCommitment
+from secagg.session import Registry, Session, Transcript
+from secagg.shares import EncryptedShare
 from tests.secagg.conftest import Script
 from tests.vectors import generate
 
@@ -23,7 +24,7 @@ SUMS = json.loads((HERE / "sums.json").read_text())["sums"]
 REFUSALS = json.loads((HERE / "refusals.json").read_text())
 ME = 0
 unhex = bytes.fromhex
-sums = pytest.mark.parametrize("said", SUMS, ids=[said["mode"] for said in SUMS])
+sums = pytest.mark.parametrize("known", SUMS, ids=[known["mode"] for known in SUMS])
 
 
 def each(key: str) -> Any:
@@ -35,124 +36,139 @@ def by_slot(of: dict[str, str]) -> dict[int, bytes]:
     return {int(slot): unhex(body) for slot, body in of.items()}
 
 
-def entry(body: str) -> Entry:
+def entry(body: str) -> RosterEntry:
     row = unhex(body)
-    return Entry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
+    return RosterEntry(row[:32], PublicKeys(row[32:64], row[64:96]), row[96:160], row[160:])
 
 
 class _Played:
     """One sum of the file, up to whatever is asked for."""
 
-    def __init__(self, said: dict[str, Any], roster: list[str] | None = None) -> None:
-        self.said = said
-        self.ring = Ring(tuple(Lane(q, length) for q, length in said["lanes"]))
-        self._roster = said["roster"] if roster is None else roster
+    def __init__(self, known: dict[str, Any], roster: list[str] | None = None) -> None:
+        self.known = known
+        self.ring = Ring(tuple(Lane(q, length) for q, length in known["lanes"]))
+        self._roster = known["roster"] if roster is None else roster
 
-    def cohort(self) -> Cohort:
-        said = self.said
-        rates = (said["corrupt"], said["dropout"], said["sigma"], said["eta"], said["mode"])
-        registrar = said["registrar"] and Registry(unhex(said["registrar"]), unhex(said["scope"]))
+    def session(self) -> Session:
+        known = self.known
+        rates = (known["corrupt"], known["dropout"], known["sigma"], known["eta"], known["mode"])
+        registrar = known["registrar"] and Registry(
+            unhex(known["registrar"]), unhex(known["scope"])
+        )
         roster = tuple(entry(body) for body in self._roster)
-        plan, number = unhex(said["plan"]), said["number"]
-        return Cohort(plan, number, roster, Assumptions(*rates), registrar)
+        plan, number = unhex(known["plan"]), known["number"]
+        return Session(plan, number, roster, Assumptions(*rates), registrar)
 
     def secret(self, slot: int, what: str) -> bytes:
-        return unhex(self.said["secrets"][slot][what])
+        return unhex(self.known["secrets"][slot][what])
 
     def joined(self, slot: int) -> Joined:
-        keys = (KeyPair.of(self.secret(slot, what)) for what in ("mask", "seal"))
+        keys = (KeyPair.of(self.secret(slot, what)) for what in ("mask", "encryption"))
         return Joined(Identity.of(self.secret(slot, "identity")), *keys)
 
-    def shared(self, slot: int, cohort: Cohort) -> tuple[Shared, KeyDeal]:
-        drawn = (self.secret(slot, what) for what in ("contribution", "mask_drawn"))
-        return self.joined(slot).share(slot, cohort, Script(*drawn))
+    def shared(self, slot: int, session: Session) -> tuple[Shared, KeyShares]:
+        drawn = (self.secret(slot, what) for what in ("graph_nonce", "mask_drawn"))
+        return self.joined(slot).share(slot, session, Script(*drawn))
 
-    def view(self, cohort: Cohort) -> View:
-        told = self.said["sharers"]
-        return View(cohort, {int(slot): Sharer(*map(unhex, of)) for slot, of in told.items()})
+    def transcript(self, session: Session) -> Transcript:
+        share_commitments = self.known["share_commitments"]
+        return Transcript(
+            session,
+            {int(slot): ShareCommitment(*map(unhex, of)) for slot, of in share_commitments.items()},
+        )
 
-    def masked(self, slot: int, view: View) -> tuple[Masked, Upload]:
-        shared, _ = self.shared(slot, view.cohort)
+    def masked(self, slot: int, transcript: Transcript) -> tuple[Masked, MaskedInput]:
+        shared, _ = self.shared(slot, transcript.session)
         drawn = (self.secret(slot, what) for what in ("seed", "seed_drawn"))
-        vector = self.ring.vector(self.said["secrets"][slot]["vector"])
-        return shared.mask(view, self.ring, vector, Script(*drawn))
+        vector = self.ring.vector(self.known["secrets"][slot]["vector"])
+        return shared.mask(transcript, self.ring, vector, Script(*drawn))
 
-    def confirmed(self, slot: int, view: View) -> tuple[Confirmed, bytes]:
-        return self.masked(slot, view)[0].confirm(self.said["survivors"])
+    def confirmed(self, slot: int, transcript: Transcript) -> tuple[Confirmed, bytes]:
+        return self.masked(slot, transcript)[0].confirm(self.known["survivors"])
 
-    def inbox(self, slot: int) -> dict[int, Parcel]:
-        found = by_slot(self.said["inboxes"][str(slot)])
-        return {owner: Parcel.unpack(body) for owner, body in found.items()}
-
-
-@sums
-def test_labels_parameters_and_graph(said: dict[str, Any]) -> None:
-    played = _Played(said)
-    cohort = played.cohort()
-    view, p = played.view(cohort), cohort.parameters
-    assert [p.n, p.holders, p.threshold, p.partners, p.witnesses] == said["parameters"]
-    assert cohort.label.hex() == said["label"]
-    assert view.label.hex() == said["view_label"]
-    assert {str(slot): list(view.holders(slot)) for slot in view.sharers} == said["holders"]
-    assert {str(slot): sorted(view.partners(slot)) for slot in view.sharers} == said["partners"]
+    def received_shares(self, slot: int) -> dict[int, EncryptedShare]:
+        result = by_slot(self.known["received_shares"][str(slot)])
+        return {owner: EncryptedShare.unpack(body) for owner, body in result.items()}
 
 
 @sums
-def test_entries_are_vouched_for(said: dict[str, Any]) -> None:
-    cohort = _Played(said).cohort()
-    assert all(cohort.vouches(slot) for slot in range(cohort.n))
+def test_labels_parameters_and_graph(known: dict[str, Any]) -> None:
+    played = _Played(known)
+    session = played.session()
+    transcript, p = played.transcript(session), session.parameters
+    assert [p.n, p.holders, p.threshold, p.neighbours, p.spot_checks] == known["parameters"]
+    assert session.label.hex() == known["label"]
+    assert transcript.label.hex() == known["transcript_label"]
+    assert {
+        str(slot): list(transcript.holders(slot)) for slot in transcript.share_commitments
+    } == known["holders"]
+    assert {
+        str(slot): sorted(transcript.neighbours(slot)) for slot in transcript.share_commitments
+    } == known["neighbours"]
 
 
 @sums
-def test_each_participant_says_what_is_in_the_file(said: dict[str, Any]) -> None:
-    played = _Played(said)
-    cohort = played.cohort()
-    view = played.view(cohort)
-    confirmations = by_slot(said["confirmations"])
-    for slot in map(int, said["deals"]):
-        _, deal = played.shared(slot, cohort)
-        assert deal.pack().hex() == said["deals"][str(slot)]
-    for slot in said["survivors"]:
+def test_entries_are_vouched_for(known: dict[str, Any]) -> None:
+    session = _Played(known).session()
+    assert all(session.is_authentic(slot) for slot in range(session.n))
+
+
+@sums
+def test_each_participant_says_what_is_in_the_file(known: dict[str, Any]) -> None:
+    played = _Played(known)
+    session = played.session()
+    transcript = played.transcript(session)
+    confirmations = by_slot(known["confirmations"])
+    for slot in map(int, known["key_shares"]):
+        _, key_shares = played.shared(slot, session)
+        assert key_shares.pack().hex() == known["key_shares"][str(slot)]
+    for slot in known["survivors"]:
         # Each step of this one participant takes the cohort of the one before.
-        shared, _ = played.shared(slot, cohort)
+        shared, _ = played.shared(slot, session)
         drawn = (played.secret(slot, what) for what in ("seed", "seed_drawn"))
-        vector = played.ring.vector(said["secrets"][slot]["vector"])
-        masked, upload = shared.mask(view, played.ring, vector, Script(*drawn))
-        assert upload.pack().hex() == said["uploads"][str(slot)]
-        confirmed, signature = masked.confirm(said["survivors"])
+        vector = played.ring.vector(known["secrets"][slot]["vector"])
+        masked, masked_input = shared.mask(transcript, played.ring, vector, Script(*drawn))
+        assert masked_input.pack().hex() == known["masked_inputs"][str(slot)]
+        confirmed, signature = masked.confirm(known["survivors"])
         assert signature == confirmations[slot]
-        reveal = confirmed.reveal(confirmations, played.inbox(slot), Script())
-        assert reveal.pack().hex() == said["reveals"][str(slot)]
-        assert not reveal.faulty
+        unmasking_shares = confirmed.unmask(confirmations, played.received_shares(slot), Script())
+        assert unmasking_shares.pack().hex() == known["unmasking_shares"][str(slot)]
+        assert not unmasking_shares.invalid_dealers
 
 
 @sums
-def test_the_server_sums_what_is_in_the_file(said: dict[str, Any]) -> None:
-    played = _Played(said)
-    cohort = played.cohort()
-    view, ring = played.view(cohort), played.ring
-    deals = {slot: KeyDeal.unpack(body) for slot, body in by_slot(said["deals"]).items()}
-    uploads = {
-        slot: Upload.unpack(body, ring.nbytes) for slot, body in by_slot(said["uploads"]).items()
+def test_the_server_sums_what_is_in_the_file(known: dict[str, Any]) -> None:
+    played = _Played(known)
+    session = played.session()
+    transcript, ring = played.transcript(session), played.ring
+    key_shares = {
+        slot: KeyShares.unpack(body) for slot, body in by_slot(known["key_shares"]).items()
     }
-    for slot, deal in deals.items():
-        aggregator.check_shares(cohort, slot, deal)
-    for slot, upload in uploads.items():
-        aggregator.check_upload(view, slot, upload)
-    for slot, signature in by_slot(said["confirmations"]).items():
-        aggregator.check_confirmation(view, slot, frozenset(uploads), signature)
-    seeds = {slot: upload.deal for slot, upload in uploads.items()}
-    settled = aggregator.settle_deals(view, deals, seeds)
-    for slot in said["survivors"]:
-        assert settled.inboxes[slot] == played.inbox(slot)
-    reveals = {slot: Reveal.unpack(body) for slot, body in by_slot(said["reveals"]).items()}
+    masked_inputs = {
+        slot: MaskedInput.unpack(body, ring.nbytes)
+        for slot, body in by_slot(known["masked_inputs"]).items()
+    }
+    for slot, message in key_shares.items():
+        aggregator.check_key_shares(session, slot, message)
+    for slot, masked_input in masked_inputs.items():
+        aggregator.check_masked_input(transcript, slot, masked_input)
+    for slot, signature in by_slot(known["confirmations"]).items():
+        aggregator.check_confirmation(transcript, slot, frozenset(masked_inputs), signature)
+    seeds = {slot: masked_input.seed_shares for slot, masked_input in masked_inputs.items()}
+    request = aggregator.collect_masked_inputs(transcript, key_shares, seeds)
+    for slot in known["survivors"]:
+        assert request.received_shares[slot] == played.received_shares(slot)
+    unmasking_shares = {
+        slot: UnmaskingShares.unpack(body)
+        for slot, body in by_slot(known["unmasking_shares"]).items()
+    }
     total = ring.zero()
-    for slot, reveal in reveals.items():
-        aggregator.check_reveal(settled, slot, reveal)
-        ring.add(total, ring.unpack(uploads[slot].vector))
-    found = aggregator.unmask(settled, ring, reveals, total)
-    assert [lane.tolist() for lane in found.total] == said["total"]
-    assert not found.blamed
+    for slot, message in unmasking_shares.items():
+        aggregator.check_unmasking_shares(request, slot, message)
+        ring.add(total, ring.unpack(masked_inputs[slot].vector))
+    result = unmasking.unmask(request, ring, unmasking_shares, total)
+    assert [lane.tolist() for lane in result.total] == known["total"]
+    assert not result.blamed
 
 
 # What participant 0 of the active sum refuses
@@ -169,78 +185,85 @@ def test_rosters_to_refuse(case: dict[str, Any]) -> None:
     for slot, body in case["roster"].items():
         roster[int(slot)] = body
     played = _Played(SUMS[0], roster)
-    with pytest.raises((RefusedError, ValueError)):
-        played.shared(ME, played.cohort())
+    with pytest.raises((UnsafeRequestError, ValueError)):
+        played.shared(ME, played.session())
 
 
-def asked_for_a_vector(played: _Played, told: dict[str, list[str]]) -> None:
-    cohort = played.cohort()
-    shared, _ = played.shared(ME, cohort)
-    view = View(cohort, {int(slot): Sharer(*map(unhex, of)) for slot, of in told.items()})
-    shared.mask(view, played.ring, played.ring.zero(), Script())
+def asked_for_a_vector(played: _Played, share_commitments: dict[str, list[str]]) -> None:
+    session = played.session()
+    shared, _ = played.shared(ME, session)
+    transcript = Transcript(
+        session,
+        {int(slot): ShareCommitment(*map(unhex, of)) for slot, of in share_commitments.items()},
+    )
+    shared.mask(transcript, played.ring, played.ring.zero(), Script())
 
 
-@each("sharers")
+@each("share_commitments")
 def test_sharers_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    told = {**SUMS[0]["sharers"], **case["sharers"]}
-    with pytest.raises((RefusedError, ValueError), match=r"server|no such sharer"):
-        asked_for_a_vector(played, {slot: of for slot, of in told.items() if of})
+    share_commitments = {**SUMS[0]["share_commitments"], **case["share_commitments"]}
+    with pytest.raises((UnsafeRequestError, ValueError), match=r"server|not in the cohort"):
+        asked_for_a_vector(played, {slot: of for slot, of in share_commitments.items() if of})
 
 
 @each("survivors")
 def test_survivors_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    masked, _ = played.masked(ME, played.view(played.cohort()))
-    with pytest.raises(RefusedError):
+    masked, _ = played.masked(ME, played.transcript(played.session()))
+    with pytest.raises(UnsafeRequestError):
         masked.confirm(case["survivors"])
 
 
 @each("confirmations")
 def test_confirmations_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.view(played.cohort()))
+    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
     shown = {**SUMS[0]["confirmations"], **case["confirmations"]}
-    signatures = by_slot({slot: said for slot, said in shown.items() if said is not None})
-    with pytest.raises(RefusedError):
-        confirmed.reveal(signatures, {}, Script())
+    signatures = by_slot({slot: known for slot, known in shown.items() if known is not None})
+    with pytest.raises(UnsafeRequestError):
+        confirmed.unmask(signatures, {}, Script())
 
 
-@each("strangers")
+@each("unknown_dealers")
 def test_owners_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.view(played.cohort()))
-    parcels = {case["owner"]: Parcel.unpack(unhex(case["parcel"]))}
-    with pytest.raises(RefusedError, match="dealt none"):
-        confirmed.reveal(by_slot(SUMS[0]["confirmations"]), parcels, Script())
+    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
+    encrypted_shares = {case["dealer"]: EncryptedShare.unpack(unhex(case["encrypted_share"]))}
+    with pytest.raises(UnsafeRequestError, match="sent me none"):
+        confirmed.unmask(by_slot(SUMS[0]["confirmations"]), encrypted_shares, Script())
 
 
-@each("parcels")
+@each("encrypted_shares")
 def test_parcels_to_complain_of(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.view(played.cohort()))
-    body = unhex(case["parcel"])
-    parcels = {case["owner"]: Parcel(body[:32], body[32:])}
-    reveal = confirmed.reveal(by_slot(SUMS[0]["confirmations"]), parcels, Script())
-    assert reveal.faulty == {case["owner"]}
-    assert (reveal.seed_shares.keys(), reveal.key_shares) == ({ME}, {})
+    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
+    body = unhex(case["encrypted_share"])
+    encrypted_shares = {case["dealer"]: EncryptedShare(body[:32], body[32:])}
+    unmasking_shares = confirmed.unmask(
+        by_slot(SUMS[0]["confirmations"]), encrypted_shares, Script()
+    )
+    assert unmasking_shares.invalid_dealers == {case["dealer"]}
+    assert (unmasking_shares.seed_shares.keys(), unmasking_shares.key_shares) == ({ME}, {})
 
 
 @each("to_the_server")
 def test_messages_that_the_server_refuses(played: _Played, case: dict[str, Any]) -> None:
-    view, body, said = played.view(played.cohort()), unhex(case["body"]), SUMS[0]
+    transcript, body, known = played.transcript(played.session()), unhex(case["body"]), SUMS[0]
     slot, ring = case["slot"], played.ring
-    uploads = {s: Upload.unpack(b, ring.nbytes) for s, b in by_slot(said["uploads"]).items()}
-    deals = {s: KeyDeal.unpack(b) for s, b in by_slot(said["deals"]).items()}
+    masked_inputs = {
+        s: MaskedInput.unpack(b, ring.nbytes) for s, b in by_slot(known["masked_inputs"]).items()
+    }
+    key_shares = {s: KeyShares.unpack(b) for s, b in by_slot(known["key_shares"]).items()}
 
-    def heard() -> None:
-        if case["step"] == "shares":
-            aggregator.check_shares(view.cohort, slot, KeyDeal.unpack(body))
-        elif case["step"] == "vector":
-            upload = Upload.unpack(body, ring.nbytes)
-            aggregator.check_upload(view, slot, upload)
-            ring.unpack(upload.vector)
+    def check() -> None:
+        if case["step"] == "key-shares":
+            aggregator.check_key_shares(transcript.session, slot, KeyShares.unpack(body))
+        elif case["step"] == "masked-input":
+            masked_input = MaskedInput.unpack(body, ring.nbytes)
+            aggregator.check_masked_input(transcript, slot, masked_input)
+            ring.unpack(masked_input.vector)
         elif case["step"] == "confirmation":
-            aggregator.check_confirmation(view, slot, frozenset(uploads), body)
+            aggregator.check_confirmation(transcript, slot, frozenset(masked_inputs), body)
         else:
-            seeds = {s: upload.deal for s, upload in uploads.items()}
-            settled = aggregator.settle_deals(view, deals, seeds)
-            aggregator.check_reveal(settled, slot, Reveal.unpack(body))
+            seeds = {s: masked_input.seed_shares for s, masked_input in masked_inputs.items()}
+            request = aggregator.collect_masked_inputs(transcript, key_shares, seeds)
+            aggregator.check_unmasking_shares(request, slot, UnmaskingShares.unpack(body))
 
     with pytest.raises((FaultyParticipantError, ValueError), match=r"participant 0|below|pad"):
-        heard()
+        check()

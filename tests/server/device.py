@@ -1,4 +1,4 @@
-"""A device that speaks the real protocol over HTTP, step by step, as a test tells it to."""
+"""A device that runs the real protocol over HTTP, one step at a time."""
 
 import asyncio
 from base64 import urlsafe_b64encode
@@ -9,44 +9,44 @@ from random import Random
 import httpx
 import numpy as np
 
-from protocol.chance import seeded
-from protocol.mechanism import enrolment_scope
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS
 from protocol.messages import (
-    Join,
+    JoinRequest,
     RoundView,
-    Seat,
+    SlotAssignment,
     Survivors,
-    unpack_confirmations,
-    unpack_parcels,
-    unpack_roster,
-    unpack_sharers,
 )
-from secagg.cohort import Cohort, Registry, View
+from protocol.randomness import seeded_words
+from protocol.study import enrolment_scope
 from secagg.keys import Identity
+from secagg.messages import unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
+from secagg.roster import Roster, ShareCommitments
+from secagg.session import Registry, Session, Transcript
+from secagg.shares import ReceivedShares
 
-KINDS = ("shares", "vector", "confirmation", "reveal")
+KINDS = ("key-shares", "masked-input", "confirmation", "unmasking-shares")
+_NAMES = dict(zip(KINDS, ("shares", "vector", "confirmation", "reveal"), strict=True))
 
 
 @dataclass
 class Device:
-    """A device that does what it should, step by step, each step once."""
+    """An honest device; each step is a method that runs once."""
 
     client: httpx.AsyncClient
     name: str
     histogram: dict[str, int]
     rng: Random = field(default_factory=lambda: Random(1))
     registrar: Identity | None = None
-    seat: Seat | None = None
+    seat: SlotAssignment | None = None
     view: RoundView = field(init=False)
 
     def __post_init__(self) -> None:
         self.secret_ticket = self.rng.randbytes(32)
         self.ticket = urlsafe_b64encode(self.secret_ticket).decode().rstrip("=")
         self.headers = {"Authorization": f"Bearer {self.ticket}"}
-        self.identity = Identity.of(sha256(self.name.encode()).digest())  # kept over rounds
+        self.identity = Identity.of(sha256(self.name.encode()).digest())  # the same in all rounds
         self.joined: Joined = join(self.identity, self.rng)
 
     @property
@@ -56,48 +56,57 @@ class Device:
         return f"/v1/participants/{self.seat.participant}"
 
     def again(self) -> "Device":
-        """Return the same device as it comes to another round: with fresh keys and ticket."""
-        chance = Random(self.rng.getrandbits(64))
-        return Device(self.client, self.name, self.histogram, chance, self.registrar)
+        """Return the same device for another round, with fresh keys and a fresh credential."""
+        rng = Random(self.rng.getrandbits(64))
+        return Device(self.client, self.name, self.histogram, rng, self.registrar)
+
+    async def compute(self, kind: str) -> bytes:
+        """Take the step that makes the message of this kind; return its body."""
+        body: bytes = await getattr(self, f"compute_{_NAMES[kind]}")()
+        return body
+
+    def record(self, kind: str, body: bytes) -> None:
+        """Record the body of the message of this kind."""
+        setattr(self, f"{_NAMES[kind]}_body", body)
 
     @property
-    def said(self) -> dict[str, bytes]:
-        """Return what this participant has said so far, by kind."""
-        bodies = {kind: vars(self).get(f"{kind}_body") for kind in KINDS}
+    def bodies(self) -> dict[str, bytes]:
+        """Bodies of the messages sent so far, by kind."""
+        bodies = {kind: vars(self).get(f"{name}_body") for kind, name in _NAMES.items()}
         return {kind: body for kind, body in bodies.items() if body is not None}
 
-    async def get(self, what: str, wait: float = 10) -> httpx.Response:
-        """Ask for something, and wait for it."""
+    async def get(self, name: str, wait: float = 10) -> httpx.Response:
+        """Read a resource of this participant with a long poll."""
         return await self.client.get(
-            f"{self.path}/{what}", params={"wait": wait}, headers=self.headers
+            f"{self.path}/{name}", params={"wait": wait}, headers=self.headers
         )
 
-    async def put(self, what: str, body: bytes, **headers: str) -> httpx.Response:
-        """Say something."""
-        kind = {"Content-Type": "application/octet-stream"}
+    async def put(self, kind: str, body: bytes, **headers: str) -> httpx.Response:
+        """Upload a message once."""
+        octets = {"Content-Type": "application/octet-stream"}
         return await self.client.put(
-            f"{self.path}/{what}", content=body, headers=kind | self.headers | headers
+            f"{self.path}/{kind}", content=body, headers=octets | self.headers | headers
         )
 
-    async def say(self, what: str, body: bytes) -> None:
-        """Say something until it is accepted: a service that is busy has not heard it."""
+    async def upload(self, kind: str, body: bytes) -> None:
+        """Upload a message, and repeat it while the service is busy."""
         for _ in range(100):
-            response = await self.put(what, body)
+            response = await self.put(kind, body)
             if response.status_code != 503:
                 break
             await asyncio.sleep(0.05)
         assert response.status_code == 204, response.text
 
-    async def join(self, study: str, view: RoundView) -> Seat:
-        """Take a seat in the round."""
+    async def join(self, study: str, view: RoundView) -> SlotAssignment:
+        """Join the round."""
         self.view = view
         response = await self.apply(study, view.number)
         assert response.status_code == 201, response.text
-        self.seat = Seat.model_validate_json(response.content)
+        self.seat = SlotAssignment.model_validate_json(response.content)
         return self.seat
 
     async def apply(self, study: str, number: int) -> httpx.Response:
-        """Ask for a seat in the round."""
+        """Send the request to join the round."""
         wish = self.wish()
         return await self.client.post(
             f"/v1/studies/{study}/rounds/{number}/participants",
@@ -105,43 +114,43 @@ class Device:
             headers=self.headers,
         )
 
-    def wish(self) -> Join:
-        """Return what to say to join the round in view."""
-        keys = self.joined.public
-        return Join(
+    def wish(self) -> JoinRequest:
+        """Return the request to join the round in view."""
+        keys = self.joined.public_keys
+        return JoinRequest(
             identity=self.identity.public.hex(),
             mask_key=keys.mask.hex(),
-            seal_key=keys.seal.hex(),
+            encryption_key=keys.encryption.hex(),
             signature=self.joined.advertise(self.view.plan.digest()).hex(),
-            enrolment=self.enrolment,
+            registrar_signature=self.enrolment,
         )
 
     @property
     def enrolment(self) -> str | None:
-        """Return the registrar's signature, if I have a registrar."""
+        """Return the signature of the registrar, if there is one."""
         if self.registrar is None:
             return None
         scope = enrolment_scope(self.view.plan.study)
         registry = Registry(self.registrar.public, scope)
-        return self.registrar.sign(registry.enrolment(self.identity.public)).hex()
+        return self.registrar.sign(registry.enrolment_statement(self.identity.public)).hex()
 
     async def compute_shares(self) -> bytes:
-        """Take the step after the roster; return what to say."""
+        """Take the step after the roster; return the key shares."""
         response = await self.get("roster")
         assert response.status_code == 200, response.text
         assert self.seat is not None
         plan = self.view.plan
-        roster = unpack_roster(response.content, has_registrar=plan.registry is not None)
+        roster = Roster.unpack(response.content, has_registrar=plan.registry is not None)
         assumptions, registry = plan.terms.assumptions, plan.registry
-        self.cohort = Cohort(plan.digest(), self.seat.cohort, roster, assumptions, registry)
+        self.cohort = Session(plan.digest(), self.seat.cohort, roster, assumptions, registry)
         self.shared: Shared
-        self.shared, deal = self.joined.share(self.seat.slot, self.cohort, self.rng)
-        return deal.pack()
+        self.shared, key_shares = self.joined.share(self.seat.slot, self.cohort, self.rng)
+        return key_shares.pack()
 
     async def share(self) -> None:
-        """Hear the roster, share the mask key."""
+        """Read the roster, and send the key shares."""
         self.shares_body = await self.compute_shares()
-        await self.say("shares", self.shares_body)
+        await self.upload("key-shares", self.shares_body)
 
     @property
     def ring(self) -> Ring:
@@ -149,42 +158,42 @@ class Device:
         return MECHANISMS[self.view.plan.mechanism].ring(self.view.plan)
 
     def encode(self) -> Vector:
-        """Return the vector of my items."""
-        plan, chance = self.view.plan, seeded(np.random.default_rng(self.rng.getrandbits(64)))
+        """Return the vector of the items."""
+        plan, chance = self.view.plan, seeded_words(np.random.default_rng(self.rng.getrandbits(64)))
         vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
         return vector
 
     async def compute_vector(self) -> bytes:
-        """Take the step after the sharers; return what to say."""
-        response = await self.get("sharers")
+        """Take the step after the share commitments; return the masked input."""
+        response = await self.get("share-commitments")
         assert response.status_code == 200, response.text
         self.vector: Vector = self.encode()
         self.masked: Masked
-        graph = View(self.cohort, unpack_sharers(response.content))
+        graph = Transcript(self.cohort, ShareCommitments.unpack(response.content))
         self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)
         return upload.pack()
 
     async def mask(self) -> None:
-        """Hear the sharers, send the vector."""
+        """Read the share commitments, and send the masked input."""
         self.vector_body = await self.compute_vector()
-        await self.say("vector", self.vector_body)
+        await self.upload("masked-input", self.vector_body)
 
     async def compute_confirmation(self) -> bytes:
-        """Take the step after the survivors; return what to say."""
+        """Take the step after the survivors; return the signature of their list."""
         response = await self.get("survivors")
         assert response.status_code == 200, response.text
-        told = Survivors.model_validate_json(response.content)
+        survivors = Survivors.model_validate_json(response.content)
         self.confirmed: Confirmed
-        self.confirmed, signature = self.masked.confirm(told.survivors)
+        self.confirmed, signature = self.masked.confirm(survivors.survivors)
         return signature
 
     async def confirm(self) -> None:
-        """Hear the survivors, sign them."""
+        """Read the survivors, and send the signature."""
         self.confirmation_body = await self.compute_confirmation()
-        await self.say("confirmation", self.confirmation_body)
+        await self.upload("confirmation", self.confirmation_body)
 
     async def compute_reveal(self) -> bytes:
-        """Take the step after the confirmations, or, without any, after the survivors."""
+        """Take the step after the confirmations; return the unmasking shares."""
         confirmations: dict[int, bytes] = {}
         if self.view.plan.terms.mode == "active":
             signatures = await self.get("confirmations")
@@ -192,12 +201,12 @@ class Device:
             confirmations = unpack_confirmations(signatures.content)
         else:
             await self.compute_confirmation()  # and keep it to myself
-        response = await self.get("parcels")
+        response = await self.get("encrypted-shares")
         assert response.status_code == 200, response.text
-        self.parcels = unpack_parcels(response.content)
-        return self.confirmed.reveal(confirmations, self.parcels, self.rng).pack()
+        self.parcels = ReceivedShares.unpack(response.content)
+        return self.confirmed.unmask(confirmations, self.parcels, self.rng).pack()
 
     async def reveal(self) -> None:
-        """Hear the confirmations, give the shares."""
+        """Read the confirmations, and send the unmasking shares."""
         self.reveal_body = await self.compute_reveal()
-        await self.say("reveal", self.reveal_body)
+        await self.upload("unmasking-shares", self.reveal_body)

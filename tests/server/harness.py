@@ -1,4 +1,4 @@
-"""A service in memory over ASGI, and rounds in which real devices speak to it."""
+"""A service in memory over ASGI, and rounds in which real devices use it."""
 
 import asyncio
 import time
@@ -12,16 +12,16 @@ import httpx
 from fastapi import FastAPI
 
 from protocol.messages import RoundView
-from protocol.round import Phase
+from protocol.phases import Phase
 from secagg.keys import Identity
 from tests.server.device import Device
 
-_PATIENCE = 60.0  # seconds: a kernel may have to be compiled, amid the tests of others
+_PATIENCE = 60.0  # seconds: a kernel may have to be compiled while other tests run
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until `advance`."""
 
     def __init__(self) -> None:
         self.time = NOON
@@ -89,7 +89,7 @@ class Served:
         """Let time pass until the first cohort's phase is over; return the next one."""
         before = (await self.show_round(study, number)).cohorts[0].phase
         for _ in range(1000):  # looks are awaited: no time passes while one decides
-            await self.app.state.service.orchestrator.tick()
+            await self.app.state.service.orchestrator.poll()
             after = (await self.show_round(study, number)).cohorts[0].phase
             if after is not before:
                 return after
@@ -147,7 +147,7 @@ def study_request(**changes: Any) -> dict[str, Any]:
 
 
 def histogram_request(high: float = 1) -> dict[str, Any]:
-    """Return what of a request asks 20 to 40 devices for numbers from 0 to `high`, under noise."""
+    """Return parts of a request for noisy numbers from 0 to `high` of 20 to 40 devices."""
     question = {
         "mechanism": "hierarchical-histogram",
         "threshold": 1,
@@ -189,7 +189,7 @@ async def play(
             continue
         devices = [device for device in devices if everybody.index(device) not in gone]
         tasks = [asyncio.create_task(getattr(device, step)()) for device in devices]
-        if gone:  # the others hear no more once a quorum's patience is over
+        if gone:  # the phase closes when its patience is over
             await asyncio.wait(tasks)
             await served.pass_phase(study, after + 1)
         await asyncio.gather(*tasks)

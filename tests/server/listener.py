@@ -1,4 +1,4 @@
-"""Somebody who follows an event stream, over ASGI: httpx would wait for the stream's end."""
+"""A follower of an event stream over ASGI, because httpx would wait for the stream's end."""
 
 import asyncio
 import json
@@ -59,17 +59,17 @@ class Listener:
     @property
     def events(self) -> list[Event]:
         """Return the events that came, each checked to have its id and kind outside too."""
-        decoder, found = SSEDecoder(), []
+        decoder, events = SSEDecoder(), []
         for line in self.text.split("\n"):
-            one = decoder.decode(line)
-            if one is not None and one.data:
-                event = Event.model_validate(json.loads(one.data))
-                assert (one.id, one.event) == (str(event.id), event.kind.value)
-                found.append(event)
-        return found
+            message = decoder.decode(line)
+            if message is not None and message.data:
+                event = Event.model_validate(json.loads(message.data))
+                assert (message.id, message.event) == (str(event.id), event.kind.value)
+                events.append(event)
+        return events
 
     async def until(self, count: int = 0, text: str = "") -> list[Event]:
-        """Wait for so many events, or for `text`; return the events."""
+        """Wait for `count` events and for `text`; return the events."""
         async with asyncio.timeout(_PATIENCE):
             while len(self.events) < count or text not in self.text or self.status is None:
                 self._came.clear()

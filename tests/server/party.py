@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from protocol.messages import PROBLEM
-from secagg.deals import KeyDeal, Reveal, SeedDeal
+from protocol.messages import PROBLEM_TYPE_PREFIX
 from secagg.keys import SIGNATURE_BYTES
+from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from tests.server.device import KINDS, Device
 from tests.server.harness import Served, sum_of, together
 
@@ -16,14 +16,14 @@ def refused(response: httpx.Response, status: int, kind: str) -> str:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
-    assert (problem["type"], problem["status"]) == (PROBLEM + kind, status)
+    assert (problem["type"], problem["status"]) == (PROBLEM_TYPE_PREFIX + kind, status)
     assert problem["title"]
     return str(problem["detail"])
 
 
 @dataclass
 class Party:
-    """A study, and its devices: those that are there still, and those that are in its sum."""
+    """A study, its remaining devices, and the devices in its sum."""
 
     served: Served
     study: str
@@ -33,10 +33,15 @@ class Party:
         self.counted = self.devices
 
     def sizes(self) -> dict[str, int]:
-        """Return how many bytes each message of this cohort has, or may have."""
+        """Return the size of each message of this cohort in bytes, at most."""
         holders = self.devices[0].cohort.parameters.holders
-        vector = SeedDeal.nbytes(holders) + self.devices[0].ring.nbytes + SIGNATURE_BYTES
-        sizes = (KeyDeal.nbytes(holders), vector, SIGNATURE_BYTES, Reveal.nbytes(holders))
+        vector = SeedShares.nbytes(holders) + self.devices[0].ring.nbytes + SIGNATURE_BYTES
+        sizes = (
+            KeyShares.nbytes(holders),
+            vector,
+            SIGNATURE_BYTES,
+            UnmaskingShares.nbytes(holders),
+        )
         return dict(zip(KINDS, sizes, strict=True))
 
     async def go(self, *steps: str) -> None:

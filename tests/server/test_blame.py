@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import structlog
 
-from secagg.aggregator import FALSE_DEALER, FALSE_GIVER
-from secagg.deals import Reveal
-from secagg.parcels import ENVELOPE_BYTES
-from server.store.leases import summing
+from secagg.messages import UnmaskingShares
+from secagg.shares import CIPHERTEXT_BYTES
+from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
+from server.db.repositories.leases import sum_job
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, sum_of, together
@@ -20,7 +20,7 @@ TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "d
 
 
 async def bars(served: Served, study: str, liar: Device, what: str = FALSE_DEALER) -> None:
-    """Check that the next round is open to everybody but `liar`."""
+    """Check that the next round is open to all devices except `liar`."""
     liar = liar.again()
     liar.view = await served.open_round(study, 1)
     detail = refused(await liar.apply(study, 2), 403, "barred")
@@ -45,7 +45,7 @@ async def test_one_false_share_of_a_seed_is_corrected_and_its_dealer_named_and_b
     await bars(served, study, liar)
 
 
-async def test_one_false_share_of_a_lost_ones_key_is_corrected_and_its_dealer_named(
+async def test_one_false_share_of_a_dropouts_key_is_corrected_and_its_dealer_named(
     served: Served,
 ) -> None:
     study = await served.create(rounds=2)
@@ -102,21 +102,21 @@ async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_coho
         await again.join(study, view)
 
 
-async def test_a_holder_that_gives_another_share_than_it_was_dealt_is_named_and_barred(
+async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(
     served: Served,
 ) -> None:
     study = await served.create(rounds=2)
     party = Party(served, study, await served.join(study, 6))
     await party.go("share", "mask", "confirm")
     liar, *honest = party.devices
-    said = Reveal.unpack(await liar.compute_reveal())
-    false = replace(said, seed_shares=altered(said.seed_shares, 0, flipped))
-    assert (await liar.put("reveal", signed_reveal(liar, false))).status_code == 204
+    unmasking_shares = UnmaskingShares.unpack(await liar.compute_reveal())
+    false = replace(unmasking_shares, seed_shares=altered(unmasking_shares.seed_shares, 0, flipped))
+    assert (await liar.put("unmasking-shares", signed_reveal(liar, false))).status_code == 204
     await together(honest, "reveal")
     await party.end()  # the sum is exact
     (cohort,) = (await served.show_round(study)).cohorts
-    assert cohort.blamed == {0: FALSE_GIVER}
-    await bars(served, study, liar, FALSE_GIVER)
+    assert cohort.blamed == {0: FALSE_HOLDER}
+    await bars(served, study, liar, FALSE_HOLDER)
 
 
 def flipped(share: bytes) -> bytes:
@@ -129,7 +129,7 @@ async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Serve
     await together(devices, *STEPS[:-1])
     await together(devices[:-1], STEPS[-1])
     store = served.app.state.service.store
-    lease = await store.leases.claim(summing(1), "test", 60)
+    lease = await store.leases.claim(sum_job(1), "test", 60)
     await store.cohorts.blame(1, {4: FALSE_DEALER}, lease)
     assert (await served.show_round(study)).cohorts[0].blamed == {}
     await store.leases.release(lease)
@@ -143,19 +143,19 @@ async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Part
     await party.go("share")
     body = await liar.compute_vector()
     for number in (0, 3):  # of holders 1 and 4
-        body = with_envelope(liar, body, number, bytes(ENVELOPE_BYTES))
-    assert (await liar.put("vector", body)).status_code == 204
+        body = with_envelope(liar, body, number, bytes(CIPHERTEXT_BYTES))
+    assert (await liar.put("masked-input", body)).status_code == 204
     await together(honest, "mask")
     with structlog.testing.capture_logs() as logs:
         await party.go("confirm", "reveal")
         await party.end()
-    (complaint,) = (entry for entry in logs if entry["event"] == "shares did not open")
+    (complaint,) = (entry for entry in logs if entry["event"] == "shares could not be decrypted")
     assert complaint == {
-        "event": "shares did not open",
+        "event": "shares could not be decrypted",
         "log_level": "warning",
         "cohort_id": 1,
         "pairs": 2,
-        "owners_holders": [(0, 1), (0, 4)],
+        "dealers_holders": [(0, 1), (0, 4)],
     }
 
 
@@ -168,8 +168,8 @@ async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
     await party.go("share")
     body = await liar.compute_vector()
     for number in range(4):  # so that two shares are left, its own among them, and it takes three
-        body = with_envelope(liar, body, number, bytes(ENVELOPE_BYTES))
-    assert (await liar.put("vector", body)).status_code == 204
+        body = with_envelope(liar, body, number, bytes(CIPHERTEXT_BYTES))
+    assert (await liar.put("masked-input", body)).status_code == 204
     await together(honest, "mask")
     await party.go("confirm", "reveal")
     assert "2 shares of the 3 needed" in await party.fail()
@@ -179,7 +179,7 @@ async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
 
 
 async def poison(device: Device, *, lawful: bool = False) -> None:
-    """Send, masked as it should be, a vector that is no table; `lawful` keeps all its laws."""
+    """Send a masked input that is not a table; `lawful` keeps all its laws."""
     body = await device.compute_vector()
     chance = np.random.default_rng(1)
     garbage = device.ring.zero()
@@ -192,7 +192,7 @@ async def poison(device: Device, *, lawful: bool = False) -> None:
             array[:] = chance.integers(0, lane.q, lane.length)
     device.ring.add(garbage, device.ring.unpack(body[-64 - device.ring.nbytes : -64]))
     forged = with_vector(device, body, device.ring.pack(garbage))
-    assert (await device.put("vector", forged)).status_code == 204
+    assert (await device.put("masked-input", forged)).status_code == 204
 
 
 async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
@@ -206,14 +206,14 @@ async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
     view = await served.until_closed(study)
     summed, failed = view.cohorts
     assert (summed.phase, failed.phase) == ("summed", "failed")
-    assert str(failed.failure).startswith("its sum is not one of honest vectors: ")
+    assert str(failed.failure).startswith("the sum is not a sum of honest vectors: ")
     assert (view.state, view.participants) == ("decoded", 6)
     assert await served.read_sum(study) == sum_of(devices[:6])
     path = f"/v1/studies/{study}/rounds/1/cohorts/1/sum"
     refused(await served.client.get(path), 410, "cohort-failed")
     answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
     assert [(row["item"], row["estimate"]) for row in answer["heavy_hitters"]] == [("ab", 6)]
-    assert failed.blamed == {}  # nobody can tell whose vector it was
+    assert failed.blamed == {}  # the sum does not reveal its sender
     await served.open_round(study, 1)
 
 
@@ -244,6 +244,6 @@ async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: 
     await poison(poisoner)
     await together(honest, "mask")
     await party.go("confirm", "reveal")
-    assert "not one of honest vectors" in await party.fail()
+    assert "not a sum of honest vectors" in await party.fail()
     (cohort,) = (await party.served.show_round(party.study)).cohorts
     assert cohort.blamed == {0: FALSE_DEALER}

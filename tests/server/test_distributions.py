@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.messages import ToldPage
+from protocol.messages import QueryResults
 from tests.server.device import Device
 from tests.server.harness import Served, together
 from tests.server.party import refused
@@ -29,7 +29,7 @@ WORDS = {
     "delta": 0.1,
     "mode": "noise",
 }
-HELD = {"interval": ["1.5", "3", "3.5", "9", "9.2", "15"], "alphabet": ["ab"] * 4 + ["c"] * 2}
+ITEMS = {"interval": ["1.5", "3", "3.5", "9", "9.2", "15"], "alphabet": ["ab"] * 4 + ["c"] * 2}
 
 
 async def counted(served: Served, question: dict[str, Any]) -> str:
@@ -38,10 +38,10 @@ async def counted(served: Served, question: dict[str, Any]) -> str:
     study = await served.create(question=question, rounds=rounds)
     for number in range(1, rounds + 1):
         view = await served.open_round(study, number - 1)
-        held = HELD[question["domain"]["kind"]]
+        held = ITEMS[question["domain"]["kind"]]
         devices = []
         for index, item in enumerate(held):
-            name = view.plan.question.admit(item)
+            name = view.plan.question.canonical(item)
             assert name is not None
             device = Device(served.client, f"{number}-{index}", {name: 1}, Random(index), None)
             await device.join(study, view)
@@ -55,29 +55,37 @@ async def ask(served: Served, study: str, what: str, **params: Any) -> httpx.Res
     return await served.client.get(f"/v1/studies/{study}/{what}", params=params)
 
 
-async def told(served: Served, study: str, what: str, **params: Any) -> list[Any]:
+async def evaluate(served: Served, study: str, what: str, **params: Any) -> list[Any]:
     answer = await ask(served, study, what, **params)
     assert answer.status_code == 200, answer.text
-    page = ToldPage.model_validate_json(answer.content)
-    assert all(one.low <= one.value <= one.high for one in page.told)
-    return [one.value for one in page.told]
+    page = QueryResults.model_validate_json(answer.content)
+    assert all(row.low <= row.value <= row.high for row in page.results)
+    return [row.value for row in page.results]
 
 
 async def test_numbers_have_quantiles_ranks_and_ranges(served: Served) -> None:
     study = await counted(served, NUMBERS)
-    (median,) = await told(served, study, "quantiles", q=0.5)
+    (median,) = await evaluate(served, study, "quantiles", q=0.5)
     assert 3 <= median <= 4
-    assert await told(served, study, "ranks", x=["4", "9.0", "16"]) == [0.5, 0.5, 1]
-    assert await told(served, study, "masses", low=["1", "8"], high=["4", "16"]) == [0.5, 0.5]
-    assert (await told(served, study, "cdf", points=5)) == [0, 0.5, 0.5, pytest.approx(5 / 6), 1]
+    assert await evaluate(served, study, "ranks", x=["4", "9.0", "16"]) == [0.5, 0.5, 1]
+    assert await evaluate(served, study, "masses", low=["1", "8"], high=["4", "16"]) == [0.5, 0.5]
+    assert (await evaluate(served, study, "cdf", points=5)) == [
+        0,
+        0.5,
+        0.5,
+        pytest.approx(5 / 6),
+        1,
+    ]
 
 
 async def test_strings_have_frequencies_and_an_order(served: Served) -> None:
     study = await counted(served, WORDS)
-    found = await told(served, study, "frequencies", prefix=["a", "ab", "b", "c"])
-    assert found == [pytest.approx(4 / 6), pytest.approx(4 / 6), 0, pytest.approx(2 / 6)]
-    assert await told(served, study, "quantiles", q=[0.1, 0.9]) == ["ab", "c"]
-    assert await told(served, study, "ranks", x="c", estimator="plain") == [pytest.approx(4 / 6)]
+    results = await evaluate(served, study, "frequencies", prefix=["a", "ab", "b", "c"])
+    assert results == [pytest.approx(4 / 6), pytest.approx(4 / 6), 0, pytest.approx(2 / 6)]
+    assert await evaluate(served, study, "quantiles", q=[0.1, 0.9]) == ["ab", "c"]
+    assert await evaluate(served, study, "ranks", x="c", estimator="plain") == [
+        pytest.approx(4 / 6)
+    ]
 
 
 @pytest.mark.parametrize(

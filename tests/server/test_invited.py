@@ -1,4 +1,4 @@
-"""Rounds that devices join by coins of their own: what the service tells of how many did."""
+"""Rounds that devices join at random: the service does not reveal how many joined."""
 
 from collections import Counter
 from typing import Any
@@ -20,25 +20,27 @@ WORDS = {
     "theta": 4,
     "probability": 0.5,
 }
-THREE = study_request()["terms"] | {"cohorts": 3, "minimum": 5}
+THREE_COHORTS = study_request()["terms"] | {"cohorts": 3, "minimum": 5}
 
 
 async def joined(served: Served, count: int, **own: Any) -> tuple[str, list[int]]:
-    """Return a study that so many joined, and how many sit in each cohort of three."""
-    study = await served.create(question=WORDS | own, terms=THREE, rounds=2)
+    """Return a study that `count` devices joined, and the sizes of its three cohorts."""
+    study = await served.create(question=WORDS | own, terms=THREE_COHORTS, rounds=2)
     devices = await served.join(study, count)
     sitting = Counter(device.seat.cohort for device in devices if device.seat is not None)
     return study, [sitting[cohort] for cohort in range(3)]
 
 
-async def test_cohorts_fill_alike_where_one_that_is_full_would_tell_how_many_joined(
+async def test_cohorts_fill_evenly_if_a_full_one_would_reveal_how_many_joined(
     serve: Serve, database_url: str
 ) -> None:
-    """Else 6 and 3 and none sit there: one moves on at once, and one fails for want of any."""
+    """Otherwise they had 6, 3 and 0: one would continue at once, and an empty one would fail."""
     async with serve(database_url) as served:
-        study, sitting = await joined(served, 9, invited=0.6)
+        study, sitting = await joined(served, 9, join_probability=0.6)
         assert sitting == [3, 3, 3]
-        assert {one.phase for one in (await served.show_round(study)).cohorts} == {"enrolling"}
+        assert {cohort.phase for cohort in (await served.show_round(study)).cohorts} == {
+            "enrolling"
+        }
 
 
 async def test_cohorts_fill_one_by_one_where_all_join(served: Served) -> None:
@@ -49,16 +51,16 @@ async def test_cohorts_fill_one_by_one_where_all_join(served: Served) -> None:
 async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(
     served: Served,
 ) -> None:
-    study, sitting = await joined(served, 18, invited=0.6)
+    study, sitting = await joined(served, 18, join_probability=0.6)
     assert sitting == [6, 6, 6]
     assert (await served.client.get(f"/v1/studies/{study}/rounds/open")).status_code == 409
 
 
 @pytest.mark.parametrize("what", ["rounds/1/cohorts/0/sum", "rounds/1", "rounds", "events"])
-async def test_why_a_cohort_failed_is_told_nowhere_where_it_would_tell_how_many_joined(
+async def test_the_reason_of_a_failure_is_hidden_if_it_would_reveal_how_many_joined(
     served: Served, what: str
 ) -> None:
-    study, _ = await joined(served, 9, invited=0.6)
+    study, _ = await joined(served, 9, join_probability=0.6)
     await served.pass_phase(study)
     await served.client.post(f"/v1/studies/{study}/stop")
     answer = await served.client.get(f"/v1/studies/{study}/{what}")
@@ -81,15 +83,15 @@ async def test_an_epsilon_that_nothing_meets_is_refused_before_it_is_computed_wi
     assert "1e-06" in refused(answer, 422, "malformed") + answer.text
 
 
-async def test_what_is_told_of_many_rounds_has_no_bound_for_who_knows_whom_coins_let_join(
+async def test_the_loss_of_many_rounds_has_no_bound_for_a_party_that_knows_who_joined(
     served: Served,
 ) -> None:
-    """Nearly all that join vote: over forty rounds no odds are left that theta hides a device."""
-    coins = {"theta": 12, "probability": 0.146, "invited": 0.15, "delta": 1e-6}
-    study = await served.create(question=WORDS | coins, terms=THREE, rounds=40)
+    """Nearly all that join vote: over forty rounds theta does not hide a device."""
+    coins = {"theta": 12, "probability": 0.146, "join_probability": 0.15, "delta": 1e-6}
+    study = await served.create(question=WORDS | coins, terms=THREE_COHORTS, rounds=40)
     answer = await served.client.get(f"/v1/studies/{study}/privacy")
     assert answer.status_code == 200
-    epsilons = {one["party"]: one["epsilon"] for one in answer.json()["sights"]}
+    epsilons = {loss["party"]: loss["epsilon"] for loss in answer.json()["parties"]}
     assert epsilons["devices"] is epsilons["server"] is None
     assert 1 < epsilons["public"] < 2
     assert (await served.client.get(f"/studies/{study}")).status_code == 200

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.hashed import Hashed
-from protocol.mechanisms import SUMMING
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.messages import HeavyHitterPage
 from tests.server.harness import STEPS, Served, play, sum_of, together
 
@@ -14,8 +14,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "adaptive-iblt": {},
     "tracked": {},
     "approximate-histogram": {},
-    "count-median": {"hashes": 5},
-    "count-sketch": {"hashes": 5},
+    "count-median": {"rows": 5},
+    "count-sketch": {"rows": 5},
     "subsampled-iblt": {"rule": "theorem", "repetitions": 3, "threshold": 2},
 }
 
@@ -23,11 +23,11 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 RELEASING = {
     "hierarchical-histogram",
     "triehh",
-}  # take more devices: tests/client/test_private_studies.py
+}  # take more devices: tests/client/device/test_private_studies.py
 
 
 def test_every_mechanism_is_there() -> None:
-    assert set(QUESTIONS) | RELEASING == set(SUMMING)
+    assert set(QUESTIONS) | RELEASING == set(SUM_MECHANISMS)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -41,8 +41,8 @@ async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str
         assert await served.read_sum(study, number) == sum_of(devices)
     # Each of the ten devices that are counted holds "ab", and some "a" or "abc" as well.
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-    counts = {one.item: one.estimate for one in found}
+    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    counts = {row.item: row.estimate for row in heavy_hitters}
     assert max(counts, key=lambda item: counts[item]) == "ab"
     assert counts["ab"] == pytest.approx(10, abs=2)
 
@@ -58,8 +58,8 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
     assert view.plan.mechanism == "tracked"
     assert view.plan.question.domain == Hashed(max_bytes=20, salt=study)
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-    assert [(one.item, one.estimate) for one in found] == [("ab", pytest.approx(15, abs=1))]
+    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    assert [(row.item, row.estimate) for row in heavy_hitters] == [("ab", pytest.approx(15, abs=1))]
 
 
 async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served: Served) -> None:
@@ -83,7 +83,7 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
         assert await served.read_sum(study, number) == sum_of(devices)
         answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
         assert answer.status_code == 200
-        assert {one["item"] for one in answer.json()["heavy_hitters"]} <= held
+        assert {row["item"] for row in answer.json()["heavy_hitters"]} <= held
         if view.state == "undecoded":
             assert view.distinct is not None
             assert view.distinct > 100  # guessed from what is left: 360 were there

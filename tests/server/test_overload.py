@@ -1,4 +1,4 @@
-"""More at once than there is room for: told to come again, and nobody is lost."""
+"""Overload: refused requests are retried, and no device drops out."""
 
 import asyncio
 from contextlib import ExitStack, suppress
@@ -6,8 +6,11 @@ from contextlib import ExitStack, suppress
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
-from protocol.messages import Seat, unpack_roster
-from server.pacing import MOST
+from protocol.messages import (
+    SlotAssignment,
+)
+from secagg.roster import Roster
+from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served
 from tests.server.party import Party, refused
@@ -27,8 +30,8 @@ async def one_of(pool: Pool) -> PoolProxiedConnection:
 async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_one_again(
     serve: Serve, database_url: str
 ) -> None:
-    """As with a leak, or a PostgreSQL that has no connections to spare."""
-    async with serve(database_url, busy_timeout=0.02) as served:
+    """The pool is empty, for example because PostgreSQL has no free connection."""
+    async with serve(database_url, database_timeout_seconds=0.02) as served:
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
         device = await party.go_but_one("share")
@@ -38,7 +41,7 @@ async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_on
             for _ in range(pool.size() + pool._max_overflow):
                 held.callback((await one_of(pool)).close)
             for answer in (
-                await device.put("shares", body),
+                await device.put("key-shares", body),
                 await served.client.get(f"/v1/studies/{study}"),
                 await served.client.get("/readyz"),
             ):
@@ -48,7 +51,7 @@ async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_on
             assert (await served.client.get("/healthz")).status_code == 200
             await served.tick()
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
-        await device.say("shares", body)
+        await device.upload("key-shares", body)
         await party.go(*STEPS[1:])
         await party.end()
 
@@ -63,28 +66,28 @@ async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with
     async with serve(sqlite_url) as again:
         for device in devices:
             device.client = again.client
-        said = await asyncio.gather(*(device.get("roster", wait=0) for device in devices))
-        assert {answer.status_code for answer in said} == {202}
-        told = [int(answer.headers["retry-after"]) for answer in said]
-        assert len(set(told)) > 2  # not all come again at one moment
-        assert max(told) <= MOST
+        answers = await asyncio.gather(*(device.get("roster", wait=0) for device in devices))
+        assert {answer.status_code for answer in answers} == {202}
+        delays = [int(answer.headers["retry-after"]) for answer in answers]
+        assert len(set(delays)) > 2  # not all come again at one moment
+        assert max(delays) <= MAX_RETRY_AFTER_SECONDS
         seats = await asyncio.gather(*(device.apply(study, 1) for device in devices))
         assert {answer.status_code for answer in seats} == {200}
-        assert [Seat.model_validate_json(one.content) for one in seats] == [
+        assert [SlotAssignment.model_validate_json(seat.content) for seat in seats] == [
             device.seat for device in devices
         ]
         waiting = [asyncio.create_task(device.get("roster", wait=30)) for device in devices]
         await until_waiting(again, CROWD)
         await again.join(study, 1, first=CROWD)
-        heard = await asyncio.gather(*waiting)
-        assert {answer.status_code for answer in heard} == {200}
-        (roster,) = {answer.content for answer in heard}
-        identities = [entry.identity for entry in unpack_roster(roster, has_registrar=False)]
+        rosters = await asyncio.gather(*waiting)
+        assert {answer.status_code for answer in rosters} == {200}
+        (roster,) = {answer.content for answer in rosters}
+        identities = [entry.identity for entry in Roster.unpack(roster, has_registrar=False)]
         assert identities[:CROWD] == [device.identity.public for device in devices]
 
 
 async def until_waiting(served: Served, count: int) -> None:
-    """Wait until so many wait for a bell."""
+    """Wait until `count` requests wait for a channel."""
     async with asyncio.timeout(60):
-        while served.app.state.service.watch.waiting < count:  # noqa: ASYNC110
+        while served.app.state.service.notifier.waiter_count < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
+from protocol.phases import Phase
 from protocol.privacy.ledger import Statement
-from protocol.round import Phase
-from server.schema import Cohort
+from server.db.schema import CohortRow
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
@@ -37,22 +37,26 @@ async def ask(served: Served, **changes: Any) -> httpx.Response:
     return await served.client.post("/v1/studies", json=study_request(**asked))
 
 
-async def told(served: Served, path: str = "populations/phones", **params: Any) -> Statement:
+async def statement_of(
+    served: Served, path: str = "populations/phones", **params: Any
+) -> Statement:
     answer = await served.client.get(f"/v1/{path}/privacy", params=params)
     assert answer.status_code == 200, answer.text
     return Statement.model_validate_json(answer.content)
 
 
 def spent(statement: Statement, party: str = "server") -> float | None:
-    return next(one.epsilon for one in statement.sights if one.party == party)
+    return next(loss.epsilon for loss in statement.parties if loss.party == party)
 
 
-async def test_a_budget_is_for_good(served: Served) -> None:
+async def test_a_budget_never_changes(served: Served) -> None:
     assert (await make(served)).status_code == 201
-    assert (await make(served)).status_code == 200  # said twice is said once
+    assert (await make(served)).status_code == 200  # a repetition has no effect
     refused(await make(served, epsilon=3.0), 409, "conflict")
     listed = (await served.client.get("/v1/populations")).json()["populations"]
-    assert [(one["name"], one["budget"]["epsilon"]) for one in listed] == [("phones", 1.5)]
+    assert [(population["name"], population["budget"]["epsilon"]) for population in listed] == [
+        ("phones", 1.5)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ async def test_a_budget_is_for_good(served: Served) -> None:
         ("phones", {"party": "nobody"}),
     ],
 )
-async def test_what_is_no_population_is_refused(
+async def test_an_invalid_population_is_refused(
     served: Served, name: str, budget: dict[str, Any]
 ) -> None:
     refused(await make(served, name, **budget), 422, "malformed")
@@ -76,32 +80,32 @@ async def test_what_is_no_population_is_refused(
 async def test_studies_spend_until_nothing_is_left(serve: Serve, database_url: str) -> None:
     async with serve(database_url) as served:
         await make(served)
-        assert spent(await told(served)) == 0
+        assert spent(await statement_of(served)) == 0
         first = await ask(served)
         assert first.status_code == 201, first.text
-        statement = await told(served)
+        statement = await statement_of(served)
         assert spent(statement) == pytest.approx(1.2, abs=0.01)
-        assert statement.left == pytest.approx(0.3, abs=0.01)
+        assert statement.remaining_epsilon == pytest.approx(0.3, abs=0.01)
         detail = refused(await ask(served), 409, "budget-spent")
         assert "above 1.5" in detail
-        assert "variance" in detail  # says what would meet it
+        assert "variance" in detail  # the parameter that would fit
         assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1
         rest = await ask(served, question=QUESTION | {"epsilon": 0.5})
         assert rest.status_code == 201, rest.text
-        assert 1.2 < (spent(await told(served)) or 9) <= 1.5
-        before = await told(served)
+        assert 1.2 < (spent(await statement_of(served)) or 9) <= 1.5
+        before = await statement_of(served)
     async with serve(database_url) as again:  # a server that starts over knows the same
-        assert await told(again) == before
+        assert await statement_of(again) == before
         assert len(before.lines) == 2
 
 
 async def test_a_study_spends_when_it_begins_and_only_once(served: Served) -> None:
     await make(served)
-    one, other = [(await ask(served, start=False)).json()["id"] for _ in range(2)]
-    assert spent(await told(served)) == 0
+    population, other = [(await ask(served, start=False)).json()["id"] for _ in range(2)]
+    assert spent(await statement_of(served)) == 0
     for _ in range(2):
-        assert (await served.client.post(f"/v1/studies/{one}/start")).status_code == 200
-    assert spent(await told(served)) == pytest.approx(1.2, abs=0.01)
+        assert (await served.client.post(f"/v1/studies/{population}/start")).status_code == 200
+    assert spent(await statement_of(served)) == pytest.approx(1.2, abs=0.01)
     refused(await served.client.post(f"/v1/studies/{other}/start"), 409, "budget-spent")
     assert (await served.client.get(f"/v1/studies/{other}")).json()["state"] == "created"
 
@@ -113,19 +117,19 @@ async def test_of_studies_that_begin_at_once_only_what_fits_does(
         await make(served)
         answers = await asyncio.gather(*(ask(served) for _ in range(6)))
         assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
-        assert spent(await told(served)) == pytest.approx(1.2, abs=0.01)
+        assert spent(await statement_of(served)) == pytest.approx(1.2, abs=0.01)
 
 
 async def test_a_study_that_is_stopped_pays_for_the_rounds_it_opened(served: Served) -> None:
     await make(served)
     study = (await ask(served)).json()["id"]
-    whole = spent(await told(served))
+    whole = spent(await statement_of(served))
     await served.client.post(f"/v1/studies/{study}/stop")
-    after = spent(await told(served))
+    after = spent(await statement_of(served))
     assert whole is not None
     assert after is not None
     assert after < 0.75 * whole
-    assert (await told(served)).lines[0].entry.mechanism.releases == 1
+    assert (await statement_of(served)).lines[0].entry.event.releases == 1
 
 
 @pytest.mark.parametrize(
@@ -146,15 +150,15 @@ async def test_sampling_is_within_a_budget_of_the_public(served: Served) -> None
     await make(served, party="public")
     answer = await ask(served, question=QUESTION | {"mode": "sample-threshold"})
     assert answer.status_code == 201, answer.text
-    statement = await told(served)
+    statement = await statement_of(served)
     assert spent(statement, "server") is None
     assert spent(statement, "public") == pytest.approx(1.2, abs=0.01)
 
 
 async def test_tables_are_for_studies_of_no_population(served: Served) -> None:
     await make(served, party="public")
-    asked = QUESTION | {"mode": "sample-threshold", "tables": True}
-    assert "ask without tables" in refused(await ask(served, question=asked), 422, "malformed")
+    asked = QUESTION | {"mode": "sample-threshold", "vote_tables": True}
+    assert "without vote tables" in refused(await ask(served, question=asked), 422, "malformed")
     assert (await ask(served, question=asked, population=None)).status_code == 201
 
 
@@ -164,15 +168,15 @@ async def test_an_unknown_population_is_refused(served: Served) -> None:
     assert (await served.client.get("/v1/studies")).json()["studies"] == []
 
 
-async def test_a_study_without_a_population_says_what_it_tells(served: Served) -> None:
+async def test_a_study_without_a_population_shows_its_loss(served: Served) -> None:
     study = (await ask(served, population=None)).json()["id"]
-    statement = await told(served, f"studies/{study}")
+    statement = await statement_of(served, f"studies/{study}")
     assert statement.delta == 1e-5
     assert spent(statement) == pytest.approx(1.2, abs=0.01)
     assert statement.budget is None
     exact = await served.create()
-    sights = (await told(served, f"studies/{exact}", delta=1e-9)).sights
-    assert {one.epsilon for one in sights} == {None}
+    sights = (await statement_of(served, f"studies/{exact}", delta=1e-9)).parties
+    assert {population.epsilon for population in sights} == {None}
 
 
 async def test_a_stopped_histogram_pays_for_every_level_of_the_rounds_it_opened(
@@ -180,10 +184,14 @@ async def test_a_stopped_histogram_pays_for_every_level_of_the_rounds_it_opened(
 ) -> None:
     await make(served)
     values = {"kind": "interval", "low": 0, "high": 1, "alpha": 4, "length": 5}
-    question = QUESTION | {"mechanism": "hierarchical-histogram", "domain": values, "repeat": True}
+    question = QUESTION | {
+        "mechanism": "hierarchical-histogram",
+        "domain": values,
+        "every_round": True,
+    }
     study = (await ask(served, question=question)).json()["id"]
     await served.client.post(f"/v1/studies/{study}/stop")
-    assert (await told(served)).lines[0].entry.mechanism.releases == 5
+    assert (await statement_of(served)).lines[0].entry.event.releases == 5
 
 
 async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: Served) -> None:
@@ -192,10 +200,10 @@ async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: S
     terms = study_request()["terms"] | {"cohorts": 2}
     study = (await ask(served, question=question, terms=terms, population=None)).json()["id"]
     database = served.app.state.service.store.database
-    first = (Cohort.study == study, Cohort.number == 0)
-    summed = update(Cohort).where(*first).values(phase=Phase.SUMMED, sum=b"of single devices")
+    first = (CohortRow.study == study, CohortRow.number == 0)
+    summed = update(CohortRow).where(*first).values(phase=Phase.SUMMED, sum=b"of single devices")
     await database.write(lambda session: session.execute(summed))
-    sums = select(Cohort.sum).where(Cohort.study == study).order_by(Cohort.number)
+    sums = select(CohortRow.sum).where(CohortRow.study == study).order_by(CohortRow.number)
     assert (await database.read(lambda session: session.scalars(sums).all()))[0] is not None
     await served.client.post(f"/v1/studies/{study}/stop")
     assert await database.read(lambda session: session.scalars(sums).all()) == [None, None]
@@ -209,7 +217,7 @@ async def test_populations_are_listed_by_name_page_by_page(serve: Serve, databas
         params: dict[str, Any] = {"limit": 2}
         while True:
             page = (await served.client.get("/v1/populations", params=params)).json()
-            seen += [one["name"] for one in page["populations"]]
+            seen += [population["name"] for population in page["populations"]]
             if page["next"] is None:
                 break
             params["after"] = page["next"]

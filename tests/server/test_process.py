@@ -93,7 +93,7 @@ async def test_an_open_event_stream_does_not_hold_up_a_shutdown(sqlite_url: str)
             assert status == -signal.SIGTERM
 
 
-async def test_a_device_whose_upload_a_shutdown_cuts_off_is_told_to_come_again(
+async def test_a_device_whose_upload_a_shutdown_cuts_off_is_asked_to_retry(
     sqlite_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BLINDTALLY_SHUTDOWN_SECONDS", "1")

@@ -19,21 +19,21 @@ import structlog
 from fastapi import FastAPI
 
 from server.app import create_app
-from server.decoding import Summed, unmask_cohort
+from server.db.repositories.messages import MessageRepository
+from server.rounds.decoding import UnmaskedCohort, unmask_cohort
 from server.settings import Settings
-from server.store.messages import Messages
 from tests.server.conftest import Serve
 from tests.server.harness import NOON, STEPS, Clock, Served, sum_of, together
 from tests.server.test_process import running
 
-HEARS = "listener hears other processes"
+LISTENING = "listener connected"
 TERMS = {"cohort_size": 4, "minimum": 4, "cohorts": 3, "corrupt": 0, "dropout": 0}
 
 
 @pytest.fixture
 async def two(serve: Serve, postgres_url: str) -> AsyncIterator[tuple[Served, Served]]:
-    async with serve(postgres_url) as one, serve(postgres_url) as other:
-        yield one, other
+    async with serve(postgres_url) as first, serve(postgres_url) as second:
+        yield first, second
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -49,8 +49,9 @@ def events(logs: list[Any]) -> Counter[str]:
 
 
 async def claims(served: Served, kind: str) -> dict[str, int]:
-    found = await served.app.state.service.store.leases.claims()
-    return {work: version for work, version in found.items() if work.startswith(kind)}
+    leases = await served.app.state.service.store.leases.latest(1000)
+    versions = {lease.job: lease.version for lease in leases}
+    return {work: version for work, version in versions.items() if work.startswith(kind)}
 
 
 async def test_devices_spread_over_two_servers_are_each_in_one_sum_that_is_made_once(
@@ -70,28 +71,30 @@ async def test_devices_spread_over_two_servers_are_each_in_one_sum_that_is_made_
             mine = [d for d in devices if d.seat is not None and d.seat.cohort == cohort.number]
             path = f"/v1/studies/{study}/rounds/{after + 1}/cohorts/{cohort.number}/sum"
             assert (await two[0].client.get(path)).content == sum_of(mine)
-    assert await claims(two[0], "sum") == {f"sum {cohort}": 1 for cohort in range(1, 7)}
-    assert await claims(two[0], "close") == {f"close {study} {n}": 1 for n in (1, 2)}
+    assert await claims(two[0], "sum-cohort") == {
+        f"sum-cohort {cohort}": 1 for cohort in range(1, 7)
+    }
+    assert await claims(two[0], "close-round") == {f"close-round {study} {n}": 1 for n in (1, 2)}
     page = (await two[1].client.get(f"/v1/studies/{study}/rounds")).json()
-    assert [one["state"] for one in page["rounds"]] == ["decoded", "decoded"]
+    assert [closed["state"] for closed in page["rounds"]] == ["decoded", "decoded"]
 
 
 async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
     two: tuple[Served, Served], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It neither renews its lease nor ends its sum until the other one has published it."""
+    """The process neither renews its lease nor ends its sum until the other has published it."""
     thaw, frozen = asyncio.Event(), []
 
-    async def unmask(messages: Messages, cohort: int) -> Summed:
-        found = await unmask_cohort(messages, cohort)
+    async def unmask(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
+        unmasked = await unmask_cohort(messages, cohort)
         if not frozen:
             frozen.append(cohort)
             await thaw.wait()
-            return Summed(b"of a stale holder", frozenset({0}))
-        return found
+            return UnmaskedCohort(b"of a stale holder", frozenset({0}))
+        return unmasked
 
-    monkeypatch.setattr("server.leases._RENEWALS", 1e-6)
-    monkeypatch.setattr("server.worker.unmask_cohort", unmask)
+    monkeypatch.setattr("server.rounds.jobs._RENEWALS_PER_LEASE", 1e-6)
+    monkeypatch.setattr("server.rounds.jobs.unmask_cohort", unmask)
     study = await two[0].create()
     devices = await two[0].join(study, 6)
     with structlog.testing.capture_logs() as logs:
@@ -103,22 +106,22 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
         thaw.set()
         await until(lambda: "work of a stale lease dropped" in events(logs))
     assert (view.state, view.participants) == ("decoded", 6)
-    assert await claims(two[0], "sum") == {"sum 1": 2}
+    assert await claims(two[0], "sum-cohort") == {"sum-cohort 1": 2}
     assert await two[0].read_sum(study) == sum_of(devices)
     assert (await two[0].show_round(study)).cohorts[0].blamed == {}
 
 
-async def test_a_long_poll_hears_at_once_what_another_server_did(
+async def test_a_long_poll_gets_changes_of_another_server_at_once(
     serve: Serve, postgres_url: str
 ) -> None:
-    """Both look once a minute only, and the poll would end before with nothing to tell."""
-    pace = {"poll_seconds": 60, "pace_seconds": 0}
-    async with serve(postgres_url, **pace) as one, serve(postgres_url, **pace) as other:
-        study = await one.create(rounds=2)
+    """Both poll once per minute only, and the request would end before without a result."""
+    pace = {"poll_seconds": 60, "min_poll_seconds": 0}
+    async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
+        study = await closed.create(rounds=2)
         (first,) = await other.join(study, 1)
         waiting = asyncio.create_task(first.get("roster", wait=25))
-        await until(lambda: other.app.state.service.watch._bells)
-        rest = await one.join(study, 5, first=1)
+        await until(lambda: other.app.state.service.notifier._channels)
+        rest = await closed.join(study, 5, first=1)
         assert (await waiting).status_code == 200
         waiting = asyncio.create_task(other.open_round(study, after=1))
         devices = [first, *rest]
@@ -127,32 +130,32 @@ async def test_a_long_poll_hears_at_once_what_another_server_did(
         assert await other.read_sum(study) == sum_of(devices)
 
 
-async def test_a_listener_that_lost_its_connection_hears_again(
+async def test_a_listener_that_lost_its_connection_listens_again(
     serve: Serve, postgres_url: str
 ) -> None:
-    pace = {"poll_seconds": 60, "pace_seconds": 0}
+    pace = {"poll_seconds": 60, "min_poll_seconds": 0}
     with structlog.testing.capture_logs() as logs:
-        async with serve(postgres_url, **pace) as one, serve(postgres_url, **pace) as other:
-            await until(lambda: events(logs)[HEARS] == 2)
+        async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
+            await until(lambda: events(logs)[LISTENING] == 2)
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
                 )
-            await until(lambda: events(logs)[HEARS] == 4)
+            await until(lambda: events(logs)[LISTENING] == 4)
             assert events(logs)["listener lost its connection"] == 2
-            study = await one.create()
+            study = await closed.create()
             (device,) = await other.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=25))
-            await until(lambda: other.app.state.service.watch._bells)
-            await one.join(study, 5, first=1)
+            await until(lambda: other.app.state.service.notifier._channels)
+            await closed.join(study, 5, first=1)
             assert (await waiting).status_code == 200
 
 
 async def test_the_clock_of_a_server_closes_nothing(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It jumps ten years ahead; the database's stays, and that decides."""
+    """The server's clock jumps ten years ahead; only the database's clock counts."""
 
     class Jumped(datetime):
         @classmethod
@@ -171,10 +174,10 @@ async def test_the_clock_of_a_server_closes_nothing(
             devices = await served.join(study, 6)
             await together(devices, "share")
             await together(devices[:5], "mask")
-            await served.app.state.service.orchestrator.tick()
+            await served.app.state.service.orchestrator.poll()
             await served.until_phase(study, "masking")
-            look = await app.state.service.store.cohorts.look()
-            assert look.due[0].waiting.deadline - look.now < timedelta(seconds=61)
+            look = await app.state.service.store.cohorts.snapshot()
+            assert look.cohorts[0].phase_status.deadline - look.now < timedelta(seconds=61)
             await together(devices[5:], "mask")
             await together(devices, *STEPS[2:])
             assert (await served.until_closed(study)).participants == 6
@@ -210,12 +213,12 @@ async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_othe
 ) -> None:
     """Two real processes; kill -9 for the one that holds the lease."""
     monkeypatch.setenv("BLINDTALLY_LEASE_SECONDS", "1")
-    with running(postgres_url) as one, running(postgres_url) as other:
+    with running(postgres_url) as closed, running(postgres_url) as other:
         async with (
-            httpx.AsyncClient(base_url=one.url, timeout=20) as first,
+            httpx.AsyncClient(base_url=closed.url, timeout=20) as first,
             httpx.AsyncClient(base_url=other.url, timeout=20) as second,
         ):
-            both = {one.popen.pid: first, other.popen.pid: second}
+            both = {closed.popen.pid: first, other.popen.pid: second}
             study = await Served(FastAPI(), first, Clock()).create()
             devices = []
             for number in range(6):
@@ -224,20 +227,20 @@ async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_othe
             with publishing_stopped(postgres_url) as connection:
                 await together(devices, *STEPS)
                 await until_row(connection, "SELECT 1 FROM pg_locks WHERE NOT granted")
-                query = "SELECT holder, version FROM leases WHERE work = 'sum 1'"
+                query = "SELECT holder, version FROM leases WHERE job = 'sum-cohort 1'"
                 holder, version = await until_row(connection, query)
-                killed = next(p for p in (one, other) if f"-{p.popen.pid}-" in holder)
+                killed = next(p for p in (closed, other) if f"-{p.popen.pid}-" in holder)
                 killed.popen.kill()
                 killed.popen.wait()
                 connection.execute("SELECT pg_advisory_unlock(42)")
                 assert version == 1
-                client = both[(other if killed is one else one).popen.pid]
+                client = both[(other if killed is closed else closed).popen.pid]
                 query = "SELECT state FROM rounds WHERE state <> 'running'"
                 assert await until_row(connection, query) == ("decoded",)
-                rows = connection.execute("SELECT work, version FROM leases").fetchall()
-                assert {work: n for work, n in rows if not work.startswith("forget")} == {
-                    "sum 1": 2,
-                    f"close {study} 1": 1,
+                rows = connection.execute("SELECT job, version FROM leases").fetchall()
+                assert {work: n for work, n in rows if not work.startswith("delete-bodies")} == {
+                    "sum-cohort 1": 2,
+                    f"close-round {study} 1": 1,
                 }
                 ((history,),) = connection.execute("SELECT history::text FROM cohorts").fetchall()
                 assert [entry["phase"] for entry in json.loads(history)][-2:] == [
@@ -249,41 +252,41 @@ async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_othe
             assert await served.read_sum(study) == sum_of(devices)
 
 
-async def test_a_server_that_starts_extends_no_phase_that_another_one_hears(
+async def test_a_server_that_starts_extends_no_phase_that_another_one_receives(
     serve: Serve, postgres_url: str, clock: Clock
 ) -> None:
-    async with serve(postgres_url) as one:
-        study = await one.create()
+    async with serve(postgres_url) as closed:
+        study = await closed.create()
         clock.advance(598)
-        store = one.app.state.service.store
-        beats = await store.processes.others("nobody")
-        while not beats:  # the next one tells that it is there still
+        store = closed.app.state.service.store
+        beats = await store.processes.other_heartbeats("nobody")
+        while not beats:  # the next heartbeat shows that it is alive
             await asyncio.sleep(0.01)
-            beats = await store.processes.others("nobody")
+            beats = await store.processes.other_heartbeats("nobody")
         async with serve(postgres_url) as other:
-            look = await store.cohorts.look()
-            assert look.due[0].waiting.deadline == NOON + timedelta(seconds=600)
-            assert look.heard_since == NOON
-            assert other.app.state.service.orchestrator.presence.since > clock()
+            look = await store.cohorts.snapshot()
+            assert look.cohorts[0].phase_status.deadline == NOON + timedelta(seconds=600)
+            assert look.receiving_since == NOON
+            assert other.app.state.service.orchestrator.heartbeat.receiving_since > clock()
             clock.advance(2)
             assert (await other.until_closed(study)).state == "failed"
     async with serve(postgres_url) as again:
-        assert set(await store_of(again).processes.others("nobody")) == {name_of(again)}
+        assert set(await store_of(again).processes.other_heartbeats("nobody")) == {name_of(again)}
 
 
-async def test_a_server_that_was_killed_a_moment_ago_hears_nobody(
+async def test_a_server_that_was_killed_a_moment_ago_receives_nothing(
     serve: Serve, postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row is as fresh as that of a living one, but is not written again."""
+    """The row is as fresh as that of a living process, but is not written again."""
     async with serve(postgres_url) as served:
-        await served.create(timeouts={"enrolling": 6, "patience": 5})
-        monkeypatch.setattr(type(store_of(served).processes), "leave", AsyncMock())
+        await served.create(timeouts={"enrolling": 6, "idle": 5})
+        monkeypatch.setattr(type(store_of(served).processes), "remove", AsyncMock())
         name = name_of(served)
     clock.advance(2)
-    monkeypatch.setattr("server.presence.FRESH", timedelta(seconds=0.3))
+    monkeypatch.setattr("server.rounds.heartbeat.ALIVE_WITHIN", timedelta(seconds=0.3))
     async with serve(postgres_url) as again:
-        assert name in await store_of(again).processes.others(name_of(again))
-        (due,) = await store_of(again).cohorts.waiting()
+        assert name in await store_of(again).processes.other_heartbeats(name_of(again))
+        (due,) = await store_of(again).cohorts.pending()
         assert due.waiting.deadline == clock() + timedelta(seconds=5)
 
 
@@ -292,4 +295,4 @@ def store_of(served: Served) -> Any:
 
 
 def name_of(served: Served) -> str:
-    return str(served.app.state.service.orchestrator.presence.name)
+    return str(served.app.state.service.orchestrator.heartbeat.name)

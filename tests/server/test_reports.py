@@ -1,4 +1,4 @@
-"""Locally private reports through the service: once a device, added up, and read at the end."""
+"""Locally private reports through the service: once per device, aggregated, and read at the end."""
 
 import asyncio
 import tracemalloc
@@ -9,25 +9,27 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from sqlalchemy import select
 
-from client.encoding import Contribution
-from client.journal import MemoryJournal
-from client.participation import Device
-from client.policy import Policy, PolicyError
-from client.reporting import Reporting
+from client.device.device import Device
+from client.device.encoding import Contribution
+from client.device.journal import MemoryJournal
+from client.device.policy import Policy, PolicyError
+from client.device.reporting import ReportParticipation
 from client.transport import Transport
-from protocol.chance import seeded
-from protocol.mechanism import Terms, enrolment_scope
-from protocol.mechanisms import REPORTING, parse_question
+from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.messages import HeavyHitterPage, RoundView
-from protocol.report import Report
-from protocol.reporting import EVERY_STUDY
-from protocol.tally import NOTHING
-from secagg.cohort import Registry
+from protocol.randomness import seeded_words
+from protocol.reporting import ALL_REPORT_STUDIES
+from protocol.signed_report import SignedReport
+from protocol.study import Terms, enrolment_scope
+from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity
-from server.decoding import decode_reports
-from server.refusals import Refusal
-from server.store.reports import Charge
+from secagg.session import Registry
+from server.db.repositories.reports import ReportCost
+from server.db.schema import DeviceSpendingRow
+from server.errors import ProblemError
+from server.rounds.decoding import decode_reports
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 
@@ -46,22 +48,27 @@ def identity(number: int) -> Identity:
     return Identity.of(number.to_bytes(32, "big"))
 
 
-def report(view: RoundView, number: int, item: str = "word 1", **changes: Any) -> Report:
+def report(view: RoundView, number: int, item: str = "word 1", **changes: Any) -> SignedReport:
     plan = view.plan
-    chance = seeded(np.random.default_rng(number))
-    body = REPORTING[plan.mechanism].encode(plan, [{item: 1}], chance).tobytes()
-    one = Report.sign(identity(number), plan.digest(), changes.pop("body", body), b"")
+    chance = seeded_words(np.random.default_rng(number))
+    body = REPORT_MECHANISMS[plan.mechanism].encode(plan, [{item: 1}], chance).tobytes()
+    signed = SignedReport.sign(identity(number), plan.digest(), changes.pop("body", body), b"")
     assert not changes
-    return one
+    return signed
 
 
 async def put(
-    served: Served, study: str, one: Report, *, number: int = 1, packed: bytes | None = None
+    served: Served,
+    study: str,
+    signed: SignedReport,
+    *,
+    number: int = 1,
+    packed: bytes | None = None,
 ) -> httpx.Response:
-    path = f"/v1/studies/{study}/rounds/{number}/reports/{one.identity.hex()}"
+    path = f"/v1/studies/{study}/rounds/{number}/reports/{signed.identity.hex()}"
     return await served.client.put(
         path,
-        content=one.pack() if packed is None else packed,
+        content=signed.pack() if packed is None else packed,
         headers={"content-type": "application/octet-stream"},
     )
 
@@ -71,7 +78,7 @@ def kind(response: httpx.Response) -> str:
 
 
 LINEAR = {"goal": None, "epsilon": 15.0, "noise": "pure"}
-OWN: dict[str, dict[str, Any]] = {  # what another question than one of an oracle has
+OPTIONS: dict[str, dict[str, Any]] = {  # options of questions that do not use an oracle
     "jl-hh": {"goal": None, "epsilon": 8.0, "rows": 64},
     "glps-hh": LINEAR | {"buckets": 2, "repetitions": 1},
     "bucket-hh": LINEAR | {"beta": 0.9},
@@ -82,26 +89,26 @@ OWN: dict[str, dict[str, Any]] = {  # what another question than one of an oracl
         "oracle": "ocms-gf",
         "hashed_bits": 20,
         "start": 16,
-        "keep": 8,
+        "candidates_per_length": 8,
     },
 }
 DEVICES = {
-    "prefix-extension": 240,  # so that some 40 tell each length
+    "prefix-extension": 240,  # so that some 40 report each length
     "bucket-hh": 240,  # none of 3,000 failed; of 60 devices one in twenty does
     "glps-hh": 120,  # none of 3,000 failed; of 60 devices one in 140 does
 }
 
 
-@pytest.mark.parametrize("mechanism", sorted(REPORTING))
+@pytest.mark.parametrize("mechanism", sorted(REPORT_MECHANISMS))
 async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     served: Served, mechanism: str
 ) -> None:
-    """Of 60 to 240 devices, five in six hold one item: all tell it from 599, or from 56 bits.
+    """Five in six of 60 to 240 devices hold one item, which all mechanisms find among 599 or 2^56.
 
-    But for those that look the same: where the random rows of the Bucket mechanism leave a bit
-    open, two items have one estimate.
+    Two items may look the same: if the random rows of the Bucket mechanism leave a bit open, they
+    have one estimate.
     """
-    asked = QUESTION | {"mechanism": mechanism} | OWN.get(mechanism, {})
+    asked = QUESTION | {"mechanism": mechanism} | OPTIONS.get(mechanism, {})
     question = {name: value for name, value in asked.items() if value is not None}
     devices = DEVICES.get(mechanism, 60)
     terms, holders = TERMS | {"cohort_size": devices}, devices * 5 // 6
@@ -114,24 +121,28 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     view = await served.until_closed(study)
     assert (view.state, view.participants) == ("decoded", devices)
     answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    found = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-    assert "word 7" in {one.item for one in found if one.estimate == found[0].estimate}
-    assert found[0].estimate == pytest.approx(holders, abs=5 * found[0].standard_error)
-    for one in found:  # normal, and cut nowhere
-        ends = one.estimate + 1.96 * one.standard_error * np.array([-1, 1])
-        assert (one.low, one.high) == pytest.approx(tuple(ends), rel=1e-3, abs=1e-3)
+    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    assert "word 7" in {
+        signed.item for signed in heavy_hitters if signed.estimate == heavy_hitters[0].estimate
+    }
+    assert heavy_hitters[0].estimate == pytest.approx(
+        holders, abs=5 * heavy_hitters[0].standard_error
+    )
+    for signed in heavy_hitters:  # normal, and cut nowhere
+        ends = signed.estimate + 1.96 * signed.standard_error * np.array([-1, 1])
+        assert (signed.low, signed.high) == pytest.approx(tuple(ends), rel=1e-3, abs=1e-3)
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 
-async def test_what_is_said_twice_is_counted_once_and_other_things_are_refused(
+async def test_a_repeated_report_counts_once_and_another_one_is_refused(
     served: Served,
 ) -> None:
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     view = await served.open_round(study)
-    one = report(view, 1)
+    signed = report(view, 1)
     for _ in range(2):
-        assert (await put(served, study, one)).status_code == 204
-    other = report(view, 1, body=bytes(len(one.body)))
+        assert (await put(served, study, signed)).status_code == 204
+    other = report(view, 1, body=bytes(len(signed.body)))
     refused = await put(served, study, other)
     assert (refused.status_code, kind(refused)) == (409, "conflict")
     assert (await served.show_round(study)).cohorts[0].enrolled == 1
@@ -139,13 +150,13 @@ async def test_what_is_said_twice_is_counted_once_and_other_things_are_refused(
 
 async def test_both_of_one_device_that_arrive_together_are_one(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    one = report(await served.open_round(study), 1)
-    answers = await asyncio.gather(*(put(served, study, one) for _ in range(8)))
+    signed = report(await served.open_round(study), 1)
+    answers = await asyncio.gather(*(put(served, study, signed) for _ in range(8)))
     assert [answer.status_code for answer in answers] == [204] * 8
     assert (await served.show_round(study)).cohorts[0].enrolled == 1
 
 
-async def test_a_device_reports_once_a_study_in_whichever_round(served: Served) -> None:
+async def test_a_device_reports_once_per_study_in_any_round(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS | {"cohort_size": 10}, rounds=2)
     view = await served.open_round(study)
     for number in range(10):
@@ -158,6 +169,15 @@ async def test_a_device_reports_once_a_study_in_whichever_round(served: Served) 
     assert (late.status_code, kind(late)) == (409, "no-round")
 
 
+async def epsilon_spent(served: Served, device: int) -> float:
+    """Return the epsilon that the device has spent in all studies."""
+    query = select(DeviceSpendingRow.epsilon)
+    query = query.where(DeviceSpendingRow.identity == identity(device).public.hex())
+    database = served.app.state.service.store.database
+    epsilon: float = await database.read(lambda session: session.scalar(query))
+    return epsilon
+
+
 async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
     """The service lets a device spend 16; its studies cost 6 each."""
     for expected in (204, 204, 409):
@@ -166,8 +186,7 @@ async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
         assert answer.status_code == expected
     assert kind(answer) == "budget-spent"
     assert "has spent epsilon 12 of 16" in answer.json()["detail"]
-    spent = await served.app.state.service.store.reports.spent(identity(5).public.hex())
-    assert spent == 12
+    assert await epsilon_spent(served, 5) == 12
 
 
 async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
@@ -179,19 +198,16 @@ async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
         for device in range(4):
             pairs = zip(studies, views, strict=True)
             answers = await asyncio.gather(*(put(served, s, report(v, device)) for s, v in pairs))
-            told = sorted(answer.status_code for answer in answers)
-            assert told == [204, 204, 409, 409, 409, 409]
-            spent = await served.app.state.service.store.reports.spent(
-                identity(device).public.hex()
-            )
-            assert spent == 12
+            statuses = sorted(answer.status_code for answer in answers)
+            assert statuses == [204, 204, 409, 409, 409, 409]
+            assert await epsilon_spent(served, device) == 12
 
 
 @pytest.mark.parametrize("spent", [(16.0, 0.0), (0.0, 1e-3), (float("nan"), 0.0)])
 def test_a_charge_beyond_either_budget_is_refused(spent: tuple[float, float]) -> None:
-    charge = Charge(epsilon=1.0, delta=1e-5, most_epsilon=16.0, most_delta=1e-3)
+    charge = ReportCost(epsilon=1.0, delta=1e-5, max_epsilon=16.0, max_delta=1e-3)
     charge.check(15.0, 9.9e-4)
-    with pytest.raises(Refusal, match="more is too much"):
+    with pytest.raises(ProblemError, match="more is too much"):
         charge.check(*spent)
 
 
@@ -218,7 +234,7 @@ async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS)
     view = await served.open_round(study)
     good, weak = report(view, 1), (1).to_bytes(32, "little")
-    forged = Report(weak, good.digest, good.body, weak + bytes(32))
+    forged = SignedReport(weak, good.plan_digest, good.body, weak + bytes(32))
     refused = await put(served, study, forged)
     assert (refused.status_code, kind(refused)) == (422, "malformed")
     assert "low order" in refused.json()["detail"]
@@ -227,16 +243,16 @@ async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
 async def test_malformed_reports_are_refused_and_change_nothing(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     other = await served.create(question=QUESTION | {"epsilon": 5.0}, terms=TERMS, rounds=1)
-    view, one = await served.open_round(study), report(await served.open_round(study), 1)
-    for packed in (b"", one.pack()[:-1], one.pack() + b"\0"):
-        refused = await put(served, study, one, packed=packed)
+    view, signed = await served.open_round(study), report(await served.open_round(study), 1)
+    for packed in (b"", signed.pack()[:-1], signed.pack() + b"\0"):
+        refused = await put(served, study, signed, packed=packed)
         assert (refused.status_code, kind(refused)) == (422, "malformed")
-    last = one.pack()[-1] ^ 1
-    spoiled = await put(served, study, one, packed=one.pack()[:-1] + bytes([last]))
-    assert "signature is not that of the identity" in spoiled.json()["detail"]
-    refused = await put(served, other, one)
-    assert (refused.status_code, kind(refused)) == (409, "other-plan")
-    refused = await put(served, study, report(view, 1, body=b"\xff" * len(one.body)))
+    last = signed.pack()[-1] ^ 1
+    spoiled = await put(served, study, signed, packed=signed.pack()[:-1] + bytes([last]))
+    assert "signature is not this identity's signature" in spoiled.json()["detail"]
+    refused = await put(served, other, signed)
+    assert (refused.status_code, kind(refused)) == (409, "plan-mismatch")
+    refused = await put(served, study, report(view, 1, body=b"\xff" * len(signed.body)))
     assert (refused.status_code, kind(refused)) == (422, "malformed")
     assert (await served.show_round(study)).cohorts[0].enrolled == 0
 
@@ -245,14 +261,14 @@ async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(
     served: Served,
 ) -> None:
     study, sums = await served.create(question=QUESTION, terms=TERMS), await served.create()
-    one = report(await served.open_round(study), 1)
-    refused = await put(served, sums, one)
+    signed = report(await served.open_round(study), 1)
+    refused = await put(served, sums, signed)
     assert (refused.status_code, kind(refused)) == (409, "wrong-state")
     with pytest.raises(AssertionError, match="no-round"):
         await served.join(study, 1)
 
 
-async def test_too_few_reports_fail_the_round_and_tell_nothing(served: Served) -> None:
+async def test_too_few_reports_fail_the_round_and_reveal_nothing(served: Served) -> None:
     timeouts = {"reporting": 100}
     study = await served.create(question=QUESTION, terms=TERMS, timeouts=timeouts, rounds=2)
     view = await served.open_round(study)
@@ -286,11 +302,15 @@ async def test_only_devices_of_the_registrar_report(served: Served) -> None:
     terms = TERMS | {"registrar": registrar.public.hex()}
     study = await served.create(question=QUESTION, terms=terms, rounds=1)
     plan = (await served.open_round(study)).plan
-    body = REPORTING["ocms"].encode(plan, [{}], seeded(np.random.default_rng(1))).tobytes()
-    registry = Registry(registrar.public, enrolment_scope(EVERY_STUDY))
-    enrolment = registrar.sign(registry.enrolment(identity(1).public))
-    assert await put(served, study, Report.sign(identity(1), plan.digest(), body, enrolment))
-    stranger = Report.sign(identity(2), plan.digest(), body, enrolment)
+    body = (
+        REPORT_MECHANISMS["ocms"]
+        .encode(plan, [{}], seeded_words(np.random.default_rng(1)))
+        .tobytes()
+    )
+    registry = Registry(registrar.public, enrolment_scope(ALL_REPORT_STUDIES))
+    enrolment = registrar.sign(registry.enrolment_statement(identity(1).public))
+    assert await put(served, study, SignedReport.sign(identity(1), plan.digest(), body, enrolment))
+    stranger = SignedReport.sign(identity(2), plan.digest(), body, enrolment)
     refused = await put(served, study, stranger)
     assert (refused.status_code, kind(refused)) == (403, "not-enrolled")
 
@@ -299,8 +319,8 @@ async def take_part(served: Served, study: str, device: Device, policy: Policy) 
     view = await served.open_round(study)
     asgi = httpx.ASGITransport(served.app)
     async with httpx.AsyncClient(transport=asgi, base_url="http://test/v1") as http:
-        chance = seeded(np.random.default_rng(1))
-        part = Reporting(Transport(http, 5), view, device, policy=policy, chance=chance)
+        chance = seeded_words(np.random.default_rng(1))
+        part = ReportParticipation(Transport(http, 5), view, device, policy=policy, chance=chance)
         async for _ in part.steps(study):
             pass
 
@@ -312,18 +332,18 @@ async def test_a_device_spends_no_more_than_its_policy_allows(served: Served) ->
         study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
         await take_part(served, study, device, policy)
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    with pytest.raises(PolicyError, match="asks for epsilon 6 where 1 is left") as refused:
+    with pytest.raises(PolicyError, match="asks for epsilon 6, and 1 is left") as refused:
         await take_part(served, study, device, policy)
     assert refused.value.limit == "max_epsilon"
     assert (await served.show_round(study)).cohorts[0].enrolled == 0
 
 
 async def test_a_device_makes_no_second_report_of_one_study(served: Served) -> None:
-    """What was recorded counts as given, even if the network kept it from arriving."""
+    """A recorded report counts as sent, even if the network did not deliver it."""
     device = Device(identity(1), Contribution({"word 3": 1}, 0, 0), MemoryJournal())
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     await take_part(served, study, device, Policy(max_epsilon=100))
-    with pytest.raises(PolicyError, match="asked for a second"):
+    with pytest.raises(PolicyError, match="asks for a second"):
         await take_part(served, study, device, Policy(max_epsilon=100))
 
 
@@ -334,18 +354,18 @@ async def test_a_device_makes_no_second_report_of_one_study(served: Served) -> N
 async def test_reports_are_joined_to_batches_of_any_size(
     served: Served, monkeypatch: pytest.MonkeyPatch, rows: int, most: int, batches: list[int]
 ) -> None:
-    monkeypatch.setattr("server.store.reports._BATCH", rows)
+    monkeypatch.setattr("server.db.repositories.reports._REPORTS_PER_QUERY", rows)
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     view = await served.open_round(study)
-    said = [report(view, number) for number in range(7)]
-    for one in said:
-        assert (await put(served, study, one)).status_code == 204
-    nbytes = len(said[0].body)
+    reports = [report(view, number) for number in range(7)]
+    for signed in reports:
+        assert (await put(served, study, signed)).status_code == 204
+    nbytes = len(reports[0].body)
     kept = served.app.state.service.store.reports.bodies(study, 1, nbytes, most)
-    found = [batch async for batch in kept]
-    assert [len(batch) // nbytes for batch in found] == batches
-    in_order = sorted(said, key=lambda one: one.identity.hex())
-    assert b"".join(found) == b"".join(one.body for one in in_order)
+    batches_read = [batch async for batch in kept]
+    assert [len(batch) // nbytes for batch in batches_read] == batches
+    in_order = sorted(reports, key=lambda signed: signed.identity.hex())
+    assert b"".join(batches_read) == b"".join(signed.body for signed in in_order)
 
 
 class Arriving:
@@ -353,8 +373,8 @@ class Arriving:
 
     def __init__(self, plan: Any, reports: int, batches: int) -> None:
         self.made = [
-            REPORTING[plan.mechanism].encode(
-                plan, [{"item 7": 1}] * reports, seeded(np.random.default_rng(number))
+            REPORT_MECHANISMS[plan.mechanism].encode(
+                plan, [{"item 7": 1}] * reports, seeded_words(np.random.default_rng(number))
             )
             for number in range(2)
         ]
@@ -376,15 +396,15 @@ async def test_a_round_of_large_reports_is_read_batch_by_batch() -> None:
         {"mechanism": "subset-selection", "threshold": 20, "epsilon": 4.0}
         | {"domain": {"kind": "listed", "items": items}}
     )
-    mechanism, terms = REPORTING["subset-selection"], Terms.model_validate(TERMS)
+    mechanism, terms = REPORT_MECHANISMS["subset-selection"], Terms.model_validate(TERMS)
     plan = mechanism.first_plan(question, terms, "streams", 1, Random(1))
     assert mechanism.nbytes(plan) == 12_501
     arriving: Any = Arriving(plan, 100, 40)
-    await decode_reports(arriving, "streams", plan, NOTHING)  # caches are made
+    await decode_reports(arriving, "streams", plan, EMPTY_STATE)  # caches are made
     tracemalloc.start()
-    outcome = await decode_reports(arriving, "streams", plan, NOTHING)
+    outcome = await decode_reports(arriving, "streams", plan, EMPTY_STATE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (outcome.state, outcome.participants) == ("decoded", 4000)
-    assert outcome.heavy[0].item == "item 7"
+    assert outcome.heavy_hitters[0].item == "item 7"
     assert peak < 35 * 2**20

@@ -14,7 +14,7 @@ def test_the_environment_sets_what_no_argument_sets(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "fault", [{"port": 65536}, {"database_url": "mysql://x"}, {"busy_timeout": 0}]
+    "fault", [{"port": 65536}, {"database_url": "mysql://x"}, {"database_timeout_seconds": 0}]
 )
 def test_a_setting_outside_its_range_is_refused(fault: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

@@ -1,4 +1,4 @@
-"""The service over HTTPS, by a certificate made here, and what it says when it has none."""
+"""The service over HTTPS, by a certificate made here, and its errors without one."""
 
 import ipaddress
 import ssl
@@ -48,7 +48,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return chain, secret
 
 
-def test_the_service_speaks_https_to_who_trusts_its_certificate(
+def test_the_service_uses_https_with_clients_that_trust_its_certificate(
     sqlite_url: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain, key = pair
@@ -64,9 +64,7 @@ def test_the_service_speaks_https_to_who_trusts_its_certificate(
             httpx.get(f"{process.url}/readyz", timeout=20)  # nobody vouches for it
 
 
-async def test_hsts_is_said_to_nobody_who_did_not_come_by_https(
-    serve: Serve, sqlite_url: str
-) -> None:
+async def test_hsts_is_sent_over_https_only(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, hsts_seconds=60) as served:
         answer = await served.client.get("/healthz")
         assert "strict-transport-security" not in answer.headers
@@ -74,7 +72,7 @@ async def test_hsts_is_said_to_nobody_who_did_not_come_by_https(
         assert answer.headers["strict-transport-security"] == "max-age=60"
 
 
-async def test_what_is_no_page_loads_nothing(serve: Serve, sqlite_url: str) -> None:
+async def test_only_pages_load_resources(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url) as served:
         for path in ("/v1/studies", "/v1/nothing"):
             policy = (await served.client.get(path)).headers["content-security-policy"]
@@ -85,14 +83,16 @@ async def test_what_is_no_page_loads_nothing(serve: Serve, sqlite_url: str) -> N
 def test_a_certificate_that_cannot_be_used_is_refused_in_words(
     tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.logs.configure", lambda **_: None)  # it would outlive this test
+    monkeypatch.setattr(
+        "server.telemetry.logs.configure", lambda **_: None
+    )  # it would outlive this test
     chain, key = map(str, pair)
     database = ["--database", f"sqlite:///{tmp_path}/x.db", "--port", "0"]
-    for flags, said in (
+    for flags, message in (
         (["--tls-certificate", chain], "name both, or neither"),
         (["--tls-certificate", key, "--tls-key", key], "cannot be used"),
         (["--tls-certificate", f"{chain}x", "--tls-key", key], "cannot be used"),
     ):
         result = CliRunner().invoke(app, ["serve", *database, *flags])
         assert result.exit_code in (1, 2)
-        assert said in result.output
+        assert message in result.output

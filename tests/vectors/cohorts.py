@@ -1,4 +1,4 @@
-"""Two whole sums, message by message, and what participants and server refuse in them."""
+"""Two whole sums: the secrets and inputs of all participants, and every message."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.vectors import reference as ref
 from tests.vectors.exact import Terms, parameters
-from tests.vectors.reference import some
+from tests.vectors.reference import stream
 
 LANES: list[ref.Lane] = [(2**13, 3), (131071, 2), (2**61 - 1, 1)]
-REGISTRAR, SCOPE = some("registrar"), some("scope")
+REGISTRAR, SCOPE = stream("registrar"), stream("scope")
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class Sum:
     n: int
     terms: Terms
     has_registrar: bool
-    sharers: tuple[int, ...]
+    dealers: tuple[int, ...]
     survivors: tuple[int, ...]
     number: int = 7
     signatures: Mapping[int, bytes] = field(default_factory=dict)  # other than they should be
     enrolments: Mapping[int, bytes] = field(default_factory=dict)
 
     def secret(self, what: str, slot: int, size: int = 32) -> bytes:
-        """Return what `slot` draws."""
-        return some(f"{self.name} {what} {slot}", size)
+        """Return the secret that `slot` draws for the purpose `what`."""
+        return stream(f"{self.name} {what} {slot}", size)
 
     @cached_property
     def numbers(self) -> tuple[int, int, int, int]:
         """Return k, t, m and s."""
-        found = parameters(self.n, self.terms)
-        assert found is not None
-        return found
+        result = parameters(self.n, self.terms)
+        assert result is not None
+        return result
 
     @cached_property
     def entries(self) -> list[bytes]:
@@ -44,7 +44,7 @@ class Sum:
         return [
             ref.identity(self.secret("identity", slot))
             + ref.key_public(self.secret("mask", slot))
-            + ref.key_public(self.secret("seal", slot))
+            + ref.key_public(self.secret("encryption", slot))
             + self.signature(slot)
             + self.enrolment(slot)
             for slot in range(self.n)
@@ -52,17 +52,19 @@ class Sum:
 
     @cached_property
     def plan(self) -> bytes:
-        """Return what stands for the plan's digest."""
-        return some(self.name + " plan")
+        """Return the bytes used as the plan's digest."""
+        return stream(self.name + " plan")
 
     def signature(self, slot: int) -> bytes:
         """Return the signature of an identity under its keys."""
-        keys = ref.key_public(self.secret("mask", slot)) + ref.key_public(self.secret("seal", slot))
+        keys = ref.key_public(self.secret("mask", slot)) + ref.key_public(
+            self.secret("encryption", slot)
+        )
         statement = ref.statement("keys", self.plan, 0, keys)
         return self.signatures.get(slot, ref.sign(self.secret("identity", slot), statement))
 
     def enrolment(self, slot: int) -> bytes:
-        """Return the registrar's signature, if there is one."""
+        """Return the registrar's signature, if there is whole."""
         if not self.has_registrar:
             return b""
         public = ref.identity(self.secret("identity", slot))
@@ -72,29 +74,29 @@ class Sum:
     @cached_property
     def label(self) -> bytes:
         """Return the label of the cohort."""
-        return ref.cohort_label(self.plan, self.number, (self.n, *self.numbers), self.entries)
+        return ref.session_label(self.plan, self.number, (self.n, *self.numbers), self.entries)
 
     def sign(self, slot: int, what: str, label: bytes, payload: bytes) -> bytes:
         """Return a signature of `slot`."""
-        said = ref.statement(what, label, slot, payload)
-        return ref.sign(self.secret("identity", slot), said)
+        payload = ref.statement(what, label, slot, payload)
+        return ref.sign(self.secret("identity", slot), payload)
 
-    def contribution(self, slot: int) -> bytes:
-        """Return what `slot` contributes to the graph."""
-        return self.secret("contribution", slot)
+    def graph_nonce(self, slot: int) -> bytes:
+        """Return the graph nonce of `slot`."""
+        return self.secret("graph_nonce", slot)
 
     @cached_property
     def holders(self) -> dict[int, list[int]]:
-        """Return whom each sharer picked."""
+        """Return the selected holders of each dealer."""
         k = self.numbers[0]
         return {
-            slot: ref.holders(self.label, self.n, k, slot, self.contribution(slot))
-            for slot in self.sharers
+            slot: ref.holders(self.label, self.n, k, slot, self.graph_nonce(slot))
+            for slot in self.dealers
         }
 
-    def agreed(self, one: int, other: int, what: str) -> bytes:
+    def agreed(self, first: int, second: int, what: str) -> bytes:
         """Return the agreement of two slots."""
-        return ref.agree(self.secret(what, one), ref.key_public(self.secret(what, other)))
+        return ref.agree(self.secret(what, first), ref.key_public(self.secret(what, second)))
 
     def shares(self, slot: int, what: str) -> list[bytes]:
         """Return the shares of a secret of `slot`: of its `mask` key or its `seed`."""
@@ -102,178 +104,203 @@ class Sum:
         drawn = self.secret(what + " drawn", slot, 32 * (t - 1))
         return ref.split(self.secret(what, slot), k + 1, t, drawn)
 
-    def parcels(self, slot: int, what: str) -> dict[int, bytes]:
-        """Return the parcels with shares of a secret, by holder."""
+    def encrypted_shares(self, slot: int, what: str) -> dict[int, bytes]:
+        """Return the encrypted shares with shares of a secret, by holder."""
         name = "key share" if what == "mask" else "seed share"
-        label = self.label if what == "mask" else self.view
+        label = self.label if what == "mask" else self.transcript
         return {
-            holder: ref.parcel(
-                self.agreed(slot, holder, "seal"), label, ref.info(name, slot, holder), share
+            holder: ref.encrypted_share(
+                self.agreed(slot, holder, "encryption"), label, ref.info(name, slot, holder), share
             )
             for holder, share in zip(self.holders[slot], self.shares(slot, what)[1:], strict=True)
         }
 
-    def key_deal(self, slot: int) -> tuple[bytes, bytes, bytes]:
-        """Return contribution, parcels joined and signature."""
-        parcels = b"".join(self.parcels(slot, "mask").values())
-        said = self.contribution(slot) + ref.digest(parcels)
-        return self.contribution(slot), parcels, self.sign(slot, "shares", self.label, said)
+    def key_shares(self, slot: int) -> tuple[bytes, bytes, bytes]:
+        """Return graph nonce, encrypted shares joined and signature."""
+        encrypted_shares = b"".join(self.encrypted_shares(slot, "mask").values())
+        payload = self.graph_nonce(slot) + ref.digest(encrypted_shares)
+        return (
+            self.graph_nonce(slot),
+            encrypted_shares,
+            self.sign(slot, "key shares", self.label, payload),
+        )
 
     @cached_property
-    def told(self) -> dict[int, tuple[bytes, bytes]]:
-        """Return what everybody is told of each sharer: contribution and digest."""
-        deals = {slot: self.key_deal(slot) for slot in self.sharers}
-        return {slot: (said, ref.digest(parcels)) for slot, (said, parcels, _) in deals.items()}
+    def share_commitments(self) -> dict[int, tuple[bytes, bytes]]:
+        """Return the graph nonce of each dealer and the digest of its shares."""
+        key_shares = {slot: self.key_shares(slot) for slot in self.dealers}
+        return {
+            slot: (payload, ref.digest(encrypted_shares))
+            for slot, (payload, encrypted_shares, _) in key_shares.items()
+        }
 
     @cached_property
-    def view(self) -> bytes:
-        """Return the label of the view."""
-        return ref.view_label(self.label, self.told)
+    def transcript(self) -> bytes:
+        """Return the label of the transcript."""
+        return ref.transcript_label(self.label, self.share_commitments)
 
-    def partners(self, slot: int) -> list[int]:
-        """Return whom `slot` masks with."""
-        return ref.partners(slot, self.holders, self.numbers[2])
+    def neighbours(self, slot: int) -> list[int]:
+        """Return the neighbours of `slot`."""
+        return ref.neighbours(slot, self.holders, self.numbers[2])
 
     def vector(self, slot: int) -> list[list[int]]:
         """Return the input of `slot`."""
         return ref.mask(self.secret("vector", slot, 16), LANES)
 
-    def masked(self, slot: int) -> list[list[int]]:
+    def masked_vector(self, slot: int) -> list[list[int]]:
         """Return the masked input of `slot`."""
-        own = ref.derive(self.secret("seed", slot), self.view, ref.info("self", slot, slot), 16)
-        found = ref.combine(self.vector(slot), ref.mask(own, LANES), LANES, 1)
-        for other in self.partners(slot):
+        own = ref.derive(
+            self.secret("seed", slot), self.transcript, ref.info("self", slot, slot), 16
+        )
+        result = ref.combine(self.vector(slot), ref.mask(own, LANES), LANES, 1)
+        for other in self.neighbours(slot):
             pair = ref.info("mask", min(slot, other), max(slot, other))
-            key = ref.derive(self.agreed(slot, other, "mask"), self.view, pair, 16)
-            found = ref.combine(found, ref.mask(key, LANES), LANES, 1 if slot < other else -1)
-        return found
+            key = ref.derive(self.agreed(slot, other, "mask"), self.transcript, pair, 16)
+            result = ref.combine(result, ref.mask(key, LANES), LANES, 1 if slot < other else -1)
+        return result
 
-    def seed_deal(self, slot: int) -> bytes:
-        """Return the commitments to seed and own share, and the parcels of those that shared."""
-        parcels = self.parcels(slot, "seed")
-        kept = b"".join(parcel for holder, parcel in parcels.items() if holder in self.sharers)
+    def seed_shares(self, slot: int) -> bytes:
+        """Return the commitments to seed and own share, and the seed shares."""
+        encrypted_shares = self.encrypted_shares(slot, "seed")
+        for_dealers = b"".join(
+            encrypted_share
+            for holder, encrypted_share in encrypted_shares.items()
+            if holder in self.dealers
+        )
         own = ref.commit_share(self.shares(slot, "seed")[0])
-        return ref.commit_seed(self.secret("seed", slot)) + own + kept
+        return ref.commit_seed(self.secret("seed", slot)) + own + for_dealers
 
-    def upload(self, slot: int) -> bytes:
+    def masked_input(self, slot: int) -> bytes:
         """Return the message with the masked vector."""
-        said = self.seed_deal(slot) + ref.pack(self.masked(slot), LANES)
-        return said + self.sign(slot, "vector", self.view, said)
+        payload = self.seed_shares(slot) + ref.pack(self.masked_vector(slot), LANES)
+        return payload + self.sign(slot, "masked input", self.transcript, payload)
 
     def confirmation(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
         """Return the signature under the survivors."""
         listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
-        return self.sign(slot, "survivors", self.view, listed)
+        return self.sign(slot, "survivors", self.transcript, listed)
 
-    def inbox(self, slot: int) -> dict[int, bytes]:
-        """Return the parcels that `slot` is asked to open, by owner."""
+    def received_shares(self, slot: int) -> dict[int, bytes]:
+        """Return the encrypted shares addressed to `slot`, by dealer."""
         return {
-            owner: self.parcels(owner, "seed" if owner in self.survivors else "mask")[slot]
-            for owner in self.sharers
-            if slot in self.holders[owner]
+            dealer: self.encrypted_shares(dealer, "seed" if dealer in self.survivors else "mask")[
+                slot
+            ]
+            for dealer in self.dealers
+            if slot in self.holders[dealer]
         }
 
-    def given(self, slot: int) -> dict[int, tuple[int, bytes]]:
-        """Return what `slot` gives: kind and share by owner."""
-        found = {slot: (0, self.shares(slot, "seed")[0])}
-        for owner in self.inbox(slot):
-            kind, what = (0, "seed") if owner in self.survivors else (1, "mask")
-            number = self.holders[owner].index(slot) + 1
-            found[owner] = (kind, self.shares(owner, what)[number])
-        return found
+    def revealed(self, slot: int) -> dict[int, tuple[int, bytes]]:
+        """Return the shares that `slot` reveals: kind and share by dealer."""
+        result = {slot: (0, self.shares(slot, "seed")[0])}
+        for dealer in self.received_shares(slot):
+            kind, what = (0, "seed") if dealer in self.survivors else (1, "mask")
+            number = self.holders[dealer].index(slot) + 1
+            result[dealer] = (kind, self.shares(dealer, what)[number])
+        return result
 
-    def reveal(self, slot: int, given: Mapping[int, tuple[int, bytes]] | None = None) -> bytes:
-        """Return the message with shares."""
-        said = ref.records(self.given(slot) if given is None else given)
-        return said + self.sign(slot, "reveal", self.view, self.answered(slot) + said)
+    def unmasking_shares(
+        self, slot: int, revealed: Mapping[int, tuple[int, bytes]] | None = None
+    ) -> bytes:
+        """Return the unmasking shares of `slot`."""
+        payload = ref.records(self.revealed(slot) if revealed is None else revealed)
+        return payload + self.sign(
+            slot, "unmasking shares", self.transcript, self.answered_digests(slot) + payload
+        )
 
-    def answered(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
-        """Return the digests of the survivors and of the parcels that `slot` is asked to open."""
+    def answered_digests(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
+        """Return the digests of the survivors and of the encrypted shares addressed to `slot`."""
         listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
-        inbox = self.inbox(slot)
-        parcels = ref.digest(*(ref.u32(owner) + inbox[owner] for owner in sorted(inbox)))
-        return ref.digest(listed) + parcels
+        received_shares = self.received_shares(slot)
+        encrypted_shares = ref.digest(
+            *(ref.u32(dealer) + received_shares[dealer] for dealer in sorted(received_shares))
+        )
+        return ref.digest(listed) + encrypted_shares
 
     def total(self) -> list[list[int]]:
         """Return the sum of the survivors' inputs."""
-        found = [[0] * length for _, length in LANES]
+        result = [[0] * length for _, length in LANES]
         for slot in self.survivors:
-            found = ref.combine(found, self.vector(slot), LANES, 1)
-        return found
+            result = ref.combine(result, self.vector(slot), LANES, 1)
+        return result
 
 
-EVERYBODY = tuple(range(12))
+ALL_SLOTS = tuple(range(12))
 ACTIVE = Sum(
     name="active",
     n=12,
     terms=Terms(100, 200, 40, 30, active=True),
     has_registrar=True,
-    sharers=tuple(slot for slot in EVERYBODY if slot != 3),
-    survivors=tuple(slot for slot in EVERYBODY if slot not in (3, 5)),
+    dealers=tuple(slot for slot in ALL_SLOTS if slot != 3),
+    survivors=tuple(slot for slot in ALL_SLOTS if slot not in (3, 5)),
 )
 SEMI_HONEST = Sum(
     name="semi-honest",
     n=12,
     terms=Terms(200, 200, 40, 30, active=False),
     has_registrar=False,
-    sharers=EVERYBODY,
-    survivors=tuple(slot for slot in EVERYBODY if slot not in (0, 9)),
+    dealers=ALL_SLOTS,
+    survivors=tuple(slot for slot in ALL_SLOTS if slot not in (0, 9)),
 )
 
 
-def by_slot(found: Mapping[int, bytes]) -> dict[str, str]:
+def by_slot(result: Mapping[int, bytes]) -> dict[str, str]:
     """Return hex by slot."""
-    return {str(slot): body.hex() for slot, body in found.items()}
+    return {str(slot): body.hex() for slot, body in result.items()}
 
 
-def shown_sharers(told: Mapping[int, tuple[bytes, bytes]]) -> dict[str, list[str]]:
-    """Return contribution and digest by slot."""
-    return {str(slot): [part.hex() for part in parts] for slot, parts in told.items()}
+def shown_commitments(share_commitments: Mapping[int, tuple[bytes, bytes]]) -> dict[str, list[str]]:
+    """Return graph nonce and digest by slot."""
+    return {str(slot): [part.hex() for part in parts] for slot, parts in share_commitments.items()}
 
 
-def shown(one: Sum) -> dict[str, Any]:
-    """Return a whole sum, inputs first, in the order in which things are said."""
-    t = one.numbers[1]
+def shown(whole: Sum) -> dict[str, Any]:
+    """Return a whole sum, inputs first, in the order of the protocol."""
+    t = whole.numbers[1]
     secrets = [
         {
             **{
-                what: one.secret(what, slot).hex()
-                for what in ("identity", "mask", "seal", "contribution", "seed")
+                what: whole.secret(what, slot).hex()
+                for what in ("identity", "mask", "encryption", "graph_nonce", "seed")
             },
-            "mask_drawn": one.secret("mask drawn", slot, 32 * (t - 1)).hex(),
-            "seed_drawn": one.secret("seed drawn", slot, 32 * (t - 1)).hex(),
-            "vector": one.vector(slot),
+            "mask_drawn": whole.secret("mask drawn", slot, 32 * (t - 1)).hex(),
+            "seed_drawn": whole.secret("seed drawn", slot, 32 * (t - 1)).hex(),
+            "vector": whole.vector(slot),
         }
-        for slot in range(one.n)
+        for slot in range(whole.n)
     ]
-    deals = {slot: b"".join(one.key_deal(slot)) for slot in one.sharers}
+    key_shares = {slot: b"".join(whole.key_shares(slot)) for slot in whole.dealers}
     return {
-        "comment": f"a sum against a server that is {one.name}",
-        "mode": one.name,
-        "corrupt": one.terms.corrupt / 1000,
-        "dropout": one.terms.dropout / 1000,
-        "sigma": one.terms.sigma,
-        "eta": one.terms.eta,
-        "registrar": ref.identity(REGISTRAR).hex() if one.has_registrar else None,
-        "scope": SCOPE.hex() if one.has_registrar else None,
-        "plan": one.plan.hex(),
-        "number": one.number,
+        "comment": f"a sum against a server that is {whole.name}",
+        "mode": whole.name,
+        "corrupt": whole.terms.corrupt / 1000,
+        "dropout": whole.terms.dropout / 1000,
+        "sigma": whole.terms.sigma,
+        "eta": whole.terms.eta,
+        "registrar": ref.identity(REGISTRAR).hex() if whole.has_registrar else None,
+        "scope": SCOPE.hex() if whole.has_registrar else None,
+        "plan": whole.plan.hex(),
+        "number": whole.number,
         "lanes": LANES,
         "secrets": secrets,
-        "parameters": [one.n, *one.numbers],
-        "roster": [entry.hex() for entry in one.entries],
-        "label": one.label.hex(),
-        "holders": {str(slot): picked for slot, picked in one.holders.items()},
-        "deals": by_slot(deals),
-        "sharers": shown_sharers(one.told),
-        "view_label": one.view.hex(),
-        "partners": {str(slot): one.partners(slot) for slot in one.sharers},
-        "uploads": by_slot({slot: one.upload(slot) for slot in one.survivors}),
-        "survivors": list(one.survivors),
-        "confirmations": by_slot({slot: one.confirmation(slot) for slot in one.survivors}),
-        "inboxes": {str(slot): by_slot(one.inbox(slot)) for slot in one.survivors},
-        "reveals": by_slot({slot: one.reveal(slot) for slot in one.survivors}),
-        "total": one.total(),
+        "parameters": [whole.n, *whole.numbers],
+        "roster": [entry.hex() for entry in whole.entries],
+        "label": whole.label.hex(),
+        "holders": {str(slot): selected for slot, selected in whole.holders.items()},
+        "key_shares": by_slot(key_shares),
+        "share_commitments": shown_commitments(whole.share_commitments),
+        "transcript_label": whole.transcript.hex(),
+        "neighbours": {str(slot): whole.neighbours(slot) for slot in whole.dealers},
+        "masked_inputs": by_slot({slot: whole.masked_input(slot) for slot in whole.survivors}),
+        "survivors": list(whole.survivors),
+        "confirmations": by_slot({slot: whole.confirmation(slot) for slot in whole.survivors}),
+        "received_shares": {
+            str(slot): by_slot(whole.received_shares(slot)) for slot in whole.survivors
+        },
+        "unmasking_shares": by_slot(
+            {slot: whole.unmasking_shares(slot) for slot in whole.survivors}
+        ),
+        "total": whole.total(),
     }
 
 
@@ -283,6 +310,6 @@ def sums() -> dict[str, Any]:
 
 
 def forged(slot: int, what: str) -> Sum:
-    """Return the active sum with `signatures` or `enrolments` of one that are nobody's."""
-    made_up: Any = {what: {slot: ref.sign(some("nobody"), b"let me in")}}
+    """Return the active sum with `signatures` or `enrolments` of one slot that do not verify."""
+    made_up: Any = {what: {slot: ref.sign(stream("nobody"), b"let me in")}}
     return replace(ACTIVE, **made_up)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Terms(NamedTuple):
-    """What a study assumes; rates are in thousandths, to be exact."""
+    """Assumptions of a study; rates are in thousandths, so that they are exact."""
 
     corrupt: int
     dropout: int
@@ -16,7 +16,7 @@ class Terms(NamedTuple):
 
 
 def tail(population: int, marked: int, draws: int, least: int) -> Fraction:
-    """Return Pr[`least` or more of those marked are drawn]."""
+    """Return Pr[`least` or more of the marked are drawn]."""
     top = min(marked, draws)
     ways = sum(
         comb(marked, x) * comb(population - marked, draws - x)
@@ -25,21 +25,21 @@ def tail(population: int, marked: int, draws: int, least: int) -> Fraction:
     return Fraction(ways, comb(population, draws))
 
 
-def cut_by_an_active_server(n: int, k: int, t: int, corrupt: int, lost: int) -> Fraction:
-    """Return the bound on the odds that a group stands alone, for the worst choice of the lost."""
+def cut_by_an_active_server(n: int, k: int, t: int, corrupt: int, dropouts: int) -> Fraction:
+    """Return the bound on the probability of a cut-off group for the worst dropouts."""
     total = Fraction(0)
     for c in range(1, (n - corrupt) // 2 + 1):
         others = n - corrupt - c
-        silent = max(others - lost, 0)
+        silent = max(others - dropouts, 0)
         avoiding = Fraction(comb(n - 1 - c, k), comb(n - 1, k)) ** silent
-        crowds = comb(others, lost) if lost <= others else 1
+        crowds = comb(others, dropouts) if dropouts <= others else 1
         inside = tail(n - 1, corrupt + c - 1, k, t - 1)
         total += comb(n - corrupt, c) * inside**c * min(Fraction(1), crowds * avoiding)
     return total
 
 
 def cut_by_chance(n: int, m: int, bad: int) -> Fraction:
-    """Return the bound on the odds that a group stands alone, if chance picks the lost."""
+    """Return the bound on the probability that a group is cut off by random dropouts."""
     honest, total = n - bad, Fraction(0)
     for c in range(1, honest // 2 + 1):
         inside = Fraction(comb(bad + c - 1, m), comb(n - 1, m)) ** c
@@ -50,34 +50,34 @@ def cut_by_chance(n: int, m: int, bad: int) -> Fraction:
 
 def parameters(n: int, terms: Terms) -> tuple[int, int, int, int] | None:
     """Return k, t, m and s of a cohort of n, or None if nothing keeps the promises."""
-    corrupt, lost = n * terms.corrupt // 1000, n * terms.dropout // 1000
+    corrupt, dropouts = n * terms.corrupt // 1000, n * terms.dropout // 1000
     if n < 2 or terms.corrupt + terms.dropout * (1 + terms.active) > 900:
         return None
-    s = _witnesses(n, corrupt, n - lost, terms.sigma) if terms.active else 0
+    s = _spot_checks(n, corrupt, n - dropouts, terms.sigma) if terms.active else 0
     for k in range(2, n - 1, 2):
         for t in range(2, k + 1):
-            m = _partners(n, k, t, terms)
+            m = _neighbours(n, k, t, terms)
             if m is not None:
                 return k, t, m, s
     least = max(corrupt + 1 + terms.active, 2)
-    return (n - 1, least, n - 1, s) if least <= n - lost else None
+    return (n - 1, least, n - 1, s) if least <= n - dropouts else None
 
 
-def _partners(n: int, k: int, t: int, terms: Terms) -> int | None:
+def _neighbours(n: int, k: int, t: int, terms: Terms) -> int | None:
     """Return m if k holders and threshold t keep all promises, else None."""
-    corrupt, lost = n * terms.corrupt // 1000, n * terms.dropout // 1000
-    odds = Fraction(1, 2 ** (terms.sigma + 1 + terms.active))
-    private = n * tail(n - terms.active, corrupt, k, t) <= odds
-    correct = n * (1 - tail(n, n - lost, k, t)) <= Fraction(1, 2**terms.eta)
+    corrupt, dropouts = n * terms.corrupt // 1000, n * terms.dropout // 1000
+    probability = Fraction(1, 2 ** (terms.sigma + 1 + terms.active))
+    private = n * tail(n - terms.active, corrupt, k, t) <= probability
+    correct = n * (1 - tail(n, n - dropouts, k, t)) <= Fraction(1, 2**terms.eta)
     if not (private and correct):
         return None
     if terms.active:
-        return k if cut_by_an_active_server(n, k, t, corrupt, lost) <= odds else None
+        return k if cut_by_an_active_server(n, k, t, corrupt, dropouts) <= probability else None
     sizes = range(1, k + 1)
-    return next((m for m in sizes if cut_by_chance(n, m, corrupt + lost) <= odds), None)
+    return next((m for m in sizes if cut_by_chance(n, m, corrupt + dropouts) <= probability), None)
 
 
-def _witnesses(n: int, corrupt: int, quorum: int, sigma: int) -> int:
+def _spot_checks(n: int, corrupt: int, quorum: int, sigma: int) -> int:
     forged = max(2 * quorum - n - corrupt, 1)
     needed = (sigma + 2 + 2 * log2(n)) / (-2 * log2(1 - forged / (2 * quorum)))
     assert abs(needed - floor(needed + 0.5)) > 1e-9 or needed == ceil(needed)

@@ -1,6 +1,6 @@
 """Write the known answers: `python -m tests.vectors.generate`. The format is in README.md.
 
-All inputs that chance would draw are named streams, so the files are the same each time.
+All random inputs are named streams, so the files are the same each time.
 """
 
 import json
@@ -10,21 +10,21 @@ from typing import Any
 from tests.vectors import reference as ref
 from tests.vectors.cohorts import sums
 from tests.vectors.exact import Terms, parameters
-from tests.vectors.keys import kept, keys, signatures
+from tests.vectors.keys import device_identities, keys, signatures
 from tests.vectors.messages import labels, messages
 from tests.vectors.plans import plans
-from tests.vectors.reference import some
+from tests.vectors.reference import stream
 from tests.vectors.refusals import refusals
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def sharing() -> dict[str, Any]:
     """Return shares of secrets, secrets of shares, and what recovers nothing."""
 
     def dealt(name: str, count: int, threshold: int, secret: bytes | None = None) -> dict[str, Any]:
-        secret = some(name) if secret is None else secret
-        drawn = some(name + " drawn", 32 * (threshold - 1))
+        secret = stream(name) if secret is None else secret
+        drawn = stream(name + " drawn", 32 * (threshold - 1))
         return {
             "secret": secret.hex(),
             "threshold": threshold,
@@ -70,7 +70,7 @@ def sharing() -> dict[str, Any]:
             {"comment": "three of eight are false", "threshold": 4, "shares": half},
         ],
         "no_shares": [
-            {"comment": "P is no element of the field", "share": ref.P.to_bytes(33, "big").hex()},
+            {"comment": "P is outside the field", "share": ref.P.to_bytes(33, "big").hex()},
             {"comment": "above P", "share": "ff" * 33},
             {"comment": "a byte short", "share": "00" * 32},
             {"comment": "a byte long", "share": "00" * 34},
@@ -79,24 +79,24 @@ def sharing() -> dict[str, Any]:
     }
 
 
-def picks() -> dict[str, Any]:
-    """Return whom contributions pick, and who masks with whom."""
-    label = some("label")
+def neighbours_of_graphs() -> dict[str, Any]:
+    """Return the holders that graph nonces select, and the neighbours of each participant."""
+    label = stream("label")
 
     def graph(n: int, k: int, m: int, missing: tuple[int, ...] = ()) -> dict[str, Any]:
         here = [slot for slot in range(n) if slot not in missing]
-        said = {slot: some(f"contribution {n} {slot}") for slot in here}
-        picked = {slot: ref.holders(label, n, k, slot, said[slot]) for slot in here}
+        payload = {slot: stream(f"graph nonce {n} {slot}") for slot in here}
+        selected = {slot: ref.holders(label, n, k, slot, payload[slot]) for slot in here}
         return {
             "label": label.hex(),
             "n": n,
             "holders": k,
-            "partners": m,
+            "neighbours": m,
             "participants": {
                 str(slot): {
-                    "contribution": said[slot].hex(),
-                    "holders": picked[slot],
-                    "partners": ref.partners(slot, picked, m),
+                    "graph_nonce": payload[slot].hex(),
+                    "holders": selected[slot],
+                    "neighbours": ref.neighbours(slot, selected, m),
                 }
                 for slot in here
             },
@@ -106,8 +106,8 @@ def picks() -> dict[str, Any]:
         "label": label.hex(),
         "n": 100_000,
         "slot": 65_536,
-        "contribution": some("large").hex(),
-        "holders": ref.holders(label, 100_000, 150, 65_536, some("large")),
+        "graph_nonce": stream("large").hex(),
+        "holders": ref.holders(label, 100_000, 150, 65_536, stream("large")),
     }
     return {
         "graphs": [graph(12, 6, 6), graph(12, 8, 3, missing=(0, 7)), graph(5, 4, 4)],
@@ -132,7 +132,7 @@ LANES: list[list[ref.Lane]] = [
 
 def vectors() -> dict[str, Any]:
     """Return masks, and vectors with their bytes, lane by lane."""
-    key = some("stream", 16)
+    key = stream("stream", 16)
     masks = [{"key": key.hex(), "lanes": lanes, "mask": ref.mask(key, lanes)} for lanes in LANES]
     packed = [
         {
@@ -142,7 +142,7 @@ def vectors() -> dict[str, Any]:
         }
         for case in masks
     ]
-    odd: list[tuple[str, list[ref.Lane], str]] = [
+    malformed: list[tuple[str, list[ref.Lane], str]] = [
         ("a byte short", [(251, 10)], "00" * 9),
         ("a byte long", [(251, 10)], "00" * 11),
         ("nothing", [(251, 10)], ""),
@@ -155,7 +155,7 @@ def vectors() -> dict[str, Any]:
         "masks": masks,
         "vectors": packed,
         "no_vectors": [
-            {"comment": why, "lanes": lanes, "packed": body} for why, lanes, body in odd
+            {"comment": why, "lanes": lanes, "packed": body} for why, lanes, body in malformed
         ],
     }
 
@@ -188,14 +188,14 @@ def cohort_parameters() -> dict[str, Any]:
             "eta": terms.eta,
         }
 
-    found = []
+    result = []
     for n, terms in rows:
         numbers = parameters(n, terms)
         assert numbers is not None
-        names = ("holders", "threshold", "partners", "witnesses")
-        found.append({**shown(n, terms), **dict(zip(names, numbers, strict=True))})
+        names = ("holders", "threshold", "neighbours", "spot_checks")
+        result.append({**shown(n, terms), **dict(zip(names, numbers, strict=True))})
     return {
-        "parameters": found,
+        "parameters": result,
         "infeasible": [{"comment": why, **shown(n, terms)} for n, terms, why in none],
     }
 
@@ -204,7 +204,7 @@ FILES = {
     "keys": keys,
     "signatures": signatures,
     "sharing": sharing,
-    "picks": picks,
+    "neighbours": neighbours_of_graphs,
     "vectors": vectors,
     "parameters": cohort_parameters,
     "labels": labels,
@@ -212,7 +212,7 @@ FILES = {
     "sums": sums,
     "refusals": refusals,
     "plans": plans,
-    "kept": kept,
+    "device_identities": device_identities,
 }
 
 
@@ -227,4 +227,4 @@ def text(name: str) -> str:
 
 if __name__ == "__main__":
     for name in FILES:
-        (HERE / f"{name}.json").write_text(text(name))
+        (FOLDER / f"{name}.json").write_text(text(name))

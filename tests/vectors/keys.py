@@ -1,4 +1,4 @@
-"""Agreements, derived keys, parcels, signatures; and what agrees, opens or signs nothing."""
+"""Agreements, derived keys, encrypted shares, signatures; and damaged ones that must be refused."""
 
 import hmac
 import json
@@ -7,7 +7,7 @@ from hashlib import sha512
 from typing import Any
 
 from tests.vectors import reference as ref
-from tests.vectors.reference import some
+from tests.vectors.reference import stream
 
 unhex = bytes.fromhex
 Q = 2**255 - 19
@@ -35,17 +35,17 @@ def encodings(values: tuple[int, ...]) -> list[str]:
 
 
 def keys() -> dict[str, Any]:
-    """Return agreements, derived keys, parcels and streams."""
-    one, two = some("one"), some("two")
-    secret = ref.agree(one, ref.key_public(two))
-    label, share = some("label"), bytes(1) + some("message")
+    """Return agreements, derived keys, encrypted shares and streams."""
+    first, second = stream("one"), stream("two")
+    secret = ref.agree(first, ref.key_public(second))
+    label, share = stream("label"), bytes(1) + stream("message")
     purpose = {"label": label, "name": "seed share", "sender": 3, "receiver": 5}
     others: list[tuple[str, dict[str, Any]]] = [
         ("reflected to its sender", {"sender": 5, "receiver": 3}),
-        ("said to be from another sender", {"sender": 4}),
+        ("labelled with another sender", {"sender": 4}),
         ("moved to another receiver", {"receiver": 6}),
         ("a share of a seed handed over as one of a mask key", {"name": "key share"}),
-        ("of another sum", {"label": some("another label")}),
+        ("of another sum", {"label": stream("another label")}),
     ]
 
     def info(of: dict[str, Any]) -> bytes:
@@ -59,21 +59,31 @@ def keys() -> dict[str, Any]:
         key = ref.derive(secret, label, info(of)).hex()
         return {**shown(of), "secret": secret.hex(), "info": (info(of) + label).hex(), "key": key}
 
-    public = ref.key_public(one)
+    public = ref.key_public(first)
     alias = (public[:31] + bytes([public[31] | 128])).hex()
-    parcel = ref.parcel(secret, label, info(purpose), share)
-    sealed = {**shown(purpose), "secret": secret.hex(), "parcel": parcel.hex()}
-    none = ref.parcel(secret, label, info(purpose), ref.P.to_bytes(33, "big"))
+    encrypted_share = ref.encrypted_share(secret, label, info(purpose), share)
+    encrypted = {**shown(purpose), "secret": secret.hex(), "encrypted_share": encrypted_share.hex()}
+    none = ref.encrypted_share(secret, label, info(purpose), ref.P.to_bytes(33, "big"))
     damaged = [
-        ("the first byte of its commitment is another", bytes([parcel[0] ^ 1]) + parcel[1:]),
-        ("its first byte is another", parcel[:32] + bytes([parcel[32] ^ 1]) + parcel[33:]),
-        ("its last byte is another", parcel[:-1] + bytes([parcel[-1] ^ 1])),
+        (
+            "the first byte of its commitment is another",
+            bytes([encrypted_share[0] ^ 1]) + encrypted_share[1:],
+        ),
+        (
+            "its first byte is another",
+            encrypted_share[:32] + bytes([encrypted_share[32] ^ 1]) + encrypted_share[33:],
+        ),
+        ("its last byte is another", encrypted_share[:-1] + bytes([encrypted_share[-1] ^ 1])),
         ("its share is P", none),
         ("there are zeros", bytes(65)),
     ]
-    closed = [{"comment": why, **sealed, **shown({**purpose, **of})} for why, of in others]
-    closed += [{"comment": why, **sealed, "parcel": body.hex()} for why, body in damaged]
-    closed.append({"comment": "it was sealed under another secret", **sealed, "secret": two.hex()})
+    closed = [{"comment": why, **encrypted, **shown({**purpose, **of})} for why, of in others]
+    closed += [
+        {"comment": why, **encrypted, "encrypted_share": body.hex()} for why, body in damaged
+    ]
+    closed.append(
+        {"comment": "it was sealed under another secret", **encrypted, "secret": second.hex()}
+    )
     low = [
         ("unused bit" if unhex(key)[-1] & 128 else "of low order", key)
         for key in (*encodings(LOW_KEYS), alias)
@@ -82,11 +92,11 @@ def keys() -> dict[str, Any]:
     return {
         "agreements": [
             {"secret": a.hex(), "public": ref.key_public(b).hex(), "agreed": secret.hex()}
-            for a, b in ((one, two), (two, one))
+            for a, b in ((first, second), (second, first))
         ],
         "derivations": [derived(*name) for name in names],
-        "parcels": [{**sealed, "share": share.hex()}],
-        "parcels_that_do_not_open": closed,
+        "encrypted_shares": [{**encrypted, "share": share.hex()}],
+        "encrypted_shares_to_refuse": closed,
         "keys_to_refuse": [
             *({"comment": why, "key": key} for why, key in low),
             *({"comment": "not 32 bytes", "key": bytes(size).hex()} for size in (0, 31, 33)),
@@ -95,7 +105,7 @@ def keys() -> dict[str, Any]:
 
 
 def odd_signatures(secret: bytes, statement: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """Return two signatures of `secret` that verify for some libraries, and may not here."""
+    """Return two signatures of `secret` that some libraries accept and this protocol refuses."""
     order = 2**252 + 27742317777372353535851937790883648493
     hashed, signature = sha512(secret).digest(), ref.sign(secret, statement)
     nonce = int.from_bytes(sha512(hashed[32:] + statement).digest(), "little") % order
@@ -116,34 +126,39 @@ def odd_signatures(secret: bytes, statement: bytes) -> list[tuple[str, dict[str,
 
 
 def signatures() -> dict[str, Any]:
-    """Return statements with their signatures, and what is no signature under them."""
-    secret, label = some("identity"), some("label")
-    said = [("shares", b"said"), ("vector", b""), ("survivors", ref.u32(0, 1, 4)), ("reveal", b"x")]
-    said += [("keys", some("mask") + some("seal")), ("enrolment", some("another"))]
-    payload = b"said"
-    statement = ref.statement("shares", label, 3, payload)
+    """Return statements with their signatures, and signatures that do not hold."""
+    secret, label = stream("identity"), stream("label")
+    payloads = [
+        ("key shares", b"payload"),
+        ("masked input", b""),
+        ("survivors", ref.u32(0, 1, 4)),
+        ("unmasking shares", b"x"),
+    ]
+    payloads += [("keys", stream("mask") + stream("encryption")), ("enrolment", stream("another"))]
+    payload = b"payload"
+    statement = ref.statement("key shares", label, 3, payload)
     signature = ref.sign(secret, statement)
     good = {
         "identity": ref.identity(secret).hex(),
-        "what": "shares",
+        "what": "key shares",
         "label": label.hex(),
         "slot": 3,
         "payload": payload.hex(),
     }
     bad = [
-        ("signed to say something else", {"payload": b"another".hex()}),
+        ("signed for another payload", {"payload": b"another".hex()}),
         ("signed as another slot", {"slot": 4}),
-        ("signed in another sum", {"label": some("another label").hex()}),
-        ("signed in another step", {"what": "vector"}),
-        ("signed by another", {"identity": ref.identity(some("another")).hex()}),
+        ("signed in another sum", {"label": stream("another label").hex()}),
+        ("signed in another step", {"what": "masked input"}),
+        ("signed by another", {"identity": ref.identity(stream("another")).hex()}),
         ("touched", {"signature": (bytes([signature[0] ^ 1]) + signature[1:]).hex()}),
         ("a byte short", {"signature": signature[:-1].hex()}),
         ("a byte long", {"signature": (signature + b"\0").hex()}),
         ("missing", {"signature": ""}),
         ("zeros", {"signature": bytes(64).hex()}),
     ]
-    odd = odd_signatures(secret, statement)
-    bad += [(why, {name: body.hex() for name, body in of.items()}) for why, of in odd]
+    malformed = odd_signatures(secret, statement)
+    bad += [(why, {name: body.hex() for name, body in of.items()}) for why, of in malformed]
     return {
         "statements": [
             {
@@ -154,7 +169,7 @@ def signatures() -> dict[str, Any]:
                 "statement": ref.statement(what, label, 3, body).hex(),
                 "signature": ref.sign(secret, ref.statement(what, label, 3, body)).hex(),
             }
-            for what, body in said
+            for what, body in payloads
         ],
         "no_signatures": [
             {"comment": why, **good, "signature": signature.hex(), **other} for why, other in bad
@@ -166,8 +181,8 @@ def signatures() -> dict[str, Any]:
     }
 
 
-def kept() -> dict[str, Any]:
-    """Return identities that devices make of what they keep, and their credentials."""
+def device_identities() -> dict[str, Any]:
+    """Return identities that devices derive from their secret, and their credentials."""
 
     def known(secret: bytes, service: str, study: str | None) -> dict[str, Any]:
         def derived(what: str) -> bytes:
@@ -182,12 +197,14 @@ def kept() -> dict[str, Any]:
             "credential": urlsafe_b64encode(derived("credential")).decode().rstrip("="),
         }
 
-    secret = some("device")
+    secret = stream("device")
     return {
         "identities": [
             known(secret, "https://counts.example.org", "0123456789abcdef"),
-            known(secret, "https://counts.example.org", None),  # wherever it reports
+            known(
+                secret, "https://counts.example.org", None
+            ),  # for all studies that ask for reports
             known(secret, "http://127.0.0.1:8000", "0123456789abcdef"),
-            known(some("another device"), "https://counts.example.org", "0123456789abcdef"),
+            known(stream("another device"), "https://counts.example.org", "0123456789abcdef"),
         ]
     }

@@ -1,18 +1,18 @@
-"""Labels and messages by their fields, and bytes that are none."""
+"""Labels and messages by their fields, and bodies that must be refused."""
 
 from typing import Any
 
 from tests.vectors import reference as ref
-from tests.vectors.reference import some, u32
+from tests.vectors.reference import stream, u32
 
 SHARE = 33
-PARCEL = 65
+ENCRYPTED_SHARE = 65
 
 
 def labels() -> dict[str, Any]:
     """Return labels of cohorts and views, and commitments."""
-    entries = [some(f"entry {slot}", 160) for slot in range(3)]
-    enrolled = [entry + some("enrolment", 64) for entry in entries]
+    entries = [stream(f"entry {slot}", 160) for slot in range(3)]
+    enrolled = [entry + stream("enrolment", 64) for entry in entries]
     numbers = (3, 2, 2, 2, 2)
     cohorts = [
         ("a cohort of three", 0, numbers, entries),
@@ -21,53 +21,55 @@ def labels() -> dict[str, Any]:
         ("two who changed seats", 0, numbers, [entries[1], entries[0], entries[2]]),
         ("enrolled", 0, numbers, enrolled),
     ]
-    sharers = {slot: (some(f"contribution {slot}"), some(f"digest {slot}")) for slot in (0, 2)}
-    fewer = {0: sharers[0]}
-    swapped = {0: sharers[2], 2: sharers[0]}
+    dealers = {slot: (stream(f"graph nonce {slot}"), stream(f"digest {slot}")) for slot in (0, 2)}
+    fewer = {0: dealers[0]}
+    swapped = {0: dealers[2], 2: dealers[0]}
     return {
-        "cohorts": [
+        "sessions": [
             {
                 "comment": why,
-                "plan": some("plan").hex(),
+                "plan": stream("plan").hex(),
                 "number": number,
-                "parameters": said,
+                "parameters": payload,
                 "roster": [entry.hex() for entry in roster],
-                "label": ref.cohort_label(some("plan"), number, said, roster).hex(),
+                "label": ref.session_label(stream("plan"), number, payload, roster).hex(),
             }
-            for why, number, said, roster in cohorts
+            for why, number, payload, roster in cohorts
         ],
-        "views": [
+        "transcripts": [
             {
                 "comment": why,
-                "cohort": some("cohort").hex(),
-                "sharers": {str(slot): [part.hex() for part in said] for slot, said in of.items()},
-                "label": ref.view_label(some("cohort"), of).hex(),
+                "session": stream("session").hex(),
+                "share_commitments": {
+                    str(slot): [part.hex() for part in payload] for slot, payload in of.items()
+                },
+                "label": ref.transcript_label(stream("session"), of).hex(),
             }
-            for why, of in (("two shared", sharers), ("one shared", fewer), ("changed", swapped))
+            for why, of in (("two shared", dealers), ("one shared", fewer), ("changed", swapped))
         ],
         "commitments": [
-            {"seed": some("seed").hex(), "commitment": ref.commit_seed(some("seed")).hex()},
+            {"seed": stream("seed").hex(), "commitment": ref.commit_seed(stream("seed")).hex()},
             {
-                "share": some("share", 33).hex(),
-                "commitment": ref.commit_share(some("share", 33)).hex(),
+                "share": stream("share", 33).hex(),
+                "commitment": ref.commit_share(stream("share", 33)).hex(),
             },
         ],
     }
 
 
-def record(owner: int, kind: int, share: bytes = bytes(SHARE)) -> bytes:
-    """Return one record of a reveal."""
-    return u32(owner) + bytes([kind]) + share
+def record(dealer: int, kind: int, share: bytes = bytes(SHARE)) -> bytes:
+    """Return one record of unmasking shares."""
+    return u32(dealer) + bytes([kind]) + share
 
 
 def messages() -> dict[str, Any]:
-    """Return messages by their fields, and bodies that are none."""
-    signature = some("signature", 64)
-    parcels = [some(f"parcel {number}", PARCEL) for number in range(3)]
-    joined = b"".join(parcels)
-    vector = some("vector", 10)
-    seeds, keys = {1: some("s1", SHARE), 300: some("s300", SHARE)}, {7: some("k7", SHARE)}
-    said = (
+    """Return messages by their fields, and bodies that must be refused."""
+    signature = stream("signature", 64)
+    encrypted_shares = [stream(f"encrypted share {number}", ENCRYPTED_SHARE) for number in range(3)]
+    joined = b"".join(encrypted_shares)
+    vector = stream("vector", 10)
+    seeds, keys = {1: stream("s1", SHARE), 300: stream("s300", SHARE)}, {7: stream("k7", SHARE)}
+    payload = (
         record(1, 0, seeds[1]) + record(5, 2) + record(7, 1, keys[7]) + record(300, 0, seeds[300])
     )
 
@@ -75,70 +77,80 @@ def messages() -> dict[str, Any]:
         return [{"comment": why, "packed": body.hex()} for why, body in bodies]
 
     return {
-        "key_deals": [
+        "key_shares": [
             {
-                "contribution": some("contribution").hex(),
-                "parcels": [parcel.hex() for parcel in of],
+                "graph_nonce": stream("graph_nonce").hex(),
+                "encrypted_shares": [encrypted_share.hex() for encrypted_share in of],
                 "signature": signature.hex(),
-                "packed": (some("contribution") + b"".join(of) + signature).hex(),
+                "packed": (stream("graph_nonce") + b"".join(of) + signature).hex(),
                 "digest": ref.digest(*of).hex(),
             }
-            for of in (parcels, parcels[:1], [])
+            for of in (encrypted_shares, encrypted_shares[:1], [])
         ],
-        "uploads": [
+        "masked_inputs": [
             {
-                "commitment": some("commitment").hex(),
-                "own": some("own").hex(),
-                "parcels": [parcel.hex() for parcel in of],
+                "commitment": stream("commitment").hex(),
+                "own_share_commitment": stream("own_share_commitment").hex(),
+                "encrypted_shares": [encrypted_share.hex() for encrypted_share in of],
                 "vector": vector.hex(),
                 "signature": signature.hex(),
                 "packed": (
-                    some("commitment") + some("own") + b"".join(of) + vector + signature
+                    stream("commitment")
+                    + stream("own_share_commitment")
+                    + b"".join(of)
+                    + vector
+                    + signature
                 ).hex(),
             }
-            for of in (parcels, [])
+            for of in (encrypted_shares, [])
         ],
-        "reveals": [
+        "unmasking_shares": [
             {
-                "seed_shares": {str(owner): share.hex() for owner, share in seeds.items()},
-                "key_shares": {str(owner): share.hex() for owner, share in keys.items()},
-                "faulty": [5],
+                "seed_shares": {str(dealer): share.hex() for dealer, share in seeds.items()},
+                "key_shares": {str(dealer): share.hex() for dealer, share in keys.items()},
+                "invalid_dealers": [5],
                 "signature": signature.hex(),
-                "packed": (said + signature).hex(),
+                "packed": (payload + signature).hex(),
             },
             {
                 "seed_shares": {},
                 "key_shares": {},
-                "faulty": [],
+                "invalid_dealers": [],
                 "signature": signature.hex(),
                 "packed": signature.hex(),
             },
         ],
-        "no_key_deals": no(
+        "no_key_shares": no(
             ("nothing", b""),
-            ("shorter than contribution and signature", bytes(95)),
-            ("a parcel is a byte short", bytes(32) + joined[:-1] + signature),
-            ("a parcel is a byte long", bytes(32) + joined + b"\0" + signature),
+            ("shorter than graph nonce and signature", bytes(95)),
+            ("an encrypted share is a byte short", bytes(32) + joined[:-1] + signature),
+            ("an encrypted share is a byte long", bytes(32) + joined + b"\0" + signature),
         ),
-        "no_uploads": no(
+        "no_masked_inputs": no(
             ("nothing", b""),
-            ("no deal", vector + signature),
+            ("no seed shares", vector + signature),
             ("one commitment only", bytes(32) + vector + signature),
-            ("a parcel is a byte short", bytes(64) + joined[:-1] + vector + signature),
+            ("an encrypted share is a byte short", bytes(64) + joined[:-1] + vector + signature),
             ("the vector is a byte short", bytes(64) + joined + vector[:-1] + signature),
             ("the vector is a byte long", bytes(64) + joined + vector + b"\0" + signature),
             ("no signature", bytes(64) + joined + vector),
         ),
-        "no_reveals": no(
+        "no_unmasking_shares": no(
             ("nothing", b""),
             ("shorter than a signature", bytes(63)),
-            ("a record is a byte short", said[:-1] + signature),
-            ("a record is a byte long", said + b"\0" + signature),
-            ("an owner twice, both secrets", record(4, 0) + record(4, 1) + signature),
-            ("an owner twice, one secret", record(4, 0) + record(4, 0) + signature),
-            ("an owner twice, given and complained of", record(4, 0) + record(4, 2) + signature),
-            ("owners fall", record(5, 0) + record(4, 0) + signature),
+            ("a record is a byte short", payload[:-1] + signature),
+            ("a record is a byte long", payload + b"\0" + signature),
+            ("a dealer twice, both secrets", record(4, 0) + record(4, 1) + signature),
+            ("a dealer twice, one secret", record(4, 0) + record(4, 0) + signature),
+            (
+                "a dealer twice, revealed and reported as invalid",
+                record(4, 0) + record(4, 2) + signature,
+            ),
+            ("dealers fall", record(5, 0) + record(4, 0) + signature),
             ("there is no kind 3", record(4, 3) + signature),
-            ("a complaint carries a share", record(4, 2, some("s1", SHARE)) + signature),
+            (
+                "a report of an invalid share carries a share",
+                record(4, 2, stream("s1", SHARE)) + signature,
+            ),
         ),
     }

@@ -1,16 +1,16 @@
-"""What is derived and heard before any key is made: plans, scopes, lists of bytes, reports."""
+"""Inputs of the protocol without keys: plans, scopes, downloaded lists and reports."""
 
 import json
 from typing import Any
 
 from tests.vectors import reference as ref
-from tests.vectors.reference import some, u32
+from tests.vectors.reference import stream, u32
 
 _SEED = "f5b165224a58b791df6af1d8303e61cdc4bb86c3d1c427103c344c4189eb2f1e"
 
 
 def _plan(**changes: Any) -> dict[str, Any]:
-    """Return a plan as the service writes it, but for `changes`."""
+    """Return a plan as the service writes it, with `changes`."""
     terms = {"cohort_size": 100, "minimum": 50, "cohorts": 1, "corrupt": 0.15, "dropout": 0.2}
     terms |= {"sigma": 40, "eta": 30, "mode": "active", "registrar": None}
     question = {"mechanism": "adaptive-iblt", "threshold": 20.0, "contribution": 3}
@@ -22,7 +22,7 @@ def _plan(**changes: Any) -> dict[str, Any]:
 
 
 def plans() -> dict[str, Any]:
-    """Return plans with their digests, scopes, what is heard, and reports; and bytes of none."""
+    """Return plans, scopes, downloaded lists, reports, and malformed lists."""
     cases = [
         ("of a first round", _plan()),
         ("of another round", _plan(round=2)),
@@ -38,26 +38,26 @@ def plans() -> dict[str, Any]:
         "scopes": [{"study": study, "scope": _scope(study).hex()} for study in studies],
         "possessions": [
             {
-                "credential": some("credential").hex(),
-                "said": (b"blindtally device v1\0" + ref.digest(some("credential"))).hex(),
+                "credential": stream("credential").hex(),
+                "statement": (b"blindtally device v1\0" + ref.digest(stream("credential"))).hex(),
             }
         ],
-        "heard": [_heard(kind, size, slots) for kind, size in _SIZES.items()],
-        "reports": [_report(enrolment) for enrolment in (b"", some("enrolment", 64))],
-        "no_heard": [
+        "downloads": [_download(kind, size, slots) for kind, size in _SIZES.items()],
+        "reports": [_report(enrolment) for enrolment in (b"", stream("enrolment", 64))],
+        "no_downloads": [
             {"comment": f"{kind}, {why}", "kind": kind, "packed": body.hex()}
             for kind, size in _SIZES.items()
             for why, body in (
-                ("a byte short", (u32(0) + some(kind, size))[:-1]),
-                ("a byte long", u32(0) + some(kind, size + 1)),
-                ("a slot twice", 2 * (u32(3) + some(kind, size))),
+                ("a byte short", (u32(0) + stream(kind, size))[:-1]),
+                ("a byte long", u32(0) + stream(kind, size + 1)),
+                ("a slot twice", 2 * (u32(3) + stream(kind, size))),
                 ("slots that fall", u32(2**31) + bytes(size) + u32(2) + bytes(size)),
             )
         ],
     }
 
 
-_SIZES = {"sharers": 64, "confirmations": 64, "parcels": 65}
+_SIZES = {"share-commitments": 64, "confirmations": 64, "encrypted-shares": 65}
 
 
 def _digest(plan: dict[str, Any]) -> bytes:
@@ -69,17 +69,17 @@ def _scope(study: str) -> bytes:
     return ref.digest(b"blindtally study v1\0", study.encode())
 
 
-def _heard(kind: str, size: int, slots: tuple[int, ...]) -> dict[str, Any]:
-    said = {slot: some(f"{kind} {slot}", size) for slot in slots}
+def _download(kind: str, size: int, slots: tuple[int, ...]) -> dict[str, Any]:
+    payload = {slot: stream(f"{kind} {slot}", size) for slot in slots}
     return {
         "kind": kind,
-        "said": {str(slot): body.hex() for slot, body in said.items()},
-        "packed": b"".join(u32(slot) + body for slot, body in said.items()).hex(),
+        "records": {str(slot): body.hex() for slot, body in payload.items()},
+        "packed": b"".join(u32(slot) + body for slot, body in payload.items()).hex(),
     }
 
 
 def _report(enrolment: bytes) -> dict[str, str]:
-    secret, digest, body = some("identity"), _digest(_plan()), some("report", 9)
+    secret, digest, body = stream("identity"), _digest(_plan()), stream("report", 9)
     signature = ref.sign(secret, ref.statement("report", digest, 0, body))
     return {
         "secret": secret.hex(),

@@ -1,7 +1,7 @@
 """The byte formulas of docs/protocol.md a second time, as plainly as they can be written.
 
-Nothing here is fast, guards a secret, or knows the code under `secagg`: it is what a client in
-another language would be written against.
+Nothing here is fast, guards a secret, or imports `secagg`: a client in another language can be
+written against it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ P = 2**256 + 297
 Lane = tuple[int, int]  # modulus and length
 
 
-def some(name: str, size: int = 32) -> bytes:
-    """Return the bytes that stand for chance in one place of the known answers."""
+def stream(name: str, size: int = 32) -> bytes:
+    """Return the bytes that replace the random draw of this name."""
     return shake_128(b"blindtally vector " + name.encode()).digest(size)
 
 
@@ -55,34 +55,34 @@ def identity(secret: bytes) -> bytes:
 
 
 def statement(what: str, label: bytes, slot: int, payload: bytes) -> bytes:
-    """Return what is signed."""
+    """Return the statement that is signed."""
     return b"blindtally v1 " + what.encode() + b"\0" + label + u32(slot) + digest(payload)
 
 
-def sign(secret: bytes, said: bytes) -> bytes:
+def sign(secret: bytes, payload: bytes) -> bytes:
     """Return the Ed25519 signature."""
-    return Ed25519PrivateKey.from_private_bytes(secret).sign(said)
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(payload)
 
 
 # Labels
 
 
-def cohort_label(
+def session_label(
     plan: bytes, number: int, parameters: Sequence[int], entries: Iterable[bytes]
 ) -> bytes:
     """Return the label of a cohort; `parameters` are n, k, t, m and s."""
     return digest(b"blindtally sum v1\0", plan, u32(number, *parameters), digest(*entries))
 
 
-def view_label(label: bytes, sharers: Mapping[int, tuple[bytes, bytes]]) -> bytes:
-    """Return the label of a view; `sharers` are contribution and digest by slot."""
-    said = [u32(slot) + b"".join(sharers[slot]) for slot in sorted(sharers)]
-    return digest(b"blindtally view v1\0", label, *said)
+def transcript_label(label: bytes, dealers: Mapping[int, tuple[bytes, bytes]]) -> bytes:
+    """Return the label of a transcript; `sharers` are graph nonce and digest by slot."""
+    payload = [u32(slot) + b"".join(dealers[slot]) for slot in sorted(dealers)]
+    return digest(b"blindtally transcript v1\0", label, *payload)
 
 
-def info(name: str, one: int, other: int) -> bytes:
-    """Return what tells a key from the others under one label."""
-    return b"blindtally v1 " + name.encode() + b"\0" + u32(one, other)
+def info(name: str, sender: int, receiver: int) -> bytes:
+    """Return the bytes that distinguish a key from all others under one label."""
+    return b"blindtally v1 " + name.encode() + b"\0" + u32(sender, receiver)
 
 
 def derive(secret: bytes, label: bytes, purpose: bytes, size: int = 32) -> bytes:
@@ -146,32 +146,32 @@ def commit_share(share: bytes) -> bytes:
 # The graph
 
 
-def holders(label: bytes, n: int, k: int, slot: int, contribution: bytes) -> list[int]:
-    """Return the holders that a contribution picks."""
+def holders(label: bytes, n: int, k: int, slot: int, graph_nonce: bytes) -> list[int]:
+    """Return the holders that a graph nonce selects."""
     if k == n - 1:
         return [other for other in range(n) if other != slot]
     key = AES(digest(b"blindtally holders v1\0", label)[:16])
     aes = Cipher(key, ECB()).encryptor()  # noqa: S305 - no message
-    before, after = int.from_bytes(contribution[:16], "little"), contribution[16:]
-    found, block = list[int](), 0
-    while len(found) < k:
+    before, after = int.from_bytes(graph_nonce[:16], "little"), graph_nonce[16:]
+    result, block = list[int](), 0
+    while len(result) < k:
         permuted = aes.update((before ^ slot ^ block << 96).to_bytes(16, "little"))
         words = bytes(x ^ y for x, y in zip(permuted, after, strict=True))
         for start in range(0, 16, 4):
             pick = int.from_bytes(words[start : start + 4], "little") * (n - 1) >> 32
             pick += pick >= slot
-            if pick not in found:
-                found.append(pick)
+            if pick not in result:
+                result.append(pick)
         block += 1
-    return found[:k]
+    return result[:k]
 
 
-def partners(slot: int, picked: Mapping[int, Sequence[int]], m: int) -> list[int]:
-    """Return whom `slot` masks with, of those that picked."""
+def neighbours(slot: int, selected: Mapping[int, Sequence[int]], m: int) -> list[int]:
+    """Return the neighbours of `slot` among the participants that selected holders."""
     return sorted(
         other
-        for other in picked
-        if other != slot and (other in picked[slot][:m] or slot in picked[other][:m])
+        for other in selected
+        if other != slot and (other in selected[slot][:m] or slot in selected[other][:m])
     )
 
 
@@ -192,7 +192,7 @@ def word_bytes(q: int) -> int:
 def mask(key: bytes, lanes: Iterable[Lane]) -> list[list[int]]:
     """Return the mask that a 16-byte key grows into."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
-    found = []
+    result = []
     for q, length in lanes:
         lane: list[int] = []
         while len(lane) < length:
@@ -200,8 +200,8 @@ def mask(key: bytes, lanes: Iterable[Lane]) -> list[list[int]]:
             element = word % 2 ** bits(q)
             if element < q:
                 lane.append(element)
-        found.append(lane)
-    return found
+        result.append(lane)
+    return result
 
 
 def pack(vector: Iterable[Sequence[int]], lanes: Iterable[Lane]) -> bytes:
@@ -214,27 +214,29 @@ def pack(vector: Iterable[Sequence[int]], lanes: Iterable[Lane]) -> bytes:
 
 
 def combine(
-    one: Sequence[Sequence[int]],
-    other: Sequence[Sequence[int]],
+    first: Sequence[Sequence[int]],
+    second: Sequence[Sequence[int]],
     lanes: Sequence[Lane],
     sign_of: int,
 ) -> list[list[int]]:
     """Return one vector plus `sign_of` times the other."""
     return [
         [(a + sign_of * b) % q for a, b in zip(left, right, strict=True)]
-        for left, right, (q, _) in zip(one, other, lanes, strict=True)
+        for left, right, (q, _) in zip(first, second, lanes, strict=True)
     ]
 
 
 # Messages
 
 
-def parcel(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
+def encrypted_share(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
     """Return a commitment to a share, and the share under its pad."""
     return commit_share(share) + cover(secret, label, purpose, share)
 
 
-def records(said: Mapping[int, tuple[int, bytes]]) -> bytes:
-    """Return what a reveal says: kind and share by owner."""
-    parts = (u32(owner) + bytes([kind]) + share for owner, (kind, share) in sorted(said.items()))
+def records(payload: Mapping[int, tuple[int, bytes]]) -> bytes:
+    """Return the records of unmasking shares: dealer, kind and share.."""
+    parts = (
+        u32(dealer) + bytes([kind]) + share for dealer, (kind, share) in sorted(payload.items())
+    )
     return b"".join(parts)

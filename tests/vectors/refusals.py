@@ -1,6 +1,6 @@
-"""What must be refused in the active sum of `cohorts`, with the reason.
+"""Messages that must be refused in the active sum of `cohorts`, each with the reason.
 
-Each case changes what participant 0 is told, or what a participant tells the server.
+Each case changes a message to participant 0, or a message from a participant to the server.
 """
 
 from collections.abc import Sequence
@@ -9,42 +9,45 @@ from typing import Any
 
 from tests.vectors import reference as ref
 from tests.vectors.cohorts import ACTIVE, LANES, forged
-from tests.vectors.reference import P, some
+from tests.vectors.reference import P, stream
 
-ME = 0
-ONE = ACTIVE
-ABSENT, LOST = 3, 5
-HOLDER = next(slot for slot in ONE.holders[ME] if slot in ONE.survivors)  # holds for participant 0
-OTHER = next(slot for slot in ONE.sharers if slot not in (ME, HOLDER, LOST))
-ELSEWHERE = replace(ONE, number=8)
+RECEIVER = 0
+SUM = ACTIVE
+ENROLLED_ONLY, DROPOUT_SLOT = 3, 5
+# A survivor that holds a share of participant 0.
+HOLDER_SLOT = next(slot for slot in SUM.holders[RECEIVER] if slot in SUM.survivors)
+DEALER_SLOT = next(
+    slot for slot in SUM.dealers if slot not in (RECEIVER, HOLDER_SLOT, DROPOUT_SLOT)
+)
+NEXT_SESSION = replace(SUM, number=8)
 
 
 def rosters() -> list[dict[str, Any]]:
     """Return rosters for which participant 0 shares nothing: entries by slot, of other bytes."""
-    mine, theirs, last = (ONE.entries[slot] for slot in (ME, 4, 11))
+    mine, theirs, last = (SUM.entries[slot] for slot in (RECEIVER, 4, 11))
     low = bytes(32)
 
     def entry(of: bytes, **parts: bytes) -> bytes:
-        places = {"identity": 0, "mask": 32, "seal": 64}
+        places = {"identity": 0, "mask": 32, "encryption": 64}
         for name, part in parts.items():
             of = of[: places[name]] + part + of[places[name] + 32 :]
         return of
 
-    stranger = ref.identity(some("stranger"))
-    key = ref.key_public(some("stranger"))
+    non_dealer = ref.identity(stream("non_dealer"))
+    key = ref.key_public(stream("non_dealer"))
     cases = [
-        ("another sits in my slot", {ME: theirs, 4: mine}),
-        ("my identity is another", {ME: entry(mine, identity=stranger)}),
-        ("my mask key is another", {ME: entry(mine, mask=key)}),
-        ("my seal key is another", {ME: entry(mine, seal=key)}),
+        ("another sits in my slot", {RECEIVER: theirs, 4: mine}),
+        ("my identity is another", {RECEIVER: entry(mine, identity=non_dealer)}),
+        ("my mask key is another", {RECEIVER: entry(mine, mask=key)}),
+        ("my encryption key is another", {RECEIVER: entry(mine, encryption=key)}),
         ("an identity is there twice", {11: entry(last, identity=theirs[:32])}),
         ("my identity is there twice", {11: entry(last, identity=mine[:32])}),
         ("a mask key is there twice", {11: entry(last, mask=theirs[32:64])}),
-        ("a seal key is there twice", {11: entry(last, seal=theirs[64:96])}),
-        ("a mask key is another's seal key", {11: entry(last, mask=theirs[64:96])}),
-        ("a mask key is its seal key", {11: entry(last, mask=last[64:96])}),
+        ("a encryption key is there twice", {11: entry(last, encryption=theirs[64:96])}),
+        ("a mask key is another's encryption key", {11: entry(last, mask=theirs[64:96])}),
+        ("a mask key is its encryption key", {11: entry(last, mask=last[64:96])}),
         ("a mask key is of low order", {11: entry(last, mask=low)}),
-        ("a seal key is of low order", {11: entry(last, seal=low)}),
+        ("a encryption key is of low order", {11: entry(last, encryption=low)}),
         ("an identity is of low order", {11: entry(last, identity=low)}),
         (
             "an unused bit of a key is set",
@@ -54,9 +57,11 @@ def rosters() -> list[dict[str, Any]]:
         ("a signature is missing", {11: last[:96]}),
     ]
     for what, why in (("signatures", "did not sign its keys"), ("enrolments", "is not enrolled")):
-        holder = next(slot for slot in range(1, ONE.n) if slot in forged(slot, what).holders[ME])
+        holder = next(
+            slot for slot in range(1, SUM.n) if slot in forged(slot, what).holders[RECEIVER]
+        )
         cases.append(
-            (f"a holder that I pick {why}", {holder: forged(holder, what).entries[holder]})
+            (f"a holder that I select {why}", {holder: forged(holder, what).entries[holder]})
         )
     return [
         {"comment": why, "roster": {str(slot): entry.hex() for slot, entry in of.items()}}
@@ -64,23 +69,24 @@ def rosters() -> list[dict[str, Any]]:
     ]
 
 
-def views() -> list[dict[str, Any]]:
-    """Return sharers for whom participant 0 sends no vector; null is one left out."""
-    mine, theirs = ONE.told[ME], ONE.told[HOLDER]
+def transcripts() -> list[dict[str, Any]]:
+    """Return share commitments for which participant 0 sends no masked input (null: left out)."""
+    mine, theirs = SUM.share_commitments[RECEIVER], SUM.share_commitments[HOLDER_SLOT]
     cases: list[tuple[str, dict[int, Sequence[bytes] | None]]] = [
-        ("I am left out", {ME: None}),
-        ("my contribution is another", {ME: (some("x"), mine[1])}),
-        ("what I dealt is another", {ME: (mine[0], some("x"))}),
-        ("fewer than a quorum shared", {OTHER: None, 11: None}),
+        ("I am left out", {RECEIVER: None}),
+        ("my graph nonce is another", {RECEIVER: (stream("x"), mine[1])}),
+        ("the digest of my shares is another", {RECEIVER: (mine[0], stream("x"))}),
+        ("fewer than a quorum shared", {DEALER_SLOT: None, 11: None}),
         ("one shared who is not in the cohort", {12: theirs}),
-        ("a contribution is a byte short", {HOLDER: (theirs[0][:-1], theirs[1])}),
-        ("a digest is a byte long", {HOLDER: (theirs[0], theirs[1] + bytes(1))}),
+        ("a graph nonce is a byte short", {HOLDER_SLOT: (theirs[0][:-1], theirs[1])}),
+        ("a digest is a byte long", {HOLDER_SLOT: (theirs[0], theirs[1] + bytes(1))}),
     ]
     return [
         {
             "comment": why,
-            "sharers": {
-                str(slot): said and [part.hex() for part in said] for slot, said in of.items()
+            "share_commitments": {
+                str(slot): payload and [part.hex() for part in payload]
+                for slot, payload in of.items()
             },
         }
         for why, of in cases
@@ -89,13 +95,16 @@ def views() -> list[dict[str, Any]]:
 
 def survivors() -> list[dict[str, Any]]:
     """Return survivors that participant 0 does not confirm."""
-    kept = list(ONE.survivors)
+    surviving = list(SUM.survivors)
     cases = [
-        ("I am left out", [slot for slot in kept if slot != ME] + [LOST]),
-        ("one is named twice", [*kept, 1]),
-        ("one did not share", [*kept, ABSENT]),
-        ("one is not in the cohort", [*kept, 12]),
-        ("fewer than a quorum", kept[:-1]),
+        (
+            "I am left out",
+            [slot for slot in surviving if slot != RECEIVER] + [DROPOUT_SLOT],
+        ),
+        ("one is named twice", [*surviving, 1]),
+        ("one did not share", [*surviving, ENROLLED_ONLY]),
+        ("one is not in the cohort", [*surviving, 12]),
+        ("fewer than a quorum", surviving[:-1]),
         ("nobody", []),
     ]
     return [{"comment": why, "survivors": of} for why, of in cases]
@@ -103,171 +112,250 @@ def survivors() -> list[dict[str, Any]]:
 
 def confirmations() -> list[dict[str, Any]]:
     """Return signatures on which participant 0 gives nothing; null is one left out."""
-    kept = ONE.survivors
-    others = [slot for slot in kept if slot != ME]
-    more = (*kept, LOST)
+    surviving = SUM.survivors
+    others = [slot for slot in surviving if slot != RECEIVER]
+    more = (*surviving, DROPOUT_SLOT)
     cases: list[tuple[str, dict[int, bytes | None]]] = [
-        ("fewer than a quorum", {kept[-1]: None}),
-        ("one who is no survivor", {LOST: bytes(64)}),
+        ("fewer than a quorum", {surviving[-1]: None}),
+        ("a signature of a participant that is not a survivor", {DROPOUT_SLOT: bytes(64)}),
         ("signed nothing", dict.fromkeys(others, bytes(64))),
-        ("signed another set", {slot: ONE.confirmation(slot, more) for slot in others}),
-        ("signed under another view", {slot: ELSEWHERE.confirmation(slot) for slot in others}),
-        ("one signed for all", dict.fromkeys(others, ONE.confirmation(1))),
+        ("signed another set", {slot: SUM.confirmation(slot, more) for slot in others}),
+        (
+            "signed under another transcript",
+            {slot: NEXT_SESSION.confirmation(slot) for slot in others},
+        ),
+        ("one signed for all", dict.fromkeys(others, SUM.confirmation(1))),
         ("one did not sign", {others[-1]: bytes(64)}),
     ]
     return [
         {
             "comment": why,
             "confirmations": {
-                str(slot): said if said is None else said.hex() for slot, said in of.items()
+                str(slot): payload if payload is None else payload.hex()
+                for slot, payload in of.items()
             },
         }
         for why, of in cases
     ]
 
 
-def parcels() -> list[dict[str, Any]]:
-    """Return parcels of which participant 0 gives no share; it complains of their owner."""
-    mine = ONE.inbox(ME)
-    owner = next(slot for slot in mine if slot in ONE.survivors and ME in ONE.holders[slot])
-    friend = next(slot for slot in mine if slot in ONE.holders[ME] and slot in ONE.survivors)
-    good, secret = mine[owner], ONE.agreed(owner, ME, "seal")
-    info = ref.info("seed share", owner, ME)
+def encrypted_shares() -> list[dict[str, Any]]:
+    """Return encrypted shares that participant 0 reports as invalid, with their dealer."""
+    mine = SUM.received_shares(RECEIVER)
+    dealer = next(slot for slot in mine if slot in SUM.survivors and RECEIVER in SUM.holders[slot])
+    friend = next(slot for slot in mine if slot in SUM.holders[RECEIVER] and slot in SUM.survivors)
+    good, secret = mine[dealer], SUM.agreed(dealer, RECEIVER, "encryption")
+    info = ref.info("seed share", dealer, RECEIVER)
 
-    def sealed(share: bytes) -> bytes:
-        return ref.parcel(secret, ONE.view, info, share)
+    def encrypted(share: bytes) -> bytes:
+        return ref.encrypted_share(secret, SUM.transcript, info, share)
 
-    holder = next(h for h in ONE.holders[owner] if h != ME)
+    holder = next(h for h in SUM.holders[dealer] if h != RECEIVER)
     cases = [
-        ("its envelope is garbage", owner, good[:32] + bytes(33)),
-        ("its commitment is to another share", owner, bytes(32) + good[32:]),
-        ("its envelope holds a share of the mask key", owner, ONE.parcels(owner, "mask")[ME]),
-        ("it was dealt to another holder", owner, ONE.parcels(owner, "seed")[holder]),
-        ("it is mine, reflected", friend, ONE.parcels(ME, "seed")[friend]),
-        ("another dealt it", owner, next(p for o, p in mine.items() if o not in (owner, LOST))),
-        ("its share is P", owner, sealed(P.to_bytes(33, "big"))),
+        ("its ciphertext is garbage", dealer, good[:32] + bytes(33)),
+        ("its commitment is to another share", dealer, bytes(32) + good[32:]),
+        (
+            "its ciphertext holds a share of the mask key",
+            dealer,
+            SUM.encrypted_shares(dealer, "mask")[RECEIVER],
+        ),
+        ("it is for another holder", dealer, SUM.encrypted_shares(dealer, "seed")[holder]),
+        ("it is mine, reflected", friend, SUM.encrypted_shares(RECEIVER, "seed")[friend]),
+        (
+            "another dealer sent it",
+            dealer,
+            next(p for o, p in mine.items() if o not in (dealer, DROPOUT_SLOT)),
+        ),
+        ("its share is P", dealer, encrypted(P.to_bytes(33, "big"))),
     ]
-    if LOST in mine:
-        seed = ONE.parcels(LOST, "seed")[ME]
-        cases.append(("its owner is lost, but it holds a share of the seed", LOST, seed))
-    return [{"comment": why, "owner": of, "parcel": parcel.hex()} for why, of, parcel in cases]
+    if DROPOUT_SLOT in mine:
+        seed = SUM.encrypted_shares(DROPOUT_SLOT, "seed")[RECEIVER]
+        cases.append(
+            ("its dealer dropped out, but it holds a share of the seed", DROPOUT_SLOT, seed)
+        )
+    return [
+        {"comment": why, "dealer": of, "encrypted_share": encrypted_share.hex()}
+        for why, of, encrypted_share in cases
+    ]
 
 
-def strangers() -> list[dict[str, Any]]:
-    """Return owners of whom participant 0 opens no parcel at all."""
-    parcel = ONE.inbox(ME)[next(iter(ONE.inbox(ME)))]
-    cases = [("me", ME), ("one who did not share", ABSENT), ("not in the cohort", 12)]
-    return [{"comment": why, "owner": of, "parcel": parcel.hex()} for why, of in cases]
+def unknown_dealers() -> list[dict[str, Any]]:
+    """Return dealers whose encrypted shares participant 0 refuses as a whole."""
+    encrypted_share = SUM.received_shares(RECEIVER)[next(iter(SUM.received_shares(RECEIVER)))]
+    cases = [("me", RECEIVER), ("one who did not share", ENROLLED_ONLY), ("not in the cohort", 12)]
+    return [
+        {"comment": why, "dealer": of, "encrypted_share": encrypted_share.hex()}
+        for why, of in cases
+    ]
 
 
 def to_the_server() -> list[dict[str, Any]]:
     """Return messages that the server refuses, by step and slot."""
-    contribution, dealt, signature = ONE.key_deal(ME)
-    shorter = dealt[:-65]
+    graph_nonce, encrypted_shares_bytes, signature = SUM.key_shares(RECEIVER)
+    shorter = encrypted_shares_bytes[:-65]
 
-    def shares(parcels: bytes, label: bytes = ONE.label, slot: int = ME) -> bytes:
-        said = contribution + ref.digest(parcels)
-        return contribution + parcels + ONE.sign(slot, "shares", label, said)
+    def key_shares(
+        encrypted_shares: bytes, label: bytes = SUM.label, slot: int = RECEIVER
+    ) -> bytes:
+        payload = graph_nonce + ref.digest(encrypted_shares)
+        return graph_nonce + encrypted_shares + SUM.sign(slot, "key shares", label, payload)
 
-    deal, packed = ONE.seed_deal(ME), ref.pack(ONE.masked(ME), LANES)
+    seed_shares, packed = SUM.seed_shares(RECEIVER), ref.pack(SUM.masked_vector(RECEIVER), LANES)
 
-    def upload(deal: bytes, vector: bytes = packed, label: bytes = ONE.view) -> bytes:
-        return deal + vector + ONE.sign(ME, "vector", label, deal + vector)
+    def masked_input(
+        seed_shares: bytes, vector: bytes = packed, label: bytes = SUM.transcript
+    ) -> bytes:
+        return (
+            seed_shares + vector + SUM.sign(RECEIVER, "masked input", label, seed_shares + vector)
+        )
 
-    given, answered, others_parcels = ONE.given(ME), ONE.answered(ME), ONE.answered(1)
-    others_survivors = ONE.answered(ME, (*ONE.survivors, LOST))
-    owner = next(slot for slot in given if slot not in (ME, LOST))
-    stranger = next(slot for slot in ONE.survivors if slot not in given)
-    share = given[owner][1]
-    without = {slot: said for slot, said in given.items() if slot != ME}
+    revealed, answered_digests, other_shares_digests = (
+        SUM.revealed(RECEIVER),
+        SUM.answered_digests(RECEIVER),
+        SUM.answered_digests(1),
+    )
+    other_survivors_digests = SUM.answered_digests(RECEIVER, (*SUM.survivors, DROPOUT_SLOT))
+    dealer = next(slot for slot in revealed if slot not in (RECEIVER, DROPOUT_SLOT))
+    non_dealer = next(slot for slot in SUM.survivors if slot not in revealed)
+    share = revealed[dealer][1]
+    without = {slot: payload for slot, payload in revealed.items() if slot != RECEIVER}
     cases = [
-        ("shares", "a parcel fewer than holders", shares(shorter)),
-        ("shares", "a parcel more than holders", shares(dealt + dealt[:65])),
+        ("key-shares", "an encrypted share fewer than holders", key_shares(shorter)),
         (
-            "shares",
-            "signed before a parcel was changed",
-            contribution + dealt[65:] + dealt[:65] + signature,
+            "key-shares",
+            "an encrypted share more than holders",
+            key_shares(encrypted_shares_bytes + encrypted_shares_bytes[:65]),
         ),
-        ("shares", "signed by another", shares(dealt, slot=1)),
-        ("shares", "signed in another cohort", shares(dealt, ELSEWHERE.label)),
-        ("shares", "not signed", contribution + dealt + bytes(64)),
-        ("vector", "a parcel fewer than holders that shared", upload(deal[:-65])),
-        ("vector", "a parcel more than holders that shared", upload(deal + deal[-65:])),
-        ("vector", "signed under the cohort, not the view", upload(deal, label=ONE.label)),
         (
-            "vector",
+            "key-shares",
+            "signed before an encrypted share was changed",
+            graph_nonce + encrypted_shares_bytes[65:] + encrypted_shares_bytes[:65] + signature,
+        ),
+        ("key-shares", "signed by another", key_shares(encrypted_shares_bytes, slot=1)),
+        (
+            "key-shares",
+            "signed in another cohort",
+            key_shares(encrypted_shares_bytes, NEXT_SESSION.label),
+        ),
+        ("key-shares", "not signed", graph_nonce + encrypted_shares_bytes + bytes(64)),
+        (
+            "masked-input",
+            "an encrypted share fewer than holders that shared",
+            masked_input(seed_shares[:-65]),
+        ),
+        (
+            "masked-input",
+            "an encrypted share more than holders that shared",
+            masked_input(seed_shares + seed_shares[-65:]),
+        ),
+        (
+            "masked-input",
+            "signed under the cohort, not the transcript",
+            masked_input(seed_shares, label=SUM.label),
+        ),
+        (
+            "masked-input",
             "signed before the vector was changed",
-            upload(deal)[: len(deal)] + bytes(len(packed)) + upload(deal)[-64:],
+            masked_input(seed_shares)[: len(seed_shares)]
+            + bytes(len(packed))
+            + masked_input(seed_shares)[-64:],
         ),
         (
-            "vector",
+            "masked-input",
             "an element is not below its modulus",
-            upload(deal, b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8),
+            masked_input(seed_shares, b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8),
         ),
         (
-            "vector",
+            "masked-input",
             "padding is not zero",
-            upload(deal, packed[:4] + bytes([packed[4] | 0x80]) + packed[5:]),
+            masked_input(seed_shares, packed[:4] + bytes([packed[4] | 0x80]) + packed[5:]),
         ),
-        ("confirmation", "of another set", ONE.confirmation(ME, (*ONE.survivors, LOST))),
-        ("confirmation", "by another", ONE.confirmation(1)),
         (
             "confirmation",
-            "under the cohort, not the view",
-            ONE.sign(ME, "survivors", ONE.label, ref.u32(*ONE.survivors)),
+            "of another set",
+            SUM.confirmation(RECEIVER, (*SUM.survivors, DROPOUT_SLOT)),
         ),
-        ("reveal", "the own share is left out", ONE.reveal(ME, without)),
+        ("confirmation", "by another", SUM.confirmation(1)),
         (
-            "reveal",
+            "confirmation",
+            "under the cohort, not the transcript",
+            SUM.sign(RECEIVER, "survivors", SUM.label, ref.u32(*SUM.survivors)),
+        ),
+        ("unmasking-shares", "the own share is left out", SUM.unmasking_shares(RECEIVER, without)),
+        (
+            "unmasking-shares",
             "no element of the field",
-            ONE.reveal(ME, {**given, owner: (0, b"\2" + share[1:])}),
+            SUM.unmasking_shares(RECEIVER, {**revealed, dealer: (0, b"\2" + share[1:])}),
         ),
         (
-            "reveal",
+            "unmasking-shares",
             "a survivor's seed share as one of its mask key",
-            ONE.reveal(ME, {**given, owner: (1, share)}),
-        ),
-        ("reveal", "the seed of one who is lost", ONE.reveal(ME, {**given, LOST: (0, share)})),
-        (
-            "reveal",
-            "a share is held back",
-            ONE.reveal(ME, {slot: said for slot, said in given.items() if slot != owner}),
+            SUM.unmasking_shares(RECEIVER, {**revealed, dealer: (1, share)}),
         ),
         (
-            "reveal",
-            "a share of one who dealt none",
-            ONE.reveal(ME, {**given, stranger: (0, share)}),
+            "unmasking-shares",
+            "the seed of a dropout",
+            SUM.unmasking_shares(RECEIVER, {**revealed, DROPOUT_SLOT: (0, share)}),
         ),
         (
-            "reveal",
-            "a complaint of one who dealt nothing",
-            ONE.reveal(ME, {**given, stranger: (2, bytes(33))}),
+            "unmasking-shares",
+            "a share is missing",
+            SUM.unmasking_shares(
+                RECEIVER, {slot: payload for slot, payload in revealed.items() if slot != dealer}
+            ),
         ),
         (
-            "reveal",
+            "unmasking-shares",
+            "a share of one that shared none",
+            SUM.unmasking_shares(RECEIVER, {**revealed, non_dealer: (0, share)}),
+        ),
+        (
+            "unmasking-shares",
+            "a report of an invalid share by a participant that shared nothing",
+            SUM.unmasking_shares(RECEIVER, {**revealed, non_dealer: (2, bytes(33))}),
+        ),
+        (
+            "unmasking-shares",
             "signed by another",
-            ref.records(given) + ONE.sign(1, "reveal", ONE.view, answered + ref.records(given)),
+            ref.records(revealed)
+            + SUM.sign(
+                1, "unmasking shares", SUM.transcript, answered_digests + ref.records(revealed)
+            ),
         ),
         (
-            "reveal",
-            "signed under the cohort, not the view",
-            ref.records(given) + ONE.sign(ME, "reveal", ONE.label, answered + ref.records(given)),
+            "unmasking-shares",
+            "signed under the cohort, not the transcript",
+            ref.records(revealed)
+            + SUM.sign(
+                RECEIVER, "unmasking shares", SUM.label, answered_digests + ref.records(revealed)
+            ),
         ),
         (
-            "reveal",
-            "the answer to other parcels than were sent",
-            ref.records(given)
-            + ONE.sign(ME, "reveal", ONE.view, others_parcels + ref.records(given)),
+            "unmasking-shares",
+            "the answer to other encrypted shares than were sent",
+            ref.records(revealed)
+            + SUM.sign(
+                RECEIVER,
+                "unmasking shares",
+                SUM.transcript,
+                other_shares_digests + ref.records(revealed),
+            ),
         ),
         (
-            "reveal",
-            "the answer to one who was told of other survivors",
-            ref.records(given)
-            + ONE.sign(ME, "reveal", ONE.view, others_survivors + ref.records(given)),
+            "unmasking-shares",
+            "the answer for other survivors",
+            ref.records(revealed)
+            + SUM.sign(
+                RECEIVER,
+                "unmasking shares",
+                SUM.transcript,
+                other_survivors_digests + ref.records(revealed),
+            ),
         ),
     ]
     return [
-        {"comment": why, "step": step, "slot": ME, "body": body.hex()} for step, why, body in cases
+        {"comment": why, "step": step, "slot": RECEIVER, "body": body.hex()}
+        for step, why, body in cases
     ]
 
 
@@ -275,10 +363,10 @@ def refusals() -> dict[str, Any]:
     """Return all of them."""
     return {
         "rosters": rosters(),
-        "sharers": views(),
+        "share_commitments": transcripts(),
         "survivors": survivors(),
         "confirmations": confirmations(),
-        "parcels": parcels(),
-        "strangers": strangers(),
+        "encrypted_shares": encrypted_shares(),
+        "unknown_dealers": unknown_dealers(),
         "to_the_server": to_the_server(),
     }

@@ -1,90 +1,90 @@
-/* What pages do by themselves: they hear that something happened, fetch their live part anew,
-   draw, and count down. Without this script they are complete, and stand still.
+/* Pages with scripts: an event notifies a page that something changed, the page fetches its live
+   part again, and it draws charts and countdowns. Without this script pages are complete but static.
 
-   One event stream says *that* a study moved; htmx fetches what there is to show, at most once a
-   second. If either breaks off, the page says so and tries again until the server is back. */
+   One event stream notifies the page *that* a study changed; htmx fetches the live part, at most
+   once a second. If either fails, the page shows this and retries until the server is back. */
 (() => {
   "use strict";
   const main = document.getElementById("main");
-  const trouble = document.getElementById("trouble");
-  const REST = 1000; // milliseconds between two fetches, at least
-  const AGAIN = 2000; // until the next try when the server does not answer
-  const LOST = "Connection lost, trying again…";
+  const connectionStatus = document.getElementById("connection-status");
+  const MIN_FETCH_INTERVAL_MS = 1000;
+  const RETRY_MS = 2000; // after a request that the server did not answer
+  const CONNECTION_LOST = "Connection lost, trying again…";
 
   // -- the live part ------------------------------------------------------------------------
-  let timer = null, due = Infinity, busy = false, wanted = false, last = 0;
-  let source = null, followed = "", seen = 0;
+  let timer = null, dueAt = Infinity, isFetching = false, refetchNeeded = false, lastFetch = 0;
+  let eventSource = null, followedUrl = "", lastEventId = 0;
 
-  function refresh(soon = 0) {
-    const at = Math.max(Date.now() + soon, last + REST);
-    if (at >= due) return; // it is to come earlier anyway
+  function refresh(delay = 0) {
+    const at = Math.max(Date.now() + delay, lastFetch + MIN_FETCH_INTERVAL_MS);
+    if (at >= dueAt) return; // an earlier fetch is planned
     clearTimeout(timer);
-    due = at;
-    timer = setTimeout(fetchPart, at - Date.now());
+    dueAt = at;
+    timer = setTimeout(fetchLivePart, at - Date.now());
   }
 
-  function fetchPart() {
+  function fetchLivePart() {
     timer = null;
-    due = Infinity;
-    if (document.hidden) return; // it is fetched once somebody looks
-    if (busy) { wanted = true; return; }
-    busy = true;
-    last = Date.now();
+    dueAt = Infinity;
+    if (document.hidden) return; // it is fetched when the page becomes visible
+    if (isFetching) { refetchNeeded = true; return; }
+    isFetching = true;
+    lastFetch = Date.now();
     htmx.trigger(main, "refresh");
   }
 
-  const pulse = () => document.getElementById("pulse")?.dataset ?? {};
+  const liveSource = () => document.getElementById("live-source")?.dataset ?? {};
 
   function unfollow() {
-    source?.close();
-    source = null;
-    followed = "";
+    eventSource?.close();
+    eventSource = null;
+    followedUrl = "";
   }
 
   function follow() {
-    const { events, after, kinds } = pulse();
+    const { events, after, kinds } = liveSource();
     if (!events || document.hidden) return unfollow();
-    if (followed === events) return;
+    if (followedUrl === events) return;
     unfollow();
-    seen = Math.max(seen, Number(after));
-    followed = events;
-    source = new EventSource(`${events}?after=${seen}`);
+    lastEventId = Math.max(lastEventId, Number(after));
+    followedUrl = events;
+    eventSource = new EventSource(`${events}?after=${lastEventId}`);
     for (const kind of kinds.split(" ")) {
-      source.addEventListener(kind, (event) => {
-        seen = Math.max(seen, Number(event.lastEventId));
+      eventSource.addEventListener(kind, (event) => {
+        lastEventId = Math.max(lastEventId, Number(event.lastEventId));
         refresh();
       });
     }
-    source.onerror = () => { // over, refused or broken off: the page itself will tell
+    eventSource.onerror = () => { // ended, refused or disconnected: the page itself shows which
       unfollow();
       refresh(200);
     };
   }
 
-  function settle() {
-    trouble.textContent = "";
-    draw();
-    start();
+  function onSwap() {
+    connectionStatus.textContent = "";
+    drawCharts();
+    startCountdowns();
     follow();
-    const { every } = pulse();
+    const { every } = liveSource();
     if (every) refresh(Number(every));
   }
 
-  function lose() {
-    trouble.textContent = LOST;
+  function onConnectionLost() {
+    connectionStatus.textContent = CONNECTION_LOST;
     unfollow();
-    refresh(AGAIN);
+    refresh(RETRY_MS);
   }
 
-  const mine = (event) => event.target === main || event.detail?.ctx?.sourceElement === main;
-  document.addEventListener("htmx:after:swap", (event) => { if (mine(event)) settle(); });
+  const isOfMain = (event) => event.target === main || event.detail?.ctx?.sourceElement === main;
+  document.addEventListener("htmx:after:swap", (event) => { if (isOfMain(event)) onSwap(); });
   for (const name of ["htmx:error", "htmx:response:error"]) {
-    document.addEventListener(name, (event) => { if (mine(event)) lose(); });
+    document.addEventListener(name, (event) => { if (isOfMain(event)) onConnectionLost(); });
   }
   document.addEventListener("htmx:finally:request", (event) => {
-    if (!mine(event)) return;
-    busy = false;
-    if (wanted) { wanted = false; refresh(); }
+    if (!isOfMain(event)) return;
+    isFetching = false;
+    if (refetchNeeded) { refetchNeeded = false; refresh(); }
   });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) unfollow(); // a browser has few connections for all of its tabs
@@ -92,34 +92,34 @@
   });
   document.addEventListener("input", (event) => { if (event.target.id === "q") refresh(250); });
 
-  // -- the form: what was wrong with a field is forgotten once it is changed ------------------
-  const form = document.getElementById("ask");
+  // -- the form: the error of a field is cleared when the field changes ------------------------
+  const form = document.getElementById("study-form");
 
-  function forget(field) {
+  function clearError(field) {
     document.getElementById(`${field.id}-fault`)?.remove();
     field.removeAttribute("aria-invalid");
-    document.getElementById("misfits")?.remove(); // how fields fit together is told beside them
-    if (!form.querySelector("[aria-invalid]")) document.getElementById("refused")?.remove();
+    document.getElementById("general-errors")?.remove(); // the preview shows these
+    if (!form.querySelector("[aria-invalid]")) document.getElementById("form-errors")?.remove();
   }
 
-  form?.addEventListener("input", ({ target }) => forget(target));
+  form?.addEventListener("input", ({ target }) => clearError(target));
   document.addEventListener("htmx:after:swap", () => {
-    // Advice is of all that is asked of devices: where it has none against it, two fields that did
-    // not fit do, whichever of them was changed.
-    if (!form || document.querySelector("#advice .fault, #advice .waits")) return;
-    form.querySelectorAll(":is([name^='question.'], [name^='terms.'], [name=rounds])[aria-invalid]").forEach(forget);
+    // The preview depends on every field that devices see. If it has no error, then two fields that
+    // did not fit together now fit, even if only one of them was changed.
+    if (!form || document.querySelector("#preview .fault, #preview .waits")) return;
+    form.querySelectorAll(":is([name^='question.'], [name^='terms.'], [name=rounds])[aria-invalid]").forEach(clearError);
   });
 
   // -- countdowns ---------------------------------------------------------------------------
   const ends = new WeakMap();
 
-  function start() {
-    for (const one of document.querySelectorAll("[data-left]")) {
-      ends.set(one, performance.now() + 1000 * Number(one.dataset.left));
+  function startCountdowns() {
+    for (const element of document.querySelectorAll("[data-left]")) {
+      ends.set(element, performance.now() + 1000 * Number(element.dataset.left));
     }
   }
 
-  function words(seconds) {
+  function formatDuration(seconds) {
     if (seconds < 60) return `${Math.ceil(seconds)} s`;
     const minutes = Math.floor(seconds / 60);
     if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
@@ -127,18 +127,18 @@
   }
 
   setInterval(() => {
-    for (const one of document.querySelectorAll("[data-left]")) {
-      const end = ends.get(one);
-      if (end !== undefined) one.textContent = words(Math.max(0, (end - performance.now()) / 1000));
+    for (const element of document.querySelectorAll("[data-left]")) {
+      const end = ends.get(element);
+      if (end !== undefined) element.textContent = formatDuration(Math.max(0, (end - performance.now()) / 1000));
     }
   }, 500);
 
   // -- charts -------------------------------------------------------------------------------
-  const drawn = new WeakMap();
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const drawnPlots = new WeakMap();
+  const darkScheme = matchMedia("(prefers-color-scheme: dark)");
   const HEIGHT = 200;
 
-  function figures(value) {
+  function formatNumber(value) {
     const size = Math.abs(value);
     if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
     if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
@@ -156,26 +156,26 @@
       font: "12px system-ui, sans-serif",
     };
     const isRounds = data.xLabel === "round";
-    const most = Math.max(...data.series.flatMap((one) => one.values.map((value) => value ?? 0)));
-    const isLog = data.scale === "log" && most > 30;
-    const latest = (plot) => { // the legend tells the last values unless somebody points elsewhere
+    const largest = Math.max(...data.series.flatMap((line) => line.values.map((value) => value ?? 0)));
+    const isLog = data.scale === "log" && largest > 30;
+    const showLatest = (plot) => { // without a cursor, the legend shows the last values
       if (plot.cursor.idx == null) plot.setLegend({ idx: data.x.length - 1 });
     };
-    let next = 0;
-    const series = data.series.map((one) => {
-      const plain = one.style === "line";
-      const stroke = plain ? lines[next++ % lines.length] : colour("--soft");
+    let nextLine = 0;
+    const series = data.series.map((line) => {
+      const isPlain = line.style === "line";
+      const stroke = isPlain ? lines[nextLine++ % lines.length] : colour("--soft");
       return {
-        label: one.label,
+        label: line.label,
         stroke,
-        width: one.style === "band" ? 0.5 : plain ? 2 : 1.25,
-        dash: one.style === "bound" ? [5, 4] : undefined,
-        points: { show: plain && isRounds && data.x.length < 40, size: 5, fill: stroke },
-        value: (_, value) => (value == null ? "–" : figures(value)),
+        width: line.style === "band" ? 0.5 : isPlain ? 2 : 1.25,
+        dash: line.style === "bound" ? [5, 4] : undefined,
+        points: { show: isPlain && isRounds && data.x.length < 40, size: 5, fill: stroke },
+        value: (_, value) => (value == null ? "–" : formatNumber(value)),
       };
     });
-    const edges = data.series.flatMap((one, place) => (one.style === "band" ? [place + 1] : []));
-    const whole = (_, splits) => splits.map((at) => (Number.isInteger(at) ? at : ""));
+    const edges = data.series.flatMap((line, index) => (line.style === "band" ? [index + 1] : []));
+    const integers = (_, splits) => splits.map((at) => (Number.isInteger(at) ? at : ""));
     return {
       width,
       height: HEIGHT,
@@ -189,39 +189,39 @@
         },
       },
       axes: [
-        { ...axis, size: 30, ...(isRounds ? { values: whole } : {}) },
-        { ...axis, size: 52, values: (_, splits) => splits.map((at) => (at == null ? "" : figures(at))) },
+        { ...axis, size: 30, ...(isRounds ? { values: integers } : {}) },
+        { ...axis, size: 52, values: (_, splits) => splits.map((at) => (at == null ? "" : formatNumber(at))) },
       ],
       bands: edges.length === 2
         ? [{ series: [edges[1], edges[0]], fill: `color-mix(in srgb, ${colour("--accent")} 18%, transparent)` }]
         : [],
-      series: [{ label: data.xLabel, value: (_, value) => (value == null ? "–" : figures(value)) }, ...series],
+      series: [{ label: data.xLabel, value: (_, value) => (value == null ? "–" : formatNumber(value)) }, ...series],
       legend: { show: true, live: true },
-      hooks: { ready: [latest], setCursor: [latest] },
+      hooks: { ready: [showLatest], setCursor: [showLatest] },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     };
   }
 
-  function draw() {
+  function drawCharts() {
     for (const figure of document.querySelectorAll("[data-chart]")) {
       const plot = figure.querySelector(".plot");
       const width = Math.floor(plot.clientWidth);
-      const key = `${figure.dataset.chart} ${dark.matches} ${width}`;
-      const known = drawn.get(plot);
-      if (known?.key === key || !width) continue;
-      known?.plot.destroy();
+      const key = `${figure.dataset.chart} ${darkScheme.matches} ${width}`;
+      const drawn = drawnPlots.get(plot);
+      if (drawn?.key === key || !width) continue;
+      drawn?.plot.destroy();
       const data = JSON.parse(figure.dataset.chart);
-      const rows = [data.x, ...data.series.map((one) => one.values)];
-      drawn.set(plot, { key, plot: new uPlot(options(data, width), rows, plot) });
+      const rows = [data.x, ...data.series.map((line) => line.values)];
+      drawnPlots.set(plot, { key, plot: new uPlot(options(data, width), rows, plot) });
     }
   }
 
-  let resized = null;
+  let resizeTimer = null;
   addEventListener("resize", () => {
-    clearTimeout(resized);
-    resized = setTimeout(draw, 150);
+    clearTimeout(resizeTimer);
+    resizeTimer = setTimeout(drawCharts, 150);
   });
-  dark.addEventListener("change", draw);
+  darkScheme.addEventListener("change", drawCharts);
 
-  if (main.hasAttribute("hx-get")) settle();
+  if (main.hasAttribute("hx-get")) onSwap();
 })();

@@ -1,4 +1,4 @@
-# Stands in for python:3.13-slim: `python` and `pip` of /usr/local, and what pip is told here.
+# Stands in for python:3.13-slim: `python` and `pip` of /usr/local, and pip's options.
 ARG BASE
 FROM ${BASE}
 RUN apt-get update \

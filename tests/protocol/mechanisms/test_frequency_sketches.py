@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protocol.chance import seeded
-from protocol.domain import Alphabet, Utf8
-from protocol.mechanism import WORD_BITS, Terms
-from protocol.mechanisms import MECHANISMS, parse_question
-from protocol.mechanisms.frequency_sketches import SHOWN, candidates
-from protocol.simulation import run_study
-from protocol.tally import NOTHING
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.mechanism import MAX_SHOWN_ESTIMATES
+from protocol.mechanisms.frequency_sketches import candidate_count
+from protocol.mechanisms.registry import MECHANISMS, parse_question
+from protocol.randomness import seeded_words
+from protocol.simulation.study import run_study
+from protocol.study import WORD_BITS, Terms
+from protocol.study_state import EMPTY_STATE
 
 TERMS = Terms(cohort_size=100, minimum=50, cohorts=4)
 LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
@@ -36,15 +37,18 @@ def test_what_is_heavy_is_found_over_rounds(name: str) -> None:
     rounds = [[[{item: 1} for item in tokens[start:][:400]]] for start in range(0, 2000, 400)]
     asked = question(name)
     outcomes = list(run_study(MECHANISMS[name], asked, TERMS, rounds, random.Random(1), planned=5))
-    found = {one.item: one for one in MECHANISMS[name].conclude(asked, outcomes[-1].tally)}
-    assert set(found) == set(items[:10])
-    assert all(abs(one.count - 80) < 4.5 * one.variance**0.5 for one in found.values())
+    by_item = {
+        estimate.item: estimate
+        for estimate in MECHANISMS[name].final_estimates(asked, outcomes[-1].study_state)
+    }
+    assert set(by_item) == set(items[:10])
+    assert all(abs(each.count - 80) < 4.5 * each.variance**0.5 for each in by_item.values())
 
 
 @NAMES
 def test_the_words_are_used(name: str) -> None:
     for hashes in (5, 11):
-        asked = question(name, hashes=hashes)
+        asked = question(name, rows=hashes)
         plan = MECHANISMS[name].first_plan(asked, TERMS, "study", 3, random.Random(1))
         used = MECHANISMS[name].ring(plan).nbytes * 8 / WORD_BITS
         assert 0.98 * asked.words < used <= asked.words
@@ -54,7 +58,7 @@ def test_the_words_are_used(name: str) -> None:
 
 
 @NAMES
-def test_too_few_words_are_told_with_the_number_needed(name: str) -> None:
+def test_too_few_words_are_refused_with_the_number_needed(name: str) -> None:
     with pytest.raises(ValueError, match=r"(\d+) words are needed"):
         MECHANISMS[name].first_plan(question(name, words=1), TERMS, "s", 1, random.Random(1))
     MECHANISMS[name].first_plan(question(name, words=9), TERMS, "s", 1, random.Random(1))
@@ -67,22 +71,22 @@ def test_too_few_words_are_told_with_the_number_needed(name: str) -> None:
 def test_a_domain_that_cannot_be_enumerated_is_refused(name: str, domain: Any) -> None:
     with pytest.raises(ValidationError, match="scores every item: the domain has"):
         question(name, domain=domain)
-    assert candidates(Alphabet(characters="abcdefgh", length=6)) == 8**6
+    assert candidate_count(Alphabet(characters="abcdefgh", length=6)) == 8**6
 
 
 @NAMES
-def test_an_answer_shows_the_highest_and_the_tally_has_all(name: str) -> None:
+def test_an_answer_shows_the_highest_and_the_study_state_has_all(name: str) -> None:
     asked = question(name, domain=LETTERS, words=40_000)
     mechanism = MECHANISMS[name]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     items = LETTERS.decode(np.arange(1300, dtype=np.uint64).reshape(-1, 1))
     total = mechanism.encode_sum(
-        plan, [{str(x): 1} for x in items], seeded(np.random.default_rng(1))
+        plan, [{str(x): 1} for x in items], seeded_words(np.random.default_rng(1))
     )
-    answer = mechanism.decode(plan, total, 400, NOTHING)
-    assert len(answer.estimates) == SHOWN
-    assert len(answer.tally.arrays["scores"]) == 16**3
-    counts = [one.count for one in answer.estimates]
+    answer = mechanism.decode(plan, total, 400, EMPTY_STATE)
+    assert len(answer.estimates) == MAX_SHOWN_ESTIMATES
+    assert len(answer.state.arrays["scores"]) == 16**3
+    counts = [each.count for each in answer.estimates]
     assert counts == sorted(counts, reverse=True)
 
 
@@ -92,7 +96,7 @@ def test_keys_that_no_item_has_are_left_out() -> None:
     mechanism = MECHANISMS["count-median"]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     held = [{"a": 1}, {"ab": 1}, {"b": 1}]
-    total = mechanism.encode_sum(plan, held, seeded(np.random.default_rng(1)))
-    answer = mechanism.decode(plan, total, 3, NOTHING)
-    counts = Counter({one.item: round(one.count) for one in answer.estimates})
+    total = mechanism.encode_sum(plan, held, seeded_words(np.random.default_rng(1)))
+    answer = mechanism.decode(plan, total, 3, EMPTY_STATE)
+    counts = Counter({each.item: round(each.count) for each in answer.estimates})
     assert counts == {"a": 1, "ab": 1, "b": 1}

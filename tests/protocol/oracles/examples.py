@@ -1,20 +1,21 @@
 """One oracle of each kind and then some, small enough to list every report of."""
 
-from protocol.oracles.apple import AppleSketch
-from protocol.oracles.bits import Rappor, SubsetSelection
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.mixture import OcmsMixture
-from protocol.oracles.ocms import Ocms
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
+from protocol.oracles.rappor import Rappor
+from protocol.oracles.subset_selection import SubsetSelection
 
 
 def small(epsilon: float) -> list[Oracle]:
     """Return oracles over 10 to 12 values, with at most 2^20 reports each."""
     return [
-        RandomisedResponse(epsilon, 10),
+        KaryRandomizedResponse(epsilon, 10),
         Ocms(epsilon, 10, 3, 101),
         Ocms(epsilon, 10, 7, 103),
         OcmsGf(epsilon, 10, 2),
@@ -26,7 +27,7 @@ def small(epsilon: float) -> list[Oracle]:
         Hadamard(epsilon, 10),
         RecursiveHadamard(epsilon, 12, 4),
         LocalHashing(epsilon, 10, 4, seed_bits=8),
-        AppleSketch(epsilon, 10, m=4, functions=8),
+        HadamardCountMeanSketch(epsilon, 10, m=4, functions=8),
         Rappor(epsilon, 10, symmetric=True),
         Rappor(epsilon, 10, symmetric=False),
         SubsetSelection(epsilon, 10, 3),
@@ -42,7 +43,7 @@ def name(oracle: Oracle) -> str:
 def usual() -> list[Oracle]:
     """Return oracles over 60 to 90 values, whose hash functions are as good as they say."""
     return [
-        RandomisedResponse(3.0, 60),
+        KaryRandomizedResponse(3.0, 60),
         Ocms.for_mse(1.0, 60),
         Ocms.for_l2(2.0, 90),
         Ocms(1.0, 60, 13, 101),
@@ -54,7 +55,7 @@ def usual() -> list[Oracle]:
         OcmsMixture.for_mse(3.0, 80, hashing="prime"),
         Hadamard(1.5, 90),
         LocalHashing.for_l2(1.0, 70),
-        AppleSketch(2.0, 70, m=16, functions=2**12),
+        HadamardCountMeanSketch(2.0, 70, m=16, functions=2**12),
         Rappor(2.0, 60, symmetric=True),
         Rappor(2.0, 60, symmetric=False),
         SubsetSelection.standard(1.0, 60),

@@ -5,26 +5,27 @@ from math import exp, log2, sqrt
 import numpy as np
 import pytest
 
-from protocol.oracles.apple import AppleSketch
-from protocol.oracles.bits import Rappor, SubsetSelection
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.inner_product import OcmsGf, orders
-from protocol.oracles.krr import RandomisedResponse
+from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.mixture import OcmsMixture
-from protocol.oracles.ocms import Ocms
-from protocol.oracles.optimal import (
-    absent,
-    l2_m,
-    l2_range,
-    mse_m,
-    mse_pair,
-    mse_range,
-    present,
-    squares,
-    worst,
+from protocol.oracles.ocms.galois import OcmsGf, adjacent_field_orders
+from protocol.oracles.ocms.hash_range import (
+    m_for_l2,
+    m_for_mse,
+    pair_for_mse,
+    real_m_for_l2,
+    real_m_for_mse,
+    total_variance,
+    variance_if_absent,
+    variance_if_present,
+    worst_variance,
 )
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
+from protocol.oracles.rappor import Rappor
+from protocol.oracles.subset_selection import SubsetSelection
 
 D = 100_000
 
@@ -42,24 +43,24 @@ EVERY = pytest.mark.parametrize("epsilon", TABLE)
 
 
 def at_worst(oracle: Oracle) -> float:
-    return max(oracle.spread)
+    return max(oracle.scaled_variances)
 
 
 def l2(oracle: Oracle) -> float:
-    low, high = oracle.spread
+    low, high = oracle.scaled_variances
     return high + (oracle.domain - 1) * low
 
 
 @EVERY
 def test_worst_cases_are_those_of_the_table(epsilon: float) -> None:
     m, bound, ours, hadamard, hashing, _, _ = TABLE[epsilon]
-    assert mse_range(epsilon) == pytest.approx(m, abs=0.005)
-    assert worst(epsilon, mse_range(epsilon)) == pytest.approx(bound, rel=5e-4)
+    assert real_m_for_mse(epsilon) == pytest.approx(m, abs=0.005)
+    assert worst_variance(epsilon, real_m_for_mse(epsilon)) == pytest.approx(bound, rel=5e-4)
     assert exp(epsilon / 2) / (exp(epsilon / 2) - 1) ** 2 == pytest.approx(bound, rel=5e-4)
     for oracle, expected in (
         (Ocms.for_mse(epsilon, D), ours),
         (Hadamard(epsilon, D), hadamard),
-        (AppleSketch(epsilon, D, functions=2**17), hadamard),
+        (HadamardCountMeanSketch(epsilon, D, functions=2**17), hadamard),
         (Rappor(epsilon, D, symmetric=True), bound),
         (Rappor(epsilon, D, symmetric=False), hashing),
         (SubsetSelection.standard(epsilon, D), hashing),
@@ -67,40 +68,42 @@ def test_worst_cases_are_those_of_the_table(epsilon: float) -> None:
     ):
         assert at_worst(oracle) == pytest.approx(expected, rel=2e-3), oracle
     hashed = at_worst(LocalHashing.for_l2(epsilon, D))
-    assert hashed == pytest.approx(worst(epsilon, l2_m(epsilon, D)))
+    assert hashed == pytest.approx(worst_variance(epsilon, m_for_l2(epsilon, D)))
     assert hashed == pytest.approx(hashing, rel=0.06)  # g is an integer
 
 
 @EVERY
 def test_sums_of_squares_are_those_of_the_table(epsilon: float) -> None:
     *_, m, per_value = TABLE[epsilon]
-    assert l2_m(epsilon, D) == m
+    assert m_for_l2(epsilon, D) == m
     assert l2(Ocms.for_l2(epsilon, D)) / D == pytest.approx(per_value, rel=4e-3)
     assert l2(OcmsGf.for_l2(epsilon, D)) / D == pytest.approx(per_value, rel=0.021)
     e = exp(epsilon)
     bound = 2 * D * e / (e - 1) ** 2
     bound += 2 / (e - 1) ** 2 * sqrt((e + D - 1) * (e + (D - 1) * e**2))
-    assert squares(epsilon, l2_range(epsilon, D), D) == pytest.approx(bound, rel=1e-9)
+    assert total_variance(epsilon, real_m_for_l2(epsilon, D), D) == pytest.approx(bound, rel=1e-9)
     assert bound / D == pytest.approx(4 * e / (e - 1) ** 2, rel=2e-3)
 
 
 def test_the_nearest_integer_is_not_always_the_best() -> None:
     nearest = {0.75: 2, 1.8: 3, 2.5: 4, 3.0: 5}
     for epsilon, m in nearest.items():
-        assert round(mse_range(epsilon)) == m
-        assert mse_m(epsilon) == m + 1
-        assert worst(epsilon, m) > worst(epsilon, m + 1)
+        assert round(real_m_for_mse(epsilon)) == m
+        assert m_for_mse(epsilon) == m + 1
+        assert worst_variance(epsilon, m) > worst_variance(epsilon, m + 1)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 0.75, 1.0, 2.0, 3.0, 4.3, 6.0])
 @pytest.mark.parametrize("most", [0.0, 0.01, 0.3, 0.7, 1.0])
 def test_no_integer_is_better_than_the_chosen(epsilon: float, most: float) -> None:
     every = range(2, 1500)
-    assert mse_m(epsilon, most) == min(every, key=lambda m: worst(epsilon, m, most))
+    assert m_for_mse(epsilon, most) == min(every, key=lambda m: worst_variance(epsilon, m, most))
     for domain in (5, 50, 10**6):
-        assert l2_m(epsilon, domain) == min(every, key=lambda m: squares(epsilon, m, domain))
-    real = worst(epsilon, mse_range(epsilon, most), most)
-    assert all(worst(epsilon, m, most) >= real * (1 - 1e-12) for m in every)
+        assert m_for_l2(epsilon, domain) == min(
+            every, key=lambda m: total_variance(epsilon, m, domain)
+        )
+    real = worst_variance(epsilon, real_m_for_mse(epsilon, most), most)
+    assert all(worst_variance(epsilon, m, most) >= real * (1 - 1e-12) for m in every)
 
 
 def test_a_known_bound_on_frequencies_has_its_own_optimum() -> None:
@@ -109,16 +112,16 @@ def test_a_known_bound_on_frequencies_has_its_own_optimum() -> None:
             e = exp(epsilon)
             bound = (most * e + 1 - most) * (most / e + 1 - most)
             mse = 2 * e / (e - 1) ** 2 * (1 + sqrt(bound))
-            real = mse_range(epsilon, most)
-            assert worst(epsilon, real, most) == pytest.approx(mse, rel=1e-9)
-    assert mse_range(3.0, 0.0) == pytest.approx(1 + exp(3.0))
+            real = real_m_for_mse(epsilon, most)
+            assert worst_variance(epsilon, real, most) == pytest.approx(mse, rel=1e-9)
+    assert real_m_for_mse(3.0, 0.0) == pytest.approx(1 + exp(3.0))
     assert Ocms.for_mse(5.0, 10_000, 0.01).m == 95  # as the Gaussian experiment has it
-    with pytest.raises(ValueError, match="most must be within 0 and 1"):
+    with pytest.raises(ValueError, match="max_frequency must be from 0 to 1"):
         Ocms.for_mse(1.0, 10, 1.5)
 
 
 def test_two_ranges_together_reach_what_no_integer_does() -> None:
-    pair = mse_pair(3.0, (5, 6))
+    pair = pair_for_mse(3.0, (5, 6))
     assert pair.share == pytest.approx(0.49, abs=0.005)
     assert pair.loss == pytest.approx(0.3713, abs=1e-4)
     for hashing in ("prime", "gf"):
@@ -131,29 +134,29 @@ def test_two_ranges_together_reach_what_no_integer_does() -> None:
 def test_a_pair_is_never_worse_than_one_of_it() -> None:
     for epsilon in (0.4, 1.0, 2.2, 3.0, 5.0):
         for most in (0.0, 0.1, 1.0):
-            found = mse_pair(epsilon, (3, 5, 8), most)
-            single = min(worst(epsilon, m, most) for m in (3, 5, 8))
+            found = pair_for_mse(epsilon, (3, 5, 8), most)
+            single = min(worst_variance(epsilon, m, most) for m in (3, 5, 8))
             assert found.loss <= single * (1 + 1e-12)
-            low = found.share * absent(epsilon, found.first)
-            low += (1 - found.share) * absent(epsilon, found.second)
-            high = found.share * present(epsilon, found.first)
-            high += (1 - found.share) * present(epsilon, found.second)
+            low = found.share * variance_if_absent(epsilon, found.first)
+            low += (1 - found.share) * variance_if_absent(epsilon, found.second)
+            high = found.share * variance_if_present(epsilon, found.first)
+            high += (1 - found.share) * variance_if_present(epsilon, found.second)
             assert max(low, low + (high - low) * most) == pytest.approx(found.loss)
 
 
 @EVERY
 def test_special_ranges_have_closed_forms(epsilon: float) -> None:
     e = exp(epsilon)
-    assert absent(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2)
-    assert present(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2 + 1)
-    low, high = Hadamard(epsilon, D).spread
+    assert variance_if_absent(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2)
+    assert variance_if_present(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2 + 1)
+    low, high = Hadamard(epsilon, D).scaled_variances
     assert low == pytest.approx(((e + 1) / (e - 1)) ** 2)
     assert high == pytest.approx(low - 1)
-    assert worst(epsilon, 2) == pytest.approx(low)
-    low, high = RandomisedResponse(epsilon, 7).spread
+    assert worst_variance(epsilon, 2) == pytest.approx(low)
+    low, high = KaryRandomizedResponse(epsilon, 7).scaled_variances
     assert low == pytest.approx((e + 5) / (e - 1) ** 2)
     assert high == pytest.approx(6 * e / (e - 1) ** 2)
-    low, high = Rappor(epsilon, 7, symmetric=False).spread
+    low, high = Rappor(epsilon, 7, symmetric=False).scaled_variances
     assert low == pytest.approx(4 * e / (e - 1) ** 2)
     assert high == pytest.approx(((e + 1) / (e - 1)) ** 2)
 
@@ -163,7 +166,7 @@ def test_the_collision_constant_is_the_share_of_hash_functions(prime: int, m: in
     """All b, and a in place of a (x - x'): the difference before `mod m` is any of F."""
     symbols = np.arange(prime) % m
     meet = sum(int((symbols == np.roll(symbols, shift)).sum()) for shift in range(prime))
-    collision = Ocms(1.0, 100, m, prime).collision
+    collision = Ocms(1.0, 100, m, prime).collision_probability
     assert collision == pytest.approx(meet / prime**2, rel=1e-12)
     assert 1 / m < collision <= 1 / m + m / (4 * prime**2)
 
@@ -174,7 +177,7 @@ def test_the_collision_constant_is_the_share_of_hash_functions(prime: int, m: in
 def test_imperfect_hashing_costs_little_variance(
     prime: int, epsilon: float, m: int, cost: float
 ) -> None:
-    inflated = at_worst(Ocms(epsilon, 100, m, prime)) / worst(epsilon, m) - 1
+    inflated = at_worst(Ocms(epsilon, 100, m, prime)) / worst_variance(epsilon, m) - 1
     assert 0 < inflated < cost
 
 
@@ -184,9 +187,9 @@ def test_recursive_hadamard_is_what_its_derivation_says() -> None:
         oracle = RecursiveHadamard.for_epsilon(epsilon, D)
         assert 2 * oracle.residues == symbols
         # The Zipf experiment: all have the same residue, none the others'.
-        assert oracle.spread[0] == pytest.approx(alike, rel=2e-3)
-        apart = oracle.variance_among(np.zeros(1), np.zeros(1), 1)
-        assert float(apart[0]) < oracle.spread[0]
+        assert oracle.scaled_variances[0] == pytest.approx(alike, rel=2e-3)
+        apart = oracle.variance_given_residue(np.zeros(1), np.zeros(1), 1)
+        assert float(apart[0]) < oracle.scaled_variances[0]
 
 
 @EVERY
@@ -204,13 +207,13 @@ def test_inner_products_halve_the_bits() -> None:
 
 
 def test_orders_of_fields_are_primes_and_powers_of_two() -> None:
-    assert orders(2.65) == [2, 3]
-    assert orders(3.72) == [3, 4]
-    assert orders(5.48) == [5, 7]
-    assert orders(8) == [8]
-    assert orders(149.4) == [149, 151]
-    assert orders(1021.5) == [1021, 1024]
-    assert orders(3000) == [1024]  # the largest field
+    assert adjacent_field_orders(2.65) == [2, 3]
+    assert adjacent_field_orders(3.72) == [3, 4]
+    assert adjacent_field_orders(5.48) == [5, 7]
+    assert adjacent_field_orders(8) == [8]
+    assert adjacent_field_orders(149.4) == [149, 151]
+    assert adjacent_field_orders(1021.5) == [1021, 1024]
+    assert adjacent_field_orders(3000) == [1024]  # the largest field
     assert OcmsGf.for_l2(8.0, 100_000).q == 1024
     with pytest.raises(ValueError, match=r"domain must be more than m = 1024, not 500.*krr"):
         OcmsGf.for_l2(8.0, 500)

@@ -8,28 +8,29 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from protocol.chance import seeded, system
-from protocol.oracles import inner_product, kernel
-from protocol.oracles.bits import SubsetSelection
-from protocol.oracles.coded import Coded
-from protocol.oracles.counts import Counts, Values
+from protocol.arrays import ItemValues
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.kernel import count_solutions
-from protocol.oracles.krr import RandomisedResponse
-from protocol.oracles.limits import MOST_WHOLE
+from protocol.oracles.krr import KaryRandomizedResponse
+from protocol.oracles.limits import MAX_FULLY_DECODED_DOMAIN
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.mixture import OcmsMixture
-from protocol.oracles.ocms import Ocms
-from protocol.oracles.optimal import squares
-from protocol.oracles.oracle import Oracle
-from protocol.oracles.registry import ORACLES, oracle_of
+from protocol.oracles.numerics import kernel
+from protocol.oracles.numerics.kernel import count_solutions
+from protocol.oracles.ocms import galois
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hash_range import total_variance
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.mixture import OcmsMixture
+from protocol.oracles.oracle import Oracle, ReportCounts
+from protocol.oracles.registry import ORACLES, oracle_from_parameters
+from protocol.oracles.report_format import IntegerReportOracle
+from protocol.oracles.subset_selection import SubsetSelection
+from protocol.randomness import seeded_words, system_words
 from tests.protocol.oracles.examples import name, small, usual
 
 EVERY = pytest.mark.parametrize("oracle", [*small(1.0), *usual()], ids=name)
 
 
-def held(oracle: Oracle, n: int) -> Values:
+def held(oracle: Oracle, n: int) -> ItemValues:
     return (np.arange(n) ** 2 % oracle.domain).astype(np.uint64)
 
 
@@ -39,14 +40,14 @@ def test_every_kind_is_an_example() -> None:
 
 @EVERY
 def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
-    again = oracle_of(oracle.parameters)
+    again = oracle_from_parameters(oracle.parameters)
     assert again == oracle
     assert all(isinstance(value, str | int | float) for value in oracle.parameters.values())
 
 
 @EVERY
 def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 50), system)
+    reports = oracle.perturb(held(oracle, 50), system_words)
     assert reports.shape == (50, oracle.nbytes)
     assert reports.dtype == np.uint8
     assert 8 * (oracle.nbytes - 1) < oracle.bits <= 8 * oracle.nbytes
@@ -56,20 +57,22 @@ def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
 @EVERY
 def test_a_seed_says_the_same_again_and_the_system_does_not(oracle: Oracle) -> None:
     values = held(oracle, 200)
-    first, again = (oracle.perturb(values, seeded(np.random.default_rng(3))) for _ in range(2))
+    first, again = (
+        oracle.perturb(values, seeded_words(np.random.default_rng(3))) for _ in range(2)
+    )
     assert (first == again).all()
-    assert (oracle.perturb(values, system) != oracle.perturb(values, system)).any()
+    assert (oracle.perturb(values, system_words) != oracle.perturb(values, system_words)).any()
 
 
 @EVERY
 def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 300), seeded(np.random.default_rng(5)))
+    reports = oracle.perturb(held(oracle, 300), seeded_words(np.random.default_rng(5)))
     every = np.arange(oracle.domain, dtype=np.uint64)
     votes = oracle.votes(reports, every).sum(axis=0, dtype=np.int64)
-    assert oracle.support(oracle.gather(reports)).tolist() == votes.tolist()
+    assert oracle.support(oracle.aggregate(reports)).tolist() == votes.tolist()
     some = every[[3, 1, 7]]
-    assert oracle.support(oracle.gather(reports, some)).tolist() == votes[[3, 1, 7]].tolist()
-    assert oracle.support(oracle.gather(reports[:1], every)).shape == (oracle.domain,)
+    assert oracle.support(oracle.aggregate(reports, some)).tolist() == votes[[3, 1, 7]].tolist()
+    assert oracle.support(oracle.aggregate(reports[:1], every)).shape == (oracle.domain,)
     whole, asked = oracle.estimate(reports), oracle.estimate(reports, some)
     assert asked == pytest.approx(whole[[3, 1, 7]], abs=1e-12)
 
@@ -77,13 +80,13 @@ def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) 
 @EVERY
 def test_batches_add_to_the_whole_in_any_order(oracle: Oracle) -> None:
     rng = np.random.default_rng(6)
-    reports = oracle.perturb(held(oracle, 200), seeded(rng))
-    whole = oracle.frequencies(oracle.gather(reports))
+    reports = oracle.perturb(held(oracle, 200), seeded_words(rng))
+    whole = oracle.frequencies(oracle.aggregate(reports))
     shuffled = reports[rng.permutation(200)]
     some = np.array([2, 5], np.uint64)
     for candidates, found in ((None, whole), (some, whole[[2, 5]])):
         parts = [
-            oracle.gather(shuffled[start:end], candidates)
+            oracle.aggregate(shuffled[start:end], candidates)
             for start, end in pairwise([0, 7, 90, 200])
         ]
         total = parts[2] + parts[0] + parts[1]
@@ -93,9 +96,9 @@ def test_batches_add_to_the_whole_in_any_order(oracle: Oracle) -> None:
 
 @EVERY
 def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> None:
-    nothing = oracle.gather(np.zeros((0, oracle.nbytes), np.uint8))
-    reports = oracle.perturb(held(oracle, 20), system)
-    some = oracle.gather(reports)
+    nothing = oracle.aggregate(np.zeros((0, oracle.nbytes), np.uint8))
+    reports = oracle.perturb(held(oracle, 20), system_words)
+    some = oracle.aggregate(reports)
     assert (oracle.support(nothing + some) == oracle.support(some)).all()
     with pytest.raises(ValueError, match="no reports"):
         oracle.frequencies(nothing)
@@ -104,35 +107,35 @@ def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> Non
 @EVERY
 def test_values_out_of_the_domain_are_refused(oracle: Oracle) -> None:
     for wrong in ([oracle.domain], [-1], [0, oracle.domain + 5]):
-        with pytest.raises(ValueError, match=f"values must be within 0 and {oracle.domain - 1}"):
-            oracle.perturb(np.array(wrong), system)
+        with pytest.raises(ValueError, match=f"values must be from 0 to {oracle.domain - 1}"):
+            oracle.perturb(np.array(wrong), system_words)
     with pytest.raises(ValueError, match="values must be integers"):
-        oracle.perturb(np.array([0.5]), system)  # type: ignore[arg-type]
-    reports = oracle.perturb(held(oracle, 2), system)
-    with pytest.raises(ValueError, match="candidates must be within"):
+        oracle.perturb(np.array([0.5]), system_words)  # type: ignore[arg-type]
+    reports = oracle.perturb(held(oracle, 2), system_words)
+    with pytest.raises(ValueError, match="candidates must be from"):
         oracle.estimate(reports, np.array([oracle.domain], np.uint64))
     with pytest.raises(ValueError, match="distinct"):
         oracle.estimate(reports, np.array([1, 1], np.uint64))
-    with pytest.raises(ValueError, match=r"value must be within|too many"):
+    with pytest.raises(ValueError, match=r"value must be from|too many"):
         oracle.distribution(oracle.domain)
 
 
 @EVERY
 def test_reports_of_a_wrong_shape_are_refused(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 4), system)
+    reports = oracle.perturb(held(oracle, 4), system_words)
     wide = np.concatenate([reports, reports[:, :1]], axis=1)
     for wrong in (wide, reports[:, :-1], reports[0], reports.astype(np.int64)):
-        with pytest.raises(ValueError, match="reports must be bytes of shape"):
-            oracle.gather(wrong)
+        with pytest.raises(ValueError, match="reports must be uint8 of shape"):
+            oracle.aggregate(wrong)
 
 
 @EVERY
 def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 4), system)
-    if isinstance(oracle, Coded):
-        if oracle.space == 256**oracle.nbytes:
+    reports = oracle.perturb(held(oracle, 4), system_words)
+    if isinstance(oracle, IntegerReportOracle):
+        if oracle.possible_reports == 256**oracle.nbytes:
             pytest.skip("every string of bytes is a report")
-        code = oracle.space  # one too much
+        code = oracle.possible_reports  # one too much
         wrong = np.frombuffer(code.to_bytes(oracle.nbytes, "little"), np.uint8)
         last = np.frombuffer((code - 1).to_bytes(oracle.nbytes, "little"), np.uint8)
         oracle.check(last.reshape(1, -1))
@@ -140,32 +143,34 @@ def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None
         wrong = np.full(oracle.nbytes, 255, np.uint8)
     reports[2] = wrong
     with pytest.raises(ValueError, match="report 2 "):
-        oracle.gather(reports)
+        oracle.aggregate(reports)
     with pytest.raises(ValueError, match="report 2 "):
         oracle.votes(reports, np.array([0], np.uint64))
 
 
 def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
     one, other = small(1.0)[3:5]
-    counts = [oracle.gather(oracle.perturb(held(oracle, 9), system)) for oracle in (one, other)]
+    counts = [
+        oracle.aggregate(oracle.perturb(held(oracle, 9), system_words)) for oracle in (one, other)
+    ]
     with pytest.raises(ValueError, match="do not add"):
         counts[0] + counts[1]
-    with pytest.raises(ValueError, match="say nothing to"):
+    with pytest.raises(ValueError, match="cannot be used by"):
         one.frequencies(counts[1])
-    reports = one.perturb(held(one, 9), system)
-    first, second = (one.gather(reports, np.array([x], np.uint64)) for x in (1, 2))
+    reports = one.perturb(held(one, 9), system_words)
+    first, second = (one.aggregate(reports, np.array([x], np.uint64)) for x in (1, 2))
     for unlike in (second, counts[0]):
         with pytest.raises(ValueError, match="different candidates"):
             first + unlike
     with pytest.raises(ValueError, match="cells"):
-        one.support(Counts(one, 9, np.zeros(3, np.int64)))
+        one.support(ReportCounts(one, 9, np.zeros(3, np.int64)))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9])
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     for oracle in small(1.0):
-        with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
-            oracle_of(oracle.parameters | {"epsilon": epsilon})
+        with pytest.raises(ValueError, match="epsilon must be from 1e-06 to 32"):
+            oracle_from_parameters(oracle.parameters | {"epsilon": epsilon})
     makers: list[Callable[[float, int], Oracle]] = [
         *(kind.for_mse for kind in (Ocms, OcmsGf, OcmsMixture, SubsetSelection)),
         *(kind.for_l2 for kind in (Ocms, OcmsGf, LocalHashing)),
@@ -173,7 +178,7 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
         RecursiveHadamard.for_epsilon,
     ]
     for make in makers:
-        with pytest.raises(ValueError, match="epsilon must be within 1e-06 and 32"):
+        with pytest.raises(ValueError, match="epsilon must be from 1e-06 to 32"):
             make(epsilon, 1000)
         with pytest.raises(ValueError, match="domain must be"):
             make(1.0, 0)
@@ -182,8 +187,8 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"oracle": "krr", "domain": 1}, "domain must be within 2"),
-        ({"oracle": "krr", "domain": 2**33}, "domain must be within 2"),
+        ({"oracle": "krr", "domain": 1}, "domain must be from 2"),
+        ({"oracle": "krr", "domain": 2**33}, "domain must be from 2"),
         ({"oracle": "ocms", "domain": 3, "m": 3, "prime": 101}, "domain must be more than m = 3"),
         ({"oracle": "ocms", "domain": 9, "m": 1, "prime": 101}, "m must be 2 or more"),
         ({"oracle": "ocms", "domain": 9, "m": 3, "prime": 97}, "prime must be a prime from 101"),
@@ -191,11 +196,11 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
         ({"oracle": "ocms", "domain": 9, "m": 3, "prime": 1001}, "prime must be a prime"),
         ({"oracle": "ocms", "domain": 2**31 - 2, "m": 9, "prime": 2**31 - 1}, "take 66 bits"),
         ({"oracle": "ocms-gf", "domain": 9, "q": 6}, "q must be a prime or a power of 2"),
-        ({"oracle": "ocms-gf", "domain": 5, "q": 5}, "k-ary randomised response"),
+        ({"oracle": "ocms-gf", "domain": 5, "q": 5}, "k-ary randomized response"),
         ({"oracle": "ocms-gf", "domain": 2**32, "q": 3}, r"domain must be at most 3\^20"),
         (
             {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 3, "share": 0.5},
-            "two ranges",
+            "must differ",
         ),
         (
             {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 2, "share": 1.0},
@@ -208,19 +213,19 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
         ),
         ({"oracle": "recursive-hadamard", "domain": 9, "residues": 3}, "power of 2"),
         ({"oracle": "recursive-hadamard", "domain": 8, "residues": 4}, "more than the 8 symbols"),
-        ({"oracle": "olh", "domain": 9, "g": 4, "seed_bits": 64}, "seed_bits must be within"),
+        ({"oracle": "olh", "domain": 9, "g": 4, "seed_bits": 64}, "seed_bits must be from"),
         ({"oracle": "olh", "domain": 4, "g": 4}, "domain must be more than"),
         ({"oracle": "apple-cms", "domain": 9, "m": 3}, "power of 2"),
         ({"oracle": "apple-cms", "domain": 9, "functions": 0}, "functions must be"),
         ({"oracle": "apple-cms", "domain": 9, "seed": -1}, "seed must be"),
-        ({"oracle": "subset-selection", "domain": 9, "w": 9}, "w must be within 1 and 8"),
+        ({"oracle": "subset-selection", "domain": 9, "w": 9}, "w must be from 1 to 8"),
         ({"oracle": "rappor", "domain": 2**25, "symmetric": True}, r"at most 2\^24"),
         ({"oracle": "hadamard", "domain": 9, "m": 2}, "hadamard: .* unexpected"),
         ({"oracle": "ocms", "domain": 9, "m": 2}, "ocms: .* missing"),
         ({"oracle": "ocms", "domain": 9.0, "m": 2, "prime": 101}, "domain must be of type int"),
         ({"oracle": "ocms-gf", "domain": 9, "q": "3"}, "q must be of type int"),
         ({"oracle": "rappor", "domain": 9, "symmetric": 1}, "symmetric must be of type bool"),
-        ({"oracle": "ocms-gf", "domain": 9, "q": 3, "epsilon": "1"}, "epsilon must be within"),
+        ({"oracle": "ocms-gf", "domain": 9, "q": 3, "epsilon": "1"}, "epsilon must be from"),
         ({"oracle": "flh", "domain": 9}, "oracle must be one of krr, ocms"),
     ],
 )
@@ -228,38 +233,38 @@ def test_a_parameter_out_of_range_is_refused_by_name(
     parameters: dict[str, str | int | float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        oracle_of({"epsilon": 1.0} | parameters)
+        oracle_from_parameters({"epsilon": 1.0} | parameters)
 
 
 @pytest.mark.parametrize("oracle", [OcmsGf(5.0, 30_000, 149), OcmsGf(3.0, 70_000, 16)], ids=name)
 def test_large_fields_are_decoded_by_solutions(oracle: OcmsGf) -> None:
-    assert not oracle.is_tabled
-    reports = oracle.perturb(held(oracle, 400), seeded(np.random.default_rng(8)))
+    assert not oracle.stores_report_counts
+    reports = oracle.perturb(held(oracle, 400), seeded_words(np.random.default_rng(8)))
     some = np.arange(0, oracle.domain, 97, dtype=np.uint64)
     votes = oracle.votes(reports, some).sum(axis=0, dtype=np.int64)
-    whole = oracle.support(oracle.gather(reports))
+    whole = oracle.support(oracle.aggregate(reports))
     assert whole[::97].tolist() == votes.tolist()
     assert abs(int(whole.sum()) - 400 * oracle.domain / oracle.q) < 0.01 * whole.sum()
 
 
 def test_devices_do_without_the_compiler() -> None:
     code = (
-        "import sys, numpy as np; from protocol.chance import system;"
-        "from protocol.oracles.registry import oracle_of;"
-        "made = oracle_of({'oracle': 'ocms', 'epsilon': 1.0, 'domain': 50, 'm': 3, 'prime': 101});"
-        "made.perturb(np.array([3], np.uint64), system);"
+        "import sys, numpy as np; from protocol.randomness import system_words;"
+        "from protocol.oracles.registry import oracle_from_parameters;"
+        "ocms = {'oracle': 'ocms', 'epsilon': 1.0, 'domain': 50, 'm': 3, 'prime': 101};"
+        "oracle_from_parameters(ocms).perturb(np.array([3], np.uint64), system_words);"
         "assert not {'numba', 'scipy.fft', 'scipy.stats'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_large_domain_is_asked_for_candidates_only() -> None:
-    oracle = oracle_of({"oracle": "ocms-gf", "epsilon": 8.0, "domain": 3**18, "q": 3})
-    assert oracle.domain > MOST_WHOLE
+    oracle = oracle_from_parameters({"oracle": "ocms-gf", "epsilon": 8.0, "domain": 3**18, "q": 3})
+    assert oracle.domain > MAX_FULLY_DECODED_DOMAIN
     values = np.full(2000, 123_456_789, np.uint64)
-    reports = oracle.perturb(values, seeded(np.random.default_rng(1)))
+    reports = oracle.perturb(values, seeded_words(np.random.default_rng(1)))
     with pytest.raises(ValueError, match="candidates must be named"):
-        oracle.gather(reports)
+        oracle.aggregate(reports)
     found = oracle.estimate(reports, np.array([123_456_789, 5], np.uint64))
     assert found == pytest.approx([1, 0], abs=0.08)  # 4.5 standard errors at most
 
@@ -268,7 +273,7 @@ def test_a_large_domain_is_asked_for_candidates_only() -> None:
 def test_n_levels_and_frequencies_out_of_range_are_refused(oracle: Oracle) -> None:
     with pytest.raises(ValueError, match="n must be 1 or more"):
         oracle.variance(np.array([0.5]), 0)
-    with pytest.raises(ValueError, match="frequencies must be within"):
+    with pytest.raises(ValueError, match="frequencies must be from"):
         oracle.variance(np.array([-0.1]), 10)
     with pytest.raises(ValueError, match="level must be between"):
         oracle.interval(np.array([0.5]), 10, 1.0)
@@ -279,7 +284,7 @@ def test_batches_of_values_are_transformed_or_solved_whichever_is_less_work(
     q: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where reports' cells are too many to keep; both are what asking one by one says."""
-    monkeypatch.setattr(inner_product, "_MOST_CELLS", 1)
+    monkeypatch.setattr(galois, "_MAX_STORED_CELLS", 1)
     oracle = OcmsGf(1.0, 60, q)
     assert oracle.cells == 60
     everything = np.arange(60, dtype=np.uint64)
@@ -288,8 +293,8 @@ def test_batches_of_values_are_transformed_or_solved_whichever_is_less_work(
         kernel, "count_solutions", lambda *given: solved.append(1) or count_solutions(*given)
     )
     for n, times in ((3, 1), (5000, 0)):
-        reports = oracle.perturb(held(oracle, n), system)
-        whole = oracle.gather(reports)
+        reports = oracle.perturb(held(oracle, n), system_words)
+        whole = oracle.aggregate(reports)
         asked = oracle.votes(reports, everything).sum(axis=0, dtype=np.int64)
         assert (whole.cells == asked).all()
         assert len(solved) == times
@@ -298,8 +303,8 @@ def test_batches_of_values_are_transformed_or_solved_whichever_is_less_work(
 
 def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
     before, after = (OcmsGf(2.0, d, 8) for d in (2**18, 2**18 + 1))
-    assert after.whole_ns(100_000) < 20 * before.whole_ns(100_000)
-    assert OcmsGf(2.0, 2**20, 8).whole_ns(100_000) < 2e9
+    assert after.decode_ns(100_000) < 20 * before.decode_ns(100_000)
+    assert OcmsGf(2.0, 2**20, 8).decode_ns(100_000) < 2e9
 
 
 @pytest.mark.parametrize("domain", [1000, 2**18 + 1, 2**20])
@@ -307,7 +312,7 @@ def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
 def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -> None:
     """A batch has cells to make and to add: there are as many reports in it as make up for them."""
     oracles: list[Oracle] = [
-        RandomisedResponse(epsilon, domain),
+        KaryRandomizedResponse(epsilon, domain),
         Hadamard(epsilon, domain),
         OcmsGf.for_l2(epsilon, domain),
         OcmsGf(epsilon, domain, 8),
@@ -315,10 +320,10 @@ def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -
         OcmsMixture.for_mse(epsilon, domain),
     ]
     for oracle in oracles:
-        assert oracle.batched_ns(2) == oracle.whole_ns(2)
+        assert oracle.batched_decode_ns(2) == oracle.decode_ns(2)
         for reports in (10**5, 10**6):
-            whole = oracle.whole_ns(reports)
-            assert oracle.batched_ns(reports) <= whole + max(33 * reports, 0.2 * whole)
+            whole = oracle.decode_ns(reports)
+            assert oracle.batched_decode_ns(reports) <= whole + max(33 * reports, 0.2 * whole)
 
 
 @pytest.mark.parametrize(
@@ -331,15 +336,15 @@ def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
     """By q = 53 the first would take 29 bits, and a million reports 19 s in the place of 0.6."""
     oracle = OcmsGf.for_l2(epsilon, domain)
     assert (oracle.q, oracle.bits) == (q, bits)
-    least = min(squares(epsilon, other, domain) for other in range(2, 300))
-    assert squares(epsilon, q, domain) <= 1.03 * least
+    least = min(total_variance(epsilon, other, domain) for other in range(2, 300))
+    assert total_variance(epsilon, q, domain) <= 1.03 * least
 
 
 def test_what_is_transformed_batch_by_batch_is_counted_for_each() -> None:
     oracle = OcmsGf(2.0, 2**18 + 1, 8)
-    assert not oracle.is_tabled
-    assert oracle.read_at_once == 2**20
-    assert oracle.batched_ns(3 * 2**20) == 3 * oracle.whole_ns(2**20)
+    assert not oracle.stores_report_counts
+    assert oracle.reports_per_batch == 2**20
+    assert oracle.batched_decode_ns(3 * 2**20) == 3 * oracle.decode_ns(2**20)
 
 
 @pytest.mark.parametrize("name", ["count_preimages", "count_solutions", "count_hashed"])
@@ -351,11 +356,11 @@ def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
 @pytest.mark.parametrize(
     ("epsilon", "domain", "why"),
     [
-        ("1", 10, "epsilon must be within 1e-06 and 32, not '1'"),
+        ("1", 10, "epsilon must be from 1e-06 to 32, not '1'"),
         (True, 10, "not True"),
         (None, 10, "epsilon must be"),
         (float("nan"), 10, "epsilon must be"),
-        (1.0, 10.5, "domain must be within 2 and 2.32, a whole number, not 10.5"),
+        (1.0, 10.5, "domain must be from 2 to 2.32, a whole number, not 10.5"),
         (1.0, "10", "domain must be"),
         (1.0, True, "domain must be"),
         (1.0, 1, "domain must be"),
@@ -363,4 +368,4 @@ def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
 )
 def test_what_is_no_number_in_range_is_refused(epsilon: object, domain: object, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        RandomisedResponse(epsilon, domain)  # type: ignore[arg-type]
+        KaryRandomizedResponse(epsilon, domain)  # type: ignore[arg-type]

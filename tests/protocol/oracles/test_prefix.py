@@ -3,78 +3,20 @@
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocol.chance import Chance, below, happens, seeded, system
-from protocol.oracles.counting import Counting
-from protocol.oracles.inner_product import OcmsGf
+from protocol.oracles.hadamard import Hadamard
+from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.prefix import PrefixExtension
-from protocol.oracles.projection import Values
-from protocol.oracles.randomizers import Floats
-from protocol.oracles.wire import Fields, Reports
+from protocol.randomness import seeded_words, system_words
 
 SEED = bytes(32)
-
-
-@dataclass(frozen=True)
-class Hadamard:
-    """One random Hadamard coefficient of the value, a bit under randomised response."""
-
-    domain: int  # a power of two
-    epsilon: float
-
-    @property
-    def fields(self) -> Fields:
-        """Return a coefficient and a bit."""
-        return Fields((self.domain, 2))
-
-    @property
-    def bits(self) -> int:
-        """Return the bits of a report."""
-        return self.fields.bits
-
-    @property
-    def gain(self) -> float:
-        """Return p - q."""
-        return math.tanh(self.epsilon / 2)
-
-    def perturb(self, values: Values, chance: Chance) -> Reports:
-        """Return a coefficient's bit for each of `values`."""
-        rows = below(chance, self.domain, len(values))
-        bits = np.bitwise_count(rows & values) & 1
-        lies = happens(chance, int(2**64 / (1 + math.exp(self.epsilon))), len(values))
-        fields = [rows.astype(np.int64), (bits ^ lies).astype(np.int64)]
-        return self.fields.pack([field[:, np.newaxis] for field in fields])
-
-    def check(self, reports: Reports) -> None:
-        """Refuse fields out of range."""
-        self.fields.check(reports)
-
-    def estimate(self, reports: Reports, candidates: Values) -> Floats:
-        """Return all counts by one transform, of which some are asked for."""
-        rows, bits = self.fields.unpack(reports)
-        sums = np.bincount(rows[:, 0], 1.0 - 2 * bits[:, 0], self.domain)
-        step = 1
-        while step < self.domain:
-            pairs = sums.reshape(-1, 2, step)
-            sums = np.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), 1).reshape(-1)
-            step *= 2
-        return np.asarray(sums[candidates.astype(np.int64)] / self.gain, np.float64)
-
-    def bar(self, n: int, tail: float) -> float:
-        """Return the normal quantile, near enough for thousands of signs."""
-        return -NormalDist().inv_cdf(tail) * math.sqrt(self.variance(n, 0))
-
-    def variance(self, n: int, count: float) -> float:
-        """Return n / (p - q)^2 - count."""
-        return n / self.gain**2 - count
 
 
 def population(
@@ -100,8 +42,8 @@ def test_the_top_strings_of_64_bits_are_named_and_no_others() -> None:
     # 2.7% of n; a share of 5% is 4 deviations above: some is missed with odds of 1e-3.
     rng = np.random.default_rng(1)
     strings, counts = population(300_000, TOP, rng)
-    mechanism = PrefixExtension(oracle=Hadamard(2**16, 3.0), size=8, seed=SEED, beta=1e-3)
-    found = mechanism.identify(mechanism.perturb(strings, seeded(rng)))
+    mechanism = PrefixExtension(oracle=Hadamard(3.0, 2**16), size=8, seed=SEED, beta=1e-3)
+    found = mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
     assert {string.value for string in found} == set(TOP)
     assert [string.count for string in found] == sorted((s.count for s in found), reverse=True)
     for string in found:
@@ -112,8 +54,8 @@ def test_strings_of_160_bits_are_named() -> None:
     rng = np.random.default_rng(2)
     top = {b"www.example.com/abcd": 0.2, b"www.example.com/wxyz": 0.2}
     strings, _ = population(200_000, top, rng)
-    mechanism = PrefixExtension(oracle=Hadamard(2**18, 4.0), size=20, seed=SEED, step=12, beta=1e-3)
-    found = mechanism.identify(mechanism.perturb(strings, seeded(rng)))
+    mechanism = PrefixExtension(oracle=Hadamard(4.0, 2**18), size=20, seed=SEED, step=12, beta=1e-3)
+    found = mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
     assert {string.value for string in found} == set(top)
 
 
@@ -121,11 +63,11 @@ def test_counts_are_unbiased_and_of_the_variance_that_is_claimed() -> None:
     # 300 runs: the mean within 4.5 errors, the variance's error is 8%: three of them.
     rng, errors, claims = np.random.default_rng(3), list[float](), list[float]()
     mechanism = PrefixExtension(
-        oracle=Hadamard(2**8, 3.0), size=2, seed=SEED, start=8, step=8, keep=4
+        oracle=Hadamard(3.0, 2**8), size=2, seed=SEED, start=8, step=8, keep=4
     )
     for _ in range(300):
         strings, counts = population(4000, {b"ab": 0.5}, rng)
-        (first, *_) = mechanism.identify(mechanism.perturb(strings, seeded(rng)))
+        (first, *_) = mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
         assert first.value == b"ab"
         errors.append(first.count - counts[b"ab"])
         claims.append(first.variance)
@@ -138,81 +80,84 @@ def test_the_least_count_is_found_half_the_time() -> None:
     # 60 runs at the count that is stated: 12 to 48 of them, but for odds of 1e-5; and at 1.6 times
     # of it, some 2.7 deviations above, nearly all.
     mechanism = PrefixExtension(
-        oracle=Hadamard(2**10, 2.0), size=3, seed=SEED, start=10, step=7, keep=32
+        oracle=Hadamard(2.0, 2**10), size=3, seed=SEED, start=10, step=7, keep=32
     )
-    share = mechanism.least_count(20_000) / 20_000
+    share = mechanism.median_detected_count(20_000) / 20_000
     for more, least, most in ((1.0, 12, 48), (1.6, 55, 60)):
         found = 0
         for run in range(60):
             rng = np.random.default_rng(run)
             strings, _ = population(20_000, {b"yes": share * more}, rng)
-            named = mechanism.identify(mechanism.perturb(strings, seeded(rng)))
+            named = mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
             found += b"yes" in {string.value for string in named}
         assert least <= found <= most
 
 
 def test_the_sure_count_is_found_nearly_always() -> None:
     """Of 60 runs at the count for 95%, 50 at least: 4.5 deviations below."""
-    oracle = Counting(OcmsGf.for_l2(4.0, 2**16))
+    oracle = OcmsGf.for_l2(4.0, 2**16)
     mechanism = PrefixExtension(oracle=oracle, size=3, seed=SEED, start=10, step=7, keep=32)
-    share = mechanism.sure_count(5000) / 5000
-    assert mechanism.least_count(5000) / 5000 < share < 0.5
+    share = mechanism.reliably_detected_count(5000) / 5000
+    assert mechanism.median_detected_count(5000) / 5000 < share < 0.5
     found = wrong = 0
     for run in range(60):
         rng = np.random.default_rng(run)
         strings, _ = population(5000, {b"yes": share}, rng)
-        named = {one.value for one in mechanism.identify(mechanism.perturb(strings, seeded(rng)))}
+        named = {
+            one.value for one in mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
+        }
         found += b"yes" in named
         wrong += bool(named - {b"yes"})
     assert found >= 50
     assert wrong <= 11  # of an expected 3: odds of 1e-4
-    assert mechanism.sure_count(40) == math.inf
+    assert mechanism.reliably_detected_count(40) == math.inf
 
 
 def test_strings_that_nobody_holds_are_listed_as_seldom_as_beta_says() -> None:
     # 100 runs without a heavy string, beta 0.3: 12 to 48 of them list one, but for odds of 1e-4.
     mechanism = PrefixExtension(
-        oracle=Hadamard(2**16, 1.0), size=2, seed=SEED, start=8, step=8, keep=16, beta=0.3
+        oracle=Hadamard(1.0, 2**16), size=2, seed=SEED, start=8, step=8, keep=16, beta=0.3
     )
     listed = 0
     for run in range(100):
         rng = np.random.default_rng(run)
         strings = rng.integers(0, 256, (2000, 2), np.uint8)
-        listed += bool(mechanism.identify(mechanism.perturb(strings, seeded(rng))))
+        listed += bool(mechanism.identify(mechanism.perturb(strings, seeded_words(rng))))
     assert 12 <= listed <= 48
 
 
 def test_a_report_tells_strings_apart_by_no_more_than_the_oracle() -> None:
-    # Every outcome of chance, by the real code: the length, the row, and whether the bit lies.
-    mechanism = PrefixExtension(oracle=Hadamard(4, 1.0), size=1, seed=SEED, start=2, step=3, keep=4)
-    lies = int(2**64 / (1 + math.e))
+    # Every outcome of the real code: the length, the row, and whether the sign is true.
+    oracle = Hadamard(1.0, 4)
+    mechanism = PrefixExtension(oracle=oracle, size=1, seed=SEED, start=2, step=3, keep=4)
+    keep = oracle.keep_of_2_64
     reports = list[Counter[bytes]]()
     for value in range(0, 256, 17):
-        odds = Counter[bytes]()
-        for group, row, lie in itertools.product(range(3), range(4), (1, 0)):
-            words = iter([(group * 2**32 // 3 + 2) << 32, row << 62, lies - lie])
+        probabilities = Counter[bytes]()
+        for group, row, is_true in itertools.product(range(3), range(4), (1, 0)):
+            words = iter([(group * 2**32 // 3 + 2) << 32, row << 62, keep - is_true, 0])
             report = mechanism.perturb(
                 np.array([[value]], np.uint8), lambda _, w=words: np.array([next(w)], np.uint64)
             )
-            share = Fraction(lies if lie else 2**64 - lies, 2**64) / 12
-            odds[report.tobytes()] += share  # type: ignore[assignment]
-        assert sum(odds.values()) == 1
-        reports.append(odds)
-    assert all(len(odds) == 3 * 4 * 2 for odds in reports)
+            share = Fraction(keep if is_true else 2**64 - keep, 2**64) / 12
+            probabilities[report.tobytes()] += share  # type: ignore[assignment]
+        assert sum(probabilities.values()) == 1
+        reports.append(probabilities)
+    assert all(len(probabilities) == 3 * 4 * 2 for probabilities in reports)
     worst = max(
-        float(Fraction(one[r], other[r]))
-        for one, other in itertools.permutations(reports, 2)
-        for r in one
+        float(Fraction(first[report], second[report]))
+        for first, second in itertools.permutations(reports, 2)
+        for report in first
     )
     assert worst == pytest.approx(math.e, rel=1e-9)
 
 
 def test_which_length_is_reported_does_not_depend_on_the_string() -> None:
-    mechanism = PrefixExtension(oracle=Hadamard(2**8, 1.0), size=8, seed=SEED)
+    mechanism = PrefixExtension(oracle=Hadamard(1.0, 2**8), size=8, seed=SEED)
     groups = [
-        mechanism.perturb(np.full((5000, 8), value, np.uint8), seeded(np.random.default_rng(4)))[
-            :, 0
-        ]
+        mechanism.perturb(
+            np.full((5000, 8), value, np.uint8), seeded_words(np.random.default_rng(4))
+        )[:, 0]
         for value in (0, 255)
     ]
     assert (groups[0] == groups[1]).all()
@@ -225,9 +170,9 @@ def test_which_length_is_reported_does_not_depend_on_the_string() -> None:
 def test_batches_are_concatenated_and_a_device_is_one_row() -> None:
     rng = np.random.default_rng(5)
     strings, _ = population(40_000, {b"abcd": 0.6}, rng)
-    mechanism = PrefixExtension(oracle=Hadamard(2**12, 3.0), size=4, seed=SEED)
-    chance = seeded(rng)
-    parts = [mechanism.perturb(strings[:1], system), mechanism.perturb(strings[1:], chance)]
+    mechanism = PrefixExtension(oracle=Hadamard(3.0, 2**12), size=4, seed=SEED)
+    chance = seeded_words(rng)
+    parts = [mechanism.perturb(strings[:1], system_words), mechanism.perturb(strings[1:], chance)]
     assert parts[0].shape == (1, 1 + 2)
     assert mechanism.bits == 8 + 13
     assert mechanism.identify(np.concatenate(parts))[0].value == b"abcd"
@@ -251,19 +196,19 @@ def test_batches_are_concatenated_and_a_device_is_one_row() -> None:
     ],
 )
 def test_parameters_out_of_range_are_refused(parameter: str, wrong: Any) -> None:
-    mechanism = PrefixExtension(oracle=Hadamard(2**8, 1.0), size=8, seed=SEED)
+    mechanism = PrefixExtension(oracle=Hadamard(1.0, 2**8), size=8, seed=SEED)
     with pytest.raises(ValueError, match=f"{parameter} must"):
         replace(mechanism, **{parameter: wrong})
 
 
 def test_candidates_that_would_fill_the_memory_are_refused() -> None:
-    with pytest.raises(ValueError, match="keep, step and size must have 32 MB"):
-        PrefixExtension(oracle=Hadamard(2**8, 1.0), size=64, seed=SEED, step=16)
+    with pytest.raises(ValueError, match="keep, step and size must give at most 32 MB"):
+        PrefixExtension(oracle=Hadamard(1.0, 2**8), size=64, seed=SEED, step=16)
 
 
 def test_too_many_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="step must be larger: 4085 lengths"):
-        PrefixExtension(oracle=Hadamard(2**8, 1.0), size=512, seed=SEED, step=1)
+        PrefixExtension(oracle=Hadamard(1.0, 2**8), size=512, seed=SEED, step=1)
 
 
 @pytest.mark.parametrize(
@@ -271,26 +216,28 @@ def test_too_many_lengths_are_refused() -> None:
     [np.zeros((2, 7), np.uint8), np.zeros((2, 8), np.int64), np.zeros(8, np.uint8)],
 )
 def test_strings_of_another_form_are_refused(strings: NDArray[Any]) -> None:
-    mechanism = PrefixExtension(oracle=Hadamard(2**8, 1.0), size=8, seed=SEED)
+    mechanism = PrefixExtension(oracle=Hadamard(1.0, 2**8), size=8, seed=SEED)
     with pytest.raises(ValueError, match=r"strings must be uint8 of shape \(n, 8\)"):
-        mechanism.perturb(strings, system)
+        mechanism.perturb(strings, system_words)
     with pytest.raises(ValueError, match="strings are empty"):
-        mechanism.perturb(np.zeros((0, 8), np.uint8), system)
+        mechanism.perturb(np.zeros((0, 8), np.uint8), system_words)
 
 
 def test_reports_of_another_form_are_refused() -> None:
-    mechanism = PrefixExtension(oracle=Hadamard(2**8, 1.0), size=8, seed=SEED)
-    reports = mechanism.perturb(np.zeros((500, 8), np.uint8), seeded(np.random.default_rng(6)))
+    mechanism = PrefixExtension(oracle=Hadamard(1.0, 2**8), size=8, seed=SEED)
+    reports = mechanism.perturb(
+        np.zeros((500, 8), np.uint8), seeded_words(np.random.default_rng(6))
+    )
     with pytest.raises(ValueError, match=r"reports must be uint8 of shape \(n, 3\)"):
         mechanism.identify(reports.astype(np.int64))
     with pytest.raises(ValueError, match=r"reports must be uint8 of shape \(n, 3\)"):
         mechanism.identify(reports[:, :-1])
-    with pytest.raises(ValueError, match="most must be 1 or more"):
+    with pytest.raises(ValueError, match="max_results must be 1 or more"):
         mechanism.identify(reports, 0)
     with pytest.raises(ValueError, match="no report is of 12 bits: more devices are needed"):
         mechanism.identify(reports[:0])
     with pytest.raises(ValueError, match="no report is of 64 bits"):
         mechanism.identify(reports[reports[:, 0] < 7])
     reports[3, 0] = 8
-    with pytest.raises(ValueError, match="lengths below 8"):
+    with pytest.raises(ValueError, match="length numbers below 8"):
         mechanism.identify(reports)

@@ -12,22 +12,22 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
-from protocol.chance import Chance, seeded, system
-from protocol.oracles.audit import audit
-from protocol.oracles.coded import Coded
-from protocol.oracles.counts import Codes, Reports, Values
-from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.krr import RandomisedResponse
-from protocol.oracles.ocms import Ocms
-from protocol.oracles.odds import WHOLE, favour, growth
+from protocol.arrays import Codes, ItemValues, PackedReports
+from protocol.oracles.krr import KaryRandomizedResponse
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
+from protocol.oracles.randomized_response import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
+from protocol.oracles.report_format import IntegerReportOracle
+from protocol.randomness import RandomWords, seeded_words, system_words
 from tests.protocol.oracles.examples import name, small
+from tests.support.report_audit import audit
 
 EPSILONS = (0.1, 1.0, 3.0, 20.0)
 EVERY = pytest.mark.parametrize("oracle", small(1.0), ids=name)
 
 
-def as_reports(oracle: Oracle, codes: Iterable[int]) -> Reports:
+def as_reports(oracle: Oracle, codes: Iterable[int]) -> PackedReports:
     joined = b"".join(code.to_bytes(oracle.nbytes, "little") for code in codes)
     return np.frombuffer(joined, np.uint8).reshape(-1, oracle.nbytes)
 
@@ -37,17 +37,18 @@ def test_growth_is_just_below_the_exponential(epsilon: float) -> None:
     with localcontext() as context:
         context.prec = 120
         true = Fraction(Decimal(epsilon).exp())
-    assert true * (1 - Fraction(1, 10**69)) < growth(epsilon) < true
+    assert true * (1 - Fraction(1, 10**69)) < exp_lower_bound(epsilon) < true
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_thresholds_are_the_largest_that_keep_the_promise(epsilon: float) -> None:
     for favoured, others in ((1, 1), (1, 2), (1, 12), (3, 7)):
-        keep = favour(epsilon, favoured, others)
+        keep = favoured_of_2_64(epsilon, favoured, others)
         ratios = [
-            Fraction(odds, favoured) / Fraction(WHOLE - odds, others) for odds in (keep, keep + 1)
+            Fraction(odds, favoured) / Fraction(PROBABILITY_ONE - odds, others)
+            for odds in (keep, keep + 1)
         ]
-        assert ratios[0] <= growth(epsilon) < ratios[1]
+        assert ratios[0] <= exp_lower_bound(epsilon) < ratios[1]
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -62,15 +63,17 @@ def test_every_report_is_within_the_ratio_and_some_reach_it(number: int, epsilon
         assert one.keys() == other.keys()
         pairs = {(one[report], other[report]) for report in one}
         most = max(most, *(max(p / p_, p_ / p) for p, p_ in pairs))
-    assert most <= growth(epsilon)
-    assert float(most / growth(epsilon)) == pytest.approx(1, abs=1e-8)
+    assert most <= exp_lower_bound(epsilon)
+    assert float(most / exp_lower_bound(epsilon)) == pytest.approx(1, abs=1e-8)
 
 
 @EVERY
 def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> None:
     """Chi-square over all reports, odds of 1e-4 a case to fail by chance; the seed is fixed."""
     runs, value = 200_000, 4
-    reports = oracle.perturb(np.full(runs, value, np.uint64), seeded(np.random.default_rng(11)))
+    reports = oracle.perturb(
+        np.full(runs, value, np.uint64), seeded_words(np.random.default_rng(11))
+    )
     found, counts = np.unique(reports, axis=0, return_counts=True)
     seen = {
         int.from_bytes(row.tobytes(), "little"): n for row, n in zip(found, counts, strict=True)
@@ -79,7 +82,7 @@ def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> No
     assert seen.keys() <= odds.keys()
     expected = np.array([runs * float(share) for share in odds.values()])
     observed = np.array([seen.get(code, 0) for code in odds])
-    # Reports are taken together until 20 of each group are expected.
+    # PackedReports are taken together until 20 of each group are expected.
     order = np.argsort(expected, kind="stable")
     groups = (expected[order].cumsum() // 20).astype(np.int64)
     groups = np.unique(groups, return_inverse=True)[1]
@@ -100,48 +103,48 @@ def test_mean_votes_are_p_and_q_exactly_where_hashing_is(oracle: Oracle) -> None
     for share, row in zip(odds.values(), votes, strict=True):
         table[share] = table.get(share, np.zeros(oracle.domain, np.int64)) + row
     means = [sum(share * int(row[x]) for share, row in table.items()) for x in every.tolist()]
-    assert means[3] == oracle.true_odds
-    assert set(means[:3] + means[4:]) == {oracle.false_odds}
+    assert means[3] == oracle.mean_vote_if_held
+    assert set(means[:3] + means[4:]) == {oracle.mean_vote_if_other}
 
 
 @EVERY
 def test_an_audit_finds_no_more_than_is_claimed_and_most_of_it(oracle: Oracle) -> None:
     """False alarms have odds of 1e-6 each; the seed is fixed."""
-    chance = seeded(np.random.default_rng(12))
+    chance = seeded_words(np.random.default_rng(12))
     finding = audit(oracle, (2, 7), 20_000, chance, confidence=1 - 1e-6)
-    assert 0.5 < finding.epsilon <= oracle.epsilon
+    assert 0.5 < finding.epsilon_lower_bound <= oracle.epsilon
 
 
 def test_an_audit_of_the_systems_randomness_finds_no_more_either() -> None:
-    finding = audit(Ocms(2.0, 10, 5, 101), (0, 9), 20_000, system, confidence=1 - 1e-9)
-    assert 1.0 < finding.epsilon <= 2.0
+    finding = audit(Ocms(2.0, 10, 5, 101), (0, 9), 20_000, system_words, confidence=1 - 1e-9)
+    assert 1.0 < finding.epsilon_lower_bound <= 2.0
 
 
 @dataclass(frozen=True)
-class Loud(RandomisedResponse):
+class Loud(KaryRandomizedResponse):
     """Keeps the truth as if epsilon were half as much again."""
 
     @property
-    def keep(self) -> int:  # type: ignore[override]
+    def keep_of_2_64(self) -> int:  # type: ignore[override]
         """Return the odds of the truth."""
-        return favour(1.5 * self.epsilon, 1, self.domain - 1)
+        return favoured_of_2_64(1.5 * self.epsilon, 1, self.domain - 1)
 
 
 @dataclass(frozen=True)
 class Marked(OcmsGf):
     """Draws its hash function by the value: its symbol is private, and its vector is not."""
 
-    def _encode(self, values: Values, chance: Chance) -> Codes:
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
         codes = OcmsGf._encode(self, values, chance)
         return np.where(values == 2, codes - codes % np.uint64(2), codes)
 
 
 @dataclass(frozen=True)
-class Shy(RandomisedResponse):
+class Shy(KaryRandomizedResponse):
     """Never lies with the value 0."""
 
-    def _encode(self, values: Values, chance: Chance) -> Codes:
-        codes = RandomisedResponse._encode(self, values, chance)
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
+        codes = KaryRandomizedResponse._encode(self, values, chance)
         return np.where((codes == 0) & (values != 0), values, codes)
 
 
@@ -150,12 +153,12 @@ class Shy(RandomisedResponse):
     [Loud(1.0, 10), Marked(1.0, 10, 3), Shy(1.0, 10)],
     ids=lambda one: type(one).__name__,
 )
-def test_an_audit_catches_a_broken_oracle(broken: Coded) -> None:
-    chance = seeded(np.random.default_rng(13))
+def test_an_audit_catches_a_broken_oracle(broken: IntegerReportOracle) -> None:
+    chance = seeded_words(np.random.default_rng(13))
     values = (0, 7) if isinstance(broken, Shy) else (2, 7)
-    assert audit(broken, values, 20_000, chance).epsilon > broken.epsilon
+    assert audit(broken, values, 20_000, chance).epsilon_lower_bound > broken.epsilon
 
 
 def test_an_audit_of_too_few_runs_is_refused() -> None:
     with pytest.raises(ValueError, match="runs must be 100 or more"):
-        audit(RandomisedResponse(1.0, 5), (0, 1), 99, system)
+        audit(KaryRandomizedResponse(1.0, 5), (0, 1), 99, system_words)

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from protocol.chance import seeded
-from protocol.oracles.apple import AppleSketch
-from protocol.oracles.counts import Frequencies, Values
+from protocol.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import RecursiveHadamard
-from protocol.oracles.inner_product import OcmsGf
-from protocol.oracles.ocms import Ocms
+from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
+from protocol.randomness import seeded_words
 from tests.protocol.oracles.examples import name, usual
 
 RUNS, N = 300, 600
 EVERY = pytest.mark.parametrize("oracle", usual(), ids=name)
 
 
-def population(domain: int) -> tuple[Values, Frequencies]:
+def population(domain: int) -> tuple[ItemValues, Frequencies]:
     """Return what `N` devices hold, half of them value 1, a fifth value 5, and how frequent."""
     rng = np.random.default_rng(1)
     values = rng.integers(0, domain, N).astype(np.uint64)
@@ -24,9 +24,9 @@ def population(domain: int) -> tuple[Values, Frequencies]:
     return values, np.bincount(values.astype(np.int64), minlength=domain) / N
 
 
-def estimates(oracle: Oracle, values: Values, seed: int) -> Frequencies:
+def estimates(oracle: Oracle, values: ItemValues, seed: int) -> Frequencies:
     """Return the estimates of `RUNS` runs (runs, d), each from its reports' bytes."""
-    reports = oracle.perturb(np.tile(values, RUNS), seeded(np.random.default_rng(seed)))
+    reports = oracle.perturb(np.tile(values, RUNS), seeded_words(np.random.default_rng(seed)))
     # Thousands of hash functions are for votes, not for the whole dictionary each run.
     few = np.arange(oracle.domain, dtype=np.uint64) if oracle.name == "apple-cms" else None
     return np.array([oracle.estimate(batch, few) for batch in np.split(reports, RUNS)])
@@ -62,12 +62,12 @@ def test_what_nobody_holds_is_above_its_bar_as_seldom_as_it_says(oracle: Oracle)
     """Of some 15,000 estimates 1% may be, by a tail that is exact or a bound; 1.6% are not."""
     found = estimates(oracle, np.ones(N, np.uint64), 26)
     empty = np.delete(found, 1, axis=1)
-    above = (empty > oracle.bar(N, 0.01)).mean()
+    above = (empty > oracle.detection_threshold(N, 0.01)).mean()
     assert above <= 0.016
-    assert (empty > oracle.bar(N, 0.5)).mean() <= 0.55
+    assert (empty > oracle.detection_threshold(N, 0.5)).mean() <= 0.55
     for n, tail in ((0, 0.1), (10, 0.0), (10, 1.0)):
         with pytest.raises(ValueError, match="must be"):
-            oracle.bar(n, tail)
+            oracle.detection_threshold(n, tail)
 
 
 @pytest.mark.parametrize("residues", [2, 4])
@@ -78,7 +78,7 @@ def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: i
     by_residue = np.array([true[x::residues].sum() for x in range(residues)])
     alike = by_residue[np.arange(64) % residues] - true
     variances = oracle.variances(true, N)
-    assert variances == pytest.approx(oracle.variance_among(true, alike, N))
+    assert variances == pytest.approx(oracle.variance_given_residue(true, alike, N))
     assert (variances <= oracle.variance(true, N) * (1 + 1e-12)).all()
     errors = found.mean(axis=0) - true
     assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()  # odds of 1e-3 for both
@@ -92,14 +92,14 @@ def test_recursive_hadamard_tells_its_variance_by_its_residues_estimate() -> Non
     """Of 60,000 reports over 64 values: within 5% of the exact one."""
     oracle = RecursiveHadamard(3.0, 64, 8)
     values, true = population(64)
-    reports = oracle.perturb(np.tile(values, 100), seeded(np.random.default_rng(25)))
-    counts = oracle.gather(reports[:1000]) + oracle.gather(reports[1000:])
+    reports = oracle.perturb(np.tile(values, 100), seeded_words(np.random.default_rng(25)))
+    counts = oracle.aggregate(reports[:1000]) + oracle.aggregate(reports[1000:])
     exact, told = oracle.variances(true, 60_000), oracle.estimated_variances(counts)
     assert told == pytest.approx(exact, rel=0.05)
     assert (oracle.variance(true, 60_000) / exact).max() > 3
     low, high = oracle.interval(oracle.frequencies(counts), 60_000, variances=told)
     assert ((low <= true) & (true <= high)).mean() > 0.8
-    some = oracle.gather(reports, np.arange(5, dtype=np.uint64))
+    some = oracle.aggregate(reports, np.arange(5, dtype=np.uint64))
     bound = oracle.variance(np.clip(oracle.frequencies(some), 0, 1), 60_000)
     assert oracle.estimated_variances(some) == pytest.approx(bound)
 
@@ -128,11 +128,13 @@ def test_the_original_sketch_does_not_converge() -> None:
         values = np.repeat(np.arange(3, dtype=np.uint64), [int(f * n) for f in frequencies])
         squares = []
         for seed in range(8):
-            oracle = AppleSketch(4.0, 400, m=16, functions=16, seed=seed)
-            reports = oracle.perturb(values, seeded(np.random.default_rng(seed)))
+            oracle = HadamardCountMeanSketch(4.0, 400, m=16, functions=16, seed=seed)
+            reports = oracle.perturb(values, seeded_words(np.random.default_rng(seed)))
             squares.append((oracle.estimate(reports)[3:] ** 2).mean())
         rms.append(np.sqrt(np.mean(squares)))
-    bias = AppleSketch(4.0, 400, m=16, functions=16).bias(sum(f**2 for f in frequencies))
+    bias = HadamardCountMeanSketch(4.0, 400, m=16, functions=16).bias(
+        sum(f**2 for f in frequencies)
+    )
     assert bias == pytest.approx(0.0438, abs=1e-4)
     assert rms == pytest.approx([bias, bias], rel=0.1)
 
@@ -143,13 +145,13 @@ def test_equation_2_is_biased_where_hashing_is_imperfect_and_ours_is_not() -> No
     All reports are of value 0, so all 99 others' estimates are off to the same side.
     """
     oracle, n = Ocms(5.0, 100, 13, 101), 4_000_000
-    reports = oracle.perturb(np.zeros(n, np.uint64), seeded(np.random.default_rng(24)))
-    support = oracle.support(oracle.gather(reports)) / n
-    ours = oracle.frequencies(oracle.gather(reports))
-    p, m = float(oracle.true_odds), oracle.m
+    reports = oracle.perturb(np.zeros(n, np.uint64), seeded_words(np.random.default_rng(24)))
+    support = oracle.support(oracle.aggregate(reports)) / n
+    ours = oracle.frequencies(oracle.aggregate(reports))
+    p, m = float(oracle.mean_vote_if_held), oracle.m
     plain = (support - 1 / m) / (p - 1 / m)
-    bias = m / (m - 1) * (float(oracle.collision) - 1 / m)
-    error = np.sqrt(oracle.spread[0] / n)
+    bias = m / (m - 1) * (float(oracle.collision_probability) - 1 / m)
+    error = np.sqrt(oracle.scaled_variances[0] / n)
     assert bias == pytest.approx(2.5e-4, rel=0.05)
     assert np.abs(ours[1:]).max() < 4.5 * error  # odds of 7e-4
     assert plain[1:].mean() == pytest.approx(bias, abs=error)

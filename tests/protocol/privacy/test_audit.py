@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 from scipy.stats import binom
 
-from protocol.chance import seeded
-from protocol.privacy.entries import (
-    LocalReports,
-    Mechanism,
-    Noise,
-    SampleThreshold,
+from protocol.arrays import Floats
+from protocol.privacy.events import (
+    DpEvent,
+    LocalReportsEvent,
+    SampleThresholdEvent,
+    SkellamNoiseEvent,
     loss_to,
 )
-from protocol.privacy.loss import INTERVAL, Floats, composed, delta_of
+from protocol.privacy.loss import LOSS_INTERVAL, compose, delta_of
 from protocol.privacy.noise import NoiseShares
 from protocol.privacy.sample_threshold import privacy_loss
 from protocol.privacy.skellam import privacy_loss as noise_loss
+from protocol.randomness import seeded_words
 
 P, THETA, LEVELS = 0.145593, 12, 10
 RUNS = 1_000_000
@@ -63,7 +64,7 @@ def shown(event: NDArray[np.bool_], other: NDArray[np.bool_], epsilon: float) ->
 
 
 def claimed(epsilon: float) -> float:
-    return delta_of(composed([(privacy_loss(P, THETA), LEVELS)]), epsilon)
+    return delta_of(compose([(privacy_loss(P, THETA), LEVELS)]), epsilon)
 
 
 # Each fails with odds of 3e-3 under another seed: three standard errors.
@@ -91,7 +92,7 @@ def test_an_audit_finds_no_more_than_claimed(others: int, epsilon: float) -> Non
 
 def test_an_audit_finds_a_level_that_was_forgotten() -> None:
     found = shown(runs(70, joined=True) > 0.2, runs(70, joined=False) > 0.2, 0.2)
-    forgotten = delta_of(composed([(privacy_loss(P, THETA), LEVELS // 2)]), 0.2)
+    forgotten = delta_of(compose([(privacy_loss(P, THETA), LEVELS // 2)]), 0.2)
     assert forgotten < found <= claimed(0.2)
 
 
@@ -119,7 +120,7 @@ def trie(rng: np.random.Generator, *, joined: bool, reused: bool) -> NDArray[np.
 
 def test_an_audit_finds_a_coin_that_was_reused() -> None:
     rng = np.random.default_rng(3)
-    claim = delta_of(composed([(privacy_loss(P, THETA), 2)]), 1.0)
+    claim = delta_of(compose([(privacy_loss(P, THETA), 2)]), 1.0)
     fresh = [trie(rng, joined=joined, reused=False) for joined in (True, False)]
     assert shown(*fresh, 1.0) <= claim
     reused = [trie(rng, joined=joined, reused=True) for joined in (True, False)]
@@ -131,7 +132,7 @@ def noisy(rng: np.random.Generator, survivors: int, *, joined: bool) -> NDArray[
     shares = NoiseShares(variance=4.0, contacted=100, dropout=0.1)
     total = np.full(20_000, int(joined), np.int64)
     for _ in range(survivors):
-        total += shares.draw(seeded(rng), len(total))
+        total += shares.draw(seeded_words(rng), len(total))
     return total
 
 
@@ -215,9 +216,7 @@ def test_an_audit_finds_out_when_it_is_told_how_many_joined(told: bool) -> None:
 # What may be asked next.
 
 
-def picked(
-    first: Mechanism, choices: Sequence[Mechanism], epsilon: float
-) -> tuple[list[float], float]:
+def picked(first: DpEvent, choices: Sequence[DpEvent], epsilon: float) -> tuple[list[float], float]:
     """Return the deltas of `first` with each of `choices`, and with what tells most by `first`.
 
     By the definition: the mean over the losses of `first` of what is left of epsilon then.
@@ -228,7 +227,7 @@ def picked(
     for side in ("_pmf_remove", "_pmf_add"):
         seen, *others = (getattr(one, side).to_dense_pmf() for one in losses)
         odds, least = seen._probs[::-1], seen._infinity_mass
-        left = epsilon - (seen._lower_loss + np.arange(seen.size))[::-1] * INTERVAL
+        left = epsilon - (seen._lower_loss + np.arange(seen.size))[::-1] * LOSS_INTERVAL
         told = np.array([other.get_delta_for_epsilon(left.tolist()) for other in others])
         alone.append(least + told @ odds)
         best = max(best, float(least + told.max(axis=0) @ odds))
@@ -237,12 +236,12 @@ def picked(
 
 def test_who_picks_a_study_by_what_was_found_tells_more_than_each() -> None:
     """What a ledger cannot see: each choice keeps the budget, and to have the choice does not."""
-    levels = SampleThreshold(probability=P, threshold=THETA, releases=5)
+    levels = SampleThresholdEvent(probability=P, threshold=THETA, releases=5)
     choices = (
         levels,
-        Noise(variance=188.91, releases=5),
-        LocalReports(epsilon=0.2311),
-        SampleThreshold(probability=0.2183, threshold=20, releases=5),
+        SkellamNoiseEvent(variance=188.91, releases=5),
+        LocalReportsEvent(epsilon=0.2311),
+        SampleThresholdEvent(probability=0.2183, threshold=20, releases=5),
     )
     alone, best = picked(levels, choices, 0.99574)
     assert alone == pytest.approx([1e-6] * 4, rel=0.01)

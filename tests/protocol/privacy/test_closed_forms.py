@@ -8,14 +8,14 @@ import pytest
 from protocol.privacy.closed_forms import (
     c_alpha_delta,
     c_alpha_epsilon,
+    cormode21_epsilon,
+    cormode21_threshold,
     kl_delta,
     kl_epsilon,
-    note_epsilon,
-    note_threshold,
-    rare_threshold,
+    unit_mean_threshold,
 )
-from protocol.privacy.loss import composed, epsilon_of
-from protocol.privacy.sample_threshold import added, privacy_loss, removed
+from protocol.privacy.loss import compose, epsilon_of
+from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
 
 NONE = math.inf
 ROWS = [  # theta, m; note, C_alpha, KL, exact level times ten, exact, of n = 10^6, delta = 10^-6
@@ -37,11 +37,11 @@ def test_same_parameters_different_bounds(row: tuple[float, ...]) -> None:
     theta, p = int(row[0]), row[1] / 1e6
     loss = privacy_loss(p, theta)
     found = (
-        note_epsilon(p, theta, 1e-6, 10),
+        cormode21_epsilon(p, theta, 1e-6, 10),
         c_alpha_epsilon(p, theta, 1e-6, 10),
         kl_epsilon(p, theta, 1e-6, 10),
         10 * epsilon_of(loss, 1e-7),
-        epsilon_of(composed([(loss, 10)]), 1e-6),
+        epsilon_of(compose([(loss, 10)]), 1e-6),
     )
     assert found == pytest.approx(row[2:], abs=0.0015, rel=0.003)
     assert list(found) == sorted(found, reverse=True)  # each is a bound on the next
@@ -53,23 +53,23 @@ def test_closed_forms_are_bounds() -> None:
         p, theta = float(rng.uniform(0.001, 0.6)), int(rng.integers(2, 40))
         epsilon = -math.log1p(-p) + float(rng.exponential(0.5))
         at = np.array([epsilon])
-        exact = max(removed(p, theta, at)[0], added(p, theta, at)[0])
+        exact = max(removal_divergence(p, theta, at)[0], addition_divergence(p, theta, at)[0])
         kl = kl_delta(p, theta, epsilon)
         assert exact <= kl * (1 + 1e-12)
         assert kl <= c_alpha_delta(p, theta, epsilon) * (1 + 1e-12)
 
 
 def test_thetas_of_the_note() -> None:
-    assert note_threshold(1e-7) == pytest.approx(19.118, abs=0.001)
+    assert cormode21_threshold(1e-7) == pytest.approx(19.118, abs=0.001)
     # Its misprinted formula has 3.52; at 4, a cell of mean 1 shows in 2 of 100 runs.
-    assert rare_threshold(1e-6) == pytest.approx(9.91, abs=0.01)
-    assert rare_threshold(1e-7) == pytest.approx(10.89, abs=0.01)
-    theta = rare_threshold(1e-6)
+    assert unit_mean_threshold(1e-6) == pytest.approx(9.91, abs=0.01)
+    assert unit_mean_threshold(1e-7) == pytest.approx(10.89, abs=0.01)
+    theta = unit_mean_threshold(1e-6)
     assert theta * math.log(theta) - theta + 1 == pytest.approx(math.log(1e6))
 
 
 def test_nothing_is_said_below_the_cost_of_suppression() -> None:
     assert kl_delta(0.2, 20, 0.2) == c_alpha_delta(0.2, 20, 0.2) == 1.0
     assert kl_epsilon(0.9, 1, 1e-6) == math.inf
-    with pytest.raises(ValueError, match="delta must be within"):
+    with pytest.raises(ValueError, match="delta must be between"):
         kl_epsilon(0.1, 10, 0.0)

@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.privacy.entries import (
+from protocol.privacy.events import (
     PARTIES,
-    Entry,
-    ExactSum,
-    LocalReports,
-    Mechanism,
-    Noise,
+    DpEvent,
+    ExactSumEvent,
+    LedgerEntry,
+    LocalReportsEvent,
     Party,
-    SampleThreshold,
+    SampleThresholdEvent,
+    SkellamNoiseEvent,
 )
 from protocol.privacy.ledger import Budget, BudgetError, Ledger, Statement
-from protocol.privacy.loss import Relation, bounded_loss, composed, epsilon_of
+from protocol.privacy.loss import NeighbourRelation, bounded_loss, compose, epsilon_of
 from protocol.privacy.sample_threshold import privacy_loss
 
-TRIE = SampleThreshold(probability=0.145593, threshold=12, releases=10)
-NOISE = Noise(variance=13.40**2, releases=10)
-LOCAL = LocalReports(epsilon=0.5, releases=2)
+TRIE = SampleThresholdEvent(probability=0.145593, threshold=12, releases=10)
+NOISE = SkellamNoiseEvent(variance=13.40**2, releases=10)
+LOCAL = LocalReportsEvent(epsilon=0.5, releases=2)
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
 
-def ledger(*mechanisms: Mechanism, budget: Budget | None = None) -> Ledger:
-    entries = (Entry(name=f"round {i}", mechanism=each) for i, each in enumerate(mechanisms))
+def ledger(*mechanisms: DpEvent, budget: Budget | None = None) -> Ledger:
+    entries = (LedgerEntry(name=f"round {i}", event=each) for i, each in enumerate(mechanisms))
     return Ledger(entries=tuple(entries), budget=budget)
 
 
@@ -41,7 +41,7 @@ def test_an_empty_ledger_has_cost_nothing() -> None:
 
 def test_unlike_releases_compose() -> None:
     levels = TRIE.model_copy(update={"releases": 5})
-    counts = Noise(variance=400.0, releases=30)
+    counts = SkellamNoiseEvent(variance=400.0, releases=30)
     both = ledger(levels, counts).epsilon(1e-6)
     alone = [ledger(each).epsilon(1e-6) for each in (levels, counts)]
     assert both == pytest.approx(1.342, abs=0.002)
@@ -55,13 +55,13 @@ def test_ten_levels_at_once_or_in_ten_entries_cost_the_same() -> None:
 
 
 def test_replace_one_stands_beside_add_remove() -> None:
-    (_, _, _, public) = ledger(TRIE).statement(1e-6).sights
+    (_, _, _, public) = ledger(TRIE).statement(1e-6).parties
     assert public.epsilon == pytest.approx(0.996, abs=0.001)
     assert public.epsilon_replace_one == pytest.approx(1.120, abs=0.001)
 
 
 def test_nothing_is_private_against_the_server_without_noise() -> None:
-    for mechanism in (TRIE, ExactSum()):
+    for mechanism in (TRIE, ExactSumEvent()):
         assert ledger(mechanism).epsilon(0.1, "server") is None
         assert not mechanism.views()["server"].private
         assert ledger(mechanism, NOISE, LOCAL).epsilon(1e-6, "server") is None
@@ -69,12 +69,12 @@ def test_nothing_is_private_against_the_server_without_noise() -> None:
 
 
 def test_exact_sums_are_private_against_nobody() -> None:
-    assert [ledger(ExactSum()).epsilon(1e-6, party) for party in PARTIES] == [None] * 4
+    assert [ledger(ExactSumEvent()).epsilon(1e-6, party) for party in PARTIES] == [None] * 4
 
 
 def test_views_and_numbers_agree() -> None:
-    colluding = SampleThreshold(probability=0.1, threshold=5, colluders=5)
-    for mechanism in (ExactSum(), TRIE, NOISE, LOCAL, colluding):
+    colluding = SampleThresholdEvent(probability=0.1, threshold=5, colluders=5)
+    for mechanism in (ExactSumEvent(), TRIE, NOISE, LOCAL, colluding):
         for party, view in mechanism.views().items():
             assert view.private == (mechanism.loss_to(party, "add-remove") is not None)
             assert view.assumption
@@ -85,8 +85,12 @@ def test_views_and_numbers_agree() -> None:
 )
 def test_coins_help_against_a_server_that_cannot_see_them(invited: float, sampled: float) -> None:
     """It sees who joins, as do devices by the roster, and analysts: what is left is the vote."""
-    seen = ledger(Noise(variance=6.35, sampled=0.1456, invited=invited, releases=10))
-    plain = ledger(Noise(variance=6.35, sampled=sampled, invited=1.0, releases=10))
+    seen = ledger(
+        SkellamNoiseEvent(variance=6.35, probability=0.1456, join_probability=invited, releases=10)
+    )
+    plain = ledger(
+        SkellamNoiseEvent(variance=6.35, probability=sampled, join_probability=1.0, releases=10)
+    )
     for party in ("server", "devices", "analyst"):
         assert seen.epsilon(1e-6, party) == plain.epsilon(1e-6, "public")
     assert seen.epsilon(1e-6, "public") == pytest.approx(0.927, abs=0.005)
@@ -98,36 +102,38 @@ def test_colluders_are_taken_from_theta() -> None:
 
 
 def test_items_of_a_device_are_so_many_releases() -> None:
-    several = SampleThreshold(probability=0.05, threshold=20, items=10)
+    several = SampleThresholdEvent(probability=0.05, threshold=20, items=10)
     assert ledger(several).epsilon(1e-6) == pytest.approx(0.178, abs=0.001)
-    noisy = Noise(variance=180.0, items=10)
-    assert ledger(noisy).epsilon(1e-6) == ledger(Noise(variance=180.0, releases=10)).epsilon(1e-6)
+    noisy = SkellamNoiseEvent(variance=180.0, items=10)
+    assert ledger(noisy).epsilon(1e-6) == ledger(
+        SkellamNoiseEvent(variance=180.0, releases=10)
+    ).epsilon(1e-6)
 
 
 def test_local_reports_add_up_for_everybody() -> None:
     for party in PARTIES:
         assert ledger(LOCAL).epsilon(1e-6, party) == pytest.approx(1.0, abs=1e-4)
-    many = ledger(LocalReports(epsilon=0.1, releases=100)).epsilon(1e-6)
+    many = ledger(LocalReportsEvent(epsilon=0.1, releases=100)).epsilon(1e-6)
     assert many is not None
     assert many < 5  # of 10 by adding
 
 
 def test_reports_beyond_all_privacy_are_added_up() -> None:
     for epsilon, releases in ((2.0, 40), (8.0, 365), (2.0, 4096)):
-        found = ledger(LocalReports(epsilon=epsilon, releases=releases)).epsilon(1e-6)
+        found = ledger(LocalReportsEvent(epsilon=epsilon, releases=releases)).epsilon(1e-6)
         assert found is not None
         assert 50 < found <= epsilon * releases + 1e-3
-    lost = ledger(LocalReports(epsilon=8.0, delta=1e-8, releases=365))
+    lost = ledger(LocalReportsEvent(epsilon=8.0, delta=1e-8, releases=365))
     assert lost.epsilon(3e-6) is None  # 365e-8 is above it
     assert lost.epsilon(4e-6) is not None
 
 
 def test_a_ledger_is_text_and_back() -> None:
-    whole = ledger(TRIE, NOISE, LOCAL, ExactSum(), budget=BUDGET)
+    whole = ledger(TRIE, NOISE, LOCAL, ExactSumEvent(), budget=BUDGET)
     assert Ledger.model_validate_json(whole.model_dump_json()) == whole
     statement = whole.statement(1e-6)
     assert Statement.model_validate_json(statement.model_dump_json()) == statement
-    assert statement.left is None  # of a budget that has no bound to hold
+    assert statement.remaining_epsilon is None  # of a budget that has no bound to hold
     assert [line.epsilon["server"] is None for line in statement.lines] == [
         True,
         False,
@@ -137,18 +143,18 @@ def test_a_ledger_is_text_and_back() -> None:
 
 
 def test_what_is_spent_twice_is_spent_once() -> None:
-    entry = Entry(name="levels", mechanism=TRIE)
+    entry = LedgerEntry(name="levels", event=TRIE)
     spent = Ledger(budget=BUDGET).spend(entry)
     assert spent.spend(entry) is spent
-    with pytest.raises(ValueError, match="spent on something else"):
-        spent.spend(Entry(name="levels", mechanism=LOCAL))
-    with pytest.raises(ValidationError, match="have one name"):
+    with pytest.raises(ValueError, match="is the name of another entry"):
+        spent.spend(LedgerEntry(name="levels", event=LOCAL))
+    with pytest.raises(ValidationError, match="have the same name"):
         Ledger(entries=(entry, entry))
 
 
 def test_what_is_left_of_a_budget_is_said() -> None:
-    spent = Ledger(budget=BUDGET).spend(Entry(name="levels", mechanism=TRIE))
-    assert spent.statement(1e-6).left == pytest.approx(0.0043, abs=0.001)
+    spent = Ledger(budget=BUDGET).spend(LedgerEntry(name="levels", event=TRIE))
+    assert spent.statement(1e-6).remaining_epsilon == pytest.approx(0.0043, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -156,41 +162,43 @@ def test_what_is_left_of_a_budget_is_said() -> None:
     [
         (TRIE, "public", {"releases", "probability", "threshold"}),
         (NOISE, "server", {"releases", "variance"}),
-        (LocalReports(epsilon=0.3, releases=3), "analyst", {"releases", "epsilon"}),
+        (LocalReportsEvent(epsilon=0.3, releases=3), "analyst", {"releases", "epsilon"}),
     ],
 )
 def test_a_refusal_says_what_would_meet_the_budget(
-    asked: Mechanism, party: Party, fields: set[str]
+    asked: DpEvent, party: Party, fields: set[str]
 ) -> None:
     budget = Budget(epsilon=0.7, delta=1e-6, party=party)
-    start = Ledger(budget=budget).spend(Entry(name="before", mechanism=Noise(variance=2000.0)))
-    with pytest.raises(BudgetError, match="would meet it") as refused:
-        start.spend(Entry(name="more", mechanism=asked))
+    start = Ledger(budget=budget).spend(
+        LedgerEntry(name="before", event=SkellamNoiseEvent(variance=2000.0))
+    )
+    with pytest.raises(BudgetError, match="would keep it") as refused:
+        start.spend(LedgerEntry(name="more", event=asked))
     changed = set()
-    for remedy in refused.value.remedies:
-        after = start.spend(Entry(name="more", mechanism=remedy))  # so it is within the budget
+    for remedy in refused.value.suggestions:
+        after = start.spend(LedgerEntry(name="more", event=remedy))  # so it is within the budget
         assert after.epsilon(1e-6, party) <= 0.7  # type: ignore[operator]
         before, now = asked.model_dump(), remedy.model_dump()
         changed |= {name for name in now if now[name] != before[name]}
-        TypeAdapter(Mechanism).validate_python(now)
+        TypeAdapter(DpEvent).validate_python(now)
     assert changed == fields
 
 
 def test_no_change_of_exact_sums_meets_a_budget() -> None:
-    with pytest.raises(BudgetError, match=r"without bound.*nothing of this kind"):
-        Ledger(budget=BUDGET).spend(Entry(name="sums", mechanism=ExactSum(releases=4)))
+    with pytest.raises(BudgetError, match=r"without bound.*no event of this kind"):
+        Ledger(budget=BUDGET).spend(LedgerEntry(name="sums", event=ExactSumEvent(releases=4)))
 
 
 def test_a_budget_of_the_servers_view_refuses_what_has_no_noise() -> None:
     budget = Budget(epsilon=10.0, delta=1e-3, party="server")
-    with pytest.raises(BudgetError, match="nothing of this kind"):
-        Ledger(budget=budget).spend(Entry(name="levels", mechanism=TRIE))
+    with pytest.raises(BudgetError, match="no event of this kind"):
+        Ledger(budget=budget).spend(LedgerEntry(name="levels", event=TRIE))
 
 
 def test_budgets_of_replaced_devices_are_kept_too() -> None:
     budget = Budget(epsilon=1.0, delta=1e-6, relation="replace-one")
     with pytest.raises(BudgetError, match=r"1\.12.*replace-one"):
-        Ledger(budget=budget).spend(Entry(name="levels", mechanism=TRIE))
+        Ledger(budget=budget).spend(LedgerEntry(name="levels", event=TRIE))
 
 
 @pytest.mark.parametrize(
@@ -207,11 +215,11 @@ def test_budgets_of_replaced_devices_are_kept_too() -> None:
 )
 def test_mechanisms_out_of_range_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Entry.model_validate({"name": "bad", "mechanism": fields})
+        LedgerEntry.model_validate({"name": "bad", "mechanism": fields})
 
 
 def test_the_ledger_is_the_composition_of_its_losses() -> None:
-    loss = composed([(privacy_loss(0.145593, 12), 10)])
+    loss = compose([(privacy_loss(0.145593, 12), 10)])
     assert ledger(TRIE).epsilon(1e-6) == pytest.approx(epsilon_of(loss, 1e-6))
 
 
@@ -221,10 +229,10 @@ def test_the_ledger_is_the_composition_of_its_losses() -> None:
     [(0.9, 1, 20), (0.5, 1, 256), (0.1, 1, 4096), (0.3, 2, 4096), (1 - 2.0**-53, 2, 1)],
 )
 def test_what_hides_nobody_has_no_bound(
-    probability: float, threshold: int, releases: int, relation: Relation
+    probability: float, threshold: int, releases: int, relation: NeighbourRelation
 ) -> None:
     """No odds are left that a vote stays below theta: what composes losses has nothing to add."""
-    shown = SampleThreshold(probability=probability, threshold=threshold, releases=releases)
+    shown = SampleThresholdEvent(probability=probability, threshold=threshold, releases=releases)
     told = ledger(shown, TRIE)
     assert told.epsilon(1e-6, "public", relation) is None
     assert told.epsilon(0.5, "public", relation) is None
@@ -232,9 +240,9 @@ def test_what_hides_nobody_has_no_bound(
 
 def test_odds_of_a_total_loss_add_up_to_what_is_left_of_none() -> None:
     """Half of all releases hide nothing: 35 leave 3e-11, which a delta of nearly 1 may spend."""
-    kept = composed([(bounded_loss(0.1, 0.5), 35)])
+    kept = compose([(bounded_loss(0.1, 0.5), 35)])
     assert epsilon_of(kept, 1 - 2.9e-11) == pytest.approx(3.5, abs=0.01)
-    assert epsilon_of(composed([(bounded_loss(0.1, 0.5), 45)]), 1 - 2.9e-11) == math.inf
+    assert epsilon_of(compose([(bounded_loss(0.1, 0.5), 45)]), 1 - 2.9e-11) == math.inf
 
 
 def test_who_keeps_a_ledger_does_not_load_the_accountant_before_it_computes() -> None:

@@ -9,16 +9,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2, poisson, skellam
 
-from protocol.chance import Chance, seeded, system
 from protocol.privacy import noise
-from protocol.privacy.noise import NoiseShares, TooFewSharesError, centred, reach
+from protocol.privacy.noise import NoiseShares, TooFewSharesError, signed_residues, tail_bound
+from protocol.randomness import RandomWords, seeded_words, system_words
 
 DRAWS = 100_000
 POINTS = np.arange(-150, 151)
 
 
-def chance(seed: int) -> Chance:
-    return seeded(np.random.default_rng(seed))
+def chance(seed: int) -> RandomWords:
+    return seeded_words(np.random.default_rng(seed))
 
 
 def fits(drawn: noise.Integers, odds: NDArray[np.float64]) -> float:
@@ -35,18 +35,20 @@ def fits(drawn: noise.Integers, odds: NDArray[np.float64]) -> float:
 # Each of these fails with odds of 1e-4 under another seed.
 @pytest.mark.parametrize("mean", [Fraction(1, 1000), 0.1, Fraction(1, 2), 1, Fraction(7, 3), 30.25])
 def test_poisson_numbers_have_their_odds(mean: Fraction | float) -> None:
-    assert fits(noise.poisson(chance(1), mean, DRAWS), poisson.pmf(POINTS, float(mean))) > 1e-4
+    assert fits(noise.draw_poisson(chance(1), mean, DRAWS), poisson.pmf(POINTS, float(mean))) > 1e-4
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 100), 0.7, 3, Fraction(180)])
 def test_skellam_numbers_have_their_odds(variance: Fraction | float) -> None:
     half = float(variance) / 2
     count = 20_000 if variance == 180 else DRAWS
-    assert fits(noise.skellam(chance(2), variance, count), skellam.pmf(POINTS, half, half)) > 1e-4
+    assert (
+        fits(noise.draw_skellam(chance(2), variance, count), skellam.pmf(POINTS, half, half)) > 1e-4
+    )
 
 
 def test_the_test_of_odds_notices_three_percent() -> None:
-    assert fits(noise.poisson(chance(1), 1.03, DRAWS), poisson.pmf(POINTS, 1.0)) < 1e-4
+    assert fits(noise.draw_poisson(chance(1), 1.03, DRAWS), poisson.pmf(POINTS, 1.0)) < 1e-4
 
 
 def test_a_poisson_number_of_one_needs_few_words() -> None:
@@ -56,7 +58,7 @@ def test_a_poisson_number_of_one_needs_few_words() -> None:
         asked.append(count)
         return chance(len(asked))(count)
 
-    noise.poisson(counted, 1, 10_000)
+    noise.draw_poisson(counted, 1, 10_000)
     assert sum(asked) < 7 * 10_000
 
 
@@ -72,7 +74,7 @@ def test_the_work_of_a_share_grows_with_its_events() -> None:
     assert sum(asked) < 200  # 5.4 events are expected
 
 
-def words(*values: int) -> Chance:
+def words(*values: int) -> RandomWords:
     """Return the chance that says `values` in turn."""
     told = iter(values)
     return lambda count: np.array([next(told) for _ in range(count)], np.uint64)
@@ -88,7 +90,7 @@ def words(*values: int) -> Chance:
     ],
 )
 def test_odds_are_compared_to_the_last_bit(told: tuple[int, ...], happened: int) -> None:
-    assert noise._thinned(words(*told), 1, Fraction(1, 3)) == happened
+    assert noise._thinned_count(words(*told), 1, Fraction(1, 3)) == happened
 
 
 def test_a_word_without_heads_is_followed_by_another() -> None:
@@ -104,7 +106,7 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
     source = chance(survivors)
     for _ in range(survivors):
         total += shares.draw(source, cells)
-    left = shares.left(survivors)
+    left = shares.remaining_variance(survivors)
     assert left == pytest.approx(20.0 * survivors / 40)
     assert left >= 20.0
     error = left * np.sqrt((2 + 1 / left) / cells)  # of a variance, kurtosis and all
@@ -115,21 +117,21 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
 
 
 def test_dishonest_survivors_take_their_shares_and_no_more() -> None:
-    shares = NoiseShares(variance=20.0, contacted=100, dropout=0.1, honest=0.5)
-    assert shares.least_survivors == 90
-    assert shares.left(90) == pytest.approx(20.0)
+    shares = NoiseShares(variance=20.0, contacted=100, dropout=0.1, honest_share=0.5)
+    assert shares.min_survivors == 90
+    assert shares.remaining_variance(90) == pytest.approx(20.0)
     assert float(shares.share) == pytest.approx(20 / (0.9 * 0.5 * 100))
 
 
 def test_a_sum_of_too_few_is_not_opened() -> None:
     shares = NoiseShares(variance=20.0, contacted=50, dropout=0.2)
     with pytest.raises(TooFewSharesError, match="40 are needed"):
-        shares.left(39)
+        shares.remaining_variance(39)
 
 
 def test_sums_come_back_through_the_ring() -> None:
     shares = NoiseShares(variance=180.0, contacted=60)
-    bits = shares.bits(most=60)
+    bits = shares.cell_bits(max_sum=60)
     votes = np.zeros(500, np.int64)
     votes[7] = 60
     total, source = votes.copy(), chance(5)
@@ -139,25 +141,25 @@ def test_sums_come_back_through_the_ring() -> None:
         total += share
         ring = (ring + share.astype(np.uint64)) % np.uint64(2**bits)
     assert total.min() < 0
-    assert centred(ring, bits).tolist() == total.tolist()
+    assert signed_residues(ring, bits).tolist() == total.tolist()
 
 
 def test_a_cell_is_wide_enough_and_no_wider() -> None:
     shares = NoiseShares(variance=180.0, contacted=10**6)
-    width = shares.bits(most=10**6)
+    width = shares.cell_bits(max_sum=10**6)
     assert width == 21  # log2 of 2 * (10^6 + 9.6 deviations)
-    widest = reach(180.0, 2.0**-64)
+    widest = tail_bound(180.0, 2.0**-64)
     assert 2 * skellam.sf(widest, 90, 90) < 2.0**-64
     assert widest < 11 * np.sqrt(180)
 
 
 def test_simulated_sums_have_the_law_of_shares() -> None:
-    drawn = noise.skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
+    drawn = noise.simulate_skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
     assert fits(drawn, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
 
 
 def test_the_system_draws_noise() -> None:
-    assert len(set(noise.skellam(system, 100.0, 100).tolist())) > 5
+    assert len(set(noise.draw_skellam(system_words, 100.0, 100).tolist())) > 5
 
 
 @pytest.mark.parametrize(
@@ -165,9 +167,9 @@ def test_the_system_draws_noise() -> None:
     [
         ({"variance": 0.0}, "variance must be above 0"),
         ({"variance": float("nan")}, "variance must be above 0"),
-        ({"contacted": 0}, "one device or more"),
-        ({"dropout": 1.0}, "no noise is left"),
-        ({"honest": 0.0}, "no noise is left"),
+        ({"contacted": 0}, "contacted must be 1 or more"),
+        ({"dropout": 1.0}, "dropout must be from 0"),
+        ({"honest_share": 0.0}, "dropout must be from 0"),
     ],
 )
 def test_shares_that_make_no_noise_are_refused(fields: dict[str, float], message: str) -> None:
@@ -178,25 +180,25 @@ def test_shares_that_make_no_noise_are_refused(fields: dict[str, float], message
 @pytest.mark.parametrize("mean", [-1.0, float("nan"), float("inf")])
 def test_means_out_of_range_are_refused(mean: float) -> None:
     with pytest.raises(ValueError, match="a mean must be"):
-        noise.poisson(chance(1), mean, 3)
+        noise.draw_poisson(chance(1), mean, 3)
 
 
 def test_draws_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 2\^27"):
-        noise.poisson(chance(1), 1e9, 3)
+        noise.draw_poisson(chance(1), 1e9, 3)
     with pytest.raises(ValueError, match=r"fewer than 2\^32"):
-        noise.poisson(chance(1), 1e-12, 2**32)
+        noise.draw_poisson(chance(1), 1e-12, 2**32)
     with pytest.raises(ValueError, match="1 to 62 bits"):
-        centred(np.zeros(3, np.uint64), 63)
+        signed_residues(np.zeros(3, np.uint64), 63)
     with pytest.raises(ValueError, match=r"below 2\^4"):
-        centred(np.array([16], np.uint64), 4)
+        signed_residues(np.array([16], np.uint64), 4)
 
 
 def test_devices_do_without_the_accountant() -> None:
     code = (
-        "import sys; from protocol.chance import system;"
+        "import sys; from protocol.randomness import system_words;"
         "from protocol.privacy.noise import NoiseShares;"
-        "NoiseShares(180.0, 1000).draw(system, 100);"
+        "NoiseShares(180.0, 1000).draw(system_words, 100);"
         "assert not {'dp_accounting', 'absl', 'scipy', 'numba'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -24,15 +24,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
-from protocol.chance import seeded
-from protocol.domain import Alphabet
-from protocol.mechanism import Terms
-from protocol.mechanisms.trie_votes import vector_of
-from protocol.mechanisms.triehh import TrieHh, TrieHhPlan, TrieHhQuestion
-from protocol.privacy.entries import SampleThreshold
-from protocol.privacy.loss import composed, delta_of
-from protocol.tally import NOTHING, Tally
-from protocol.tree import Tree, digits_of, numbers
+from protocol.arrays import Floats
+from protocol.domains.strings import Alphabet
+from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.trie_votes import encode_votes
+from protocol.mechanisms.central.triehh import TrieHh
+from protocol.privacy.events import SampleThresholdEvent
+from protocol.privacy.loss import compose, delta_of
+from protocol.quantiles.tree import PrefixTree, digits_to_integers, integers_to_digits
+from protocol.randomness import seeded_words
+from protocol.study import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 
 LEVELS, OTHERS = 10, 70
 RUNS, MANY = 4_000_000, 2**16
@@ -49,7 +51,6 @@ QUESTION = TrieHhQuestion(
 )
 
 Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @cache
@@ -62,10 +63,10 @@ P, THETA = 0.146075, 12  # what the product makes of epsilon 1 at delta 1e-6 ove
 
 def claimed(epsilon: float, levels: int = LEVELS, theta: int = THETA) -> float:
     """Return the delta that the ledger has for so many levels."""
-    loss = SampleThreshold(probability=P, threshold=theta, releases=levels)
+    loss = SampleThresholdEvent(probability=P, threshold=theta, releases=levels)
     known = loss.loss_to("public", "add-remove")
     assert known is not None
-    return delta_of(composed([(known, 1)]), epsilon)
+    return delta_of(compose([(known, 1)]), epsilon)
 
 
 def losses_of(others: int, theta: int = THETA) -> Floats:
@@ -108,9 +109,9 @@ def found(losses: Floats, epsilon: float) -> tuple[float, float]:
 def test_the_design_is_that_of_the_audit() -> None:
     release = first().release
     assert (release.probability, release.threshold) == (P, THETA)
-    loss = TRIE.loss(first(), LEVELS)
-    assert isinstance(loss, SampleThreshold)
-    assert loss == SampleThreshold(probability=P, threshold=THETA, releases=LEVELS)
+    event = TRIE.dp_event(first(), LEVELS)
+    assert isinstance(event, SampleThresholdEvent)
+    assert event == SampleThresholdEvent(probability=P, threshold=THETA, releases=LEVELS)
 
 
 @cache
@@ -168,7 +169,7 @@ def test_of_ten_levels_half_that_were_forgotten_are_caught() -> None:
 def subtrees(tail: Sequence[int]) -> NDArray[np.uint8]:
     """Return the rows of all subtrees' items that go on with `tail`."""
     rows = np.zeros((MANY, BITS + LEVELS), np.uint8)
-    rows[:, :BITS] = digits_of(np.arange(MANY), 2, BITS)
+    rows[:, :BITS] = integers_to_digits(np.arange(MANY), 2, BITS)
     rows[:, BITS : BITS + len(tail)] = tail
     return rows
 
@@ -181,20 +182,20 @@ def plan_of(level: int) -> TrieHhPlan:
     return TrieHhPlan.model_validate(fields)
 
 
-def published(tally: Tally, plan: TrieHhPlan, last: int) -> Counts:
+def published(tally: StudyState, plan: TrieHhPlan, last: int) -> Counts:
     """Return each subtree's published count of the cell that ends in `last`, 0 if none."""
-    level = Tree.of(tally).level(plan.end)
+    level = PrefixTree.from_state(tally).level(plan.node_length)
     counts = np.where(level.counts == THETA, THETA, np.round(level.counts * P)).astype(np.int64)
-    here = level.rows[:, plan.end - 1] == last
+    here = level.rows[:, plan.node_length - 1] == last
     shown = np.zeros(MANY, np.int64)
-    shown[numbers(level.rows[here, :BITS], 2)] = counts[here]
+    shown[digits_to_integers(level.rows[here, :BITS], 2)] = counts[here]
     return shown
 
 
-def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int) -> Tally:
-    total = vector_of(plan, rows, held, seeded(np.random.default_rng(seed)))
+def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int) -> StudyState:
+    total = encode_votes(plan, rows, held, seeded_words(np.random.default_rng(seed)))
     assert TRIE.fault(plan, total, len(held)) is None
-    return TRIE.decode(plan, total, len(held), NOTHING).tally
+    return TRIE.decode(plan, total, len(held), EMPTY_STATE).state
 
 
 def fits(counts: Counts, trials: int) -> float:

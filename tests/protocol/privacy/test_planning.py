@@ -6,9 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from protocol.privacy.loss import composed, delta_of, epsilon_of
-from protocol.privacy.planning import _edge, best_design, least_threshold, least_variance
-from protocol.privacy.sample_threshold import added_of, privacy_loss, removed_of
+from protocol.privacy.loss import compose, delta_of, epsilon_of
+from protocol.privacy.planning import _budget_boundary, best_design, min_threshold, min_variance
+from protocol.privacy.sample_threshold import (
+    addition_divergence_given_others,
+    privacy_loss,
+    removal_divergence_given_others,
+)
 from protocol.privacy.skellam import privacy_loss as noise_loss
 
 MILLION = 10**6
@@ -18,7 +22,7 @@ MILLION = 10**6
 def test_the_best_design_is_good_enough_and_keeps_the_budget(epsilon: float, ratio: float) -> None:
     design = best_design(MILLION, epsilon, 1e-6, 10)
     assert design.theta / design.m <= ratio
-    loss = composed([(privacy_loss(design.m / MILLION, design.theta), 10)])
+    loss = compose([(privacy_loss(design.m / MILLION, design.theta), 10)])
     assert epsilon * 0.999 < design.epsilon <= epsilon
     assert design.epsilon == pytest.approx(epsilon_of(loss, 1e-6))
 
@@ -26,7 +30,7 @@ def test_the_best_design_is_good_enough_and_keeps_the_budget(epsilon: float, rat
 def test_the_least_thetas_of_sampled_tables() -> None:
     """An independent table has all but four, where p is above 1 - e^-epsilon and it has none."""
     found = {
-        (t, epsilon): least_threshold(1 / t, epsilon, 1e-6)
+        (t, epsilon): min_threshold(1 / t, epsilon, 1e-6)
         for t in (2, 5, 10, 20, 50, 100, 500)
         for epsilon in (0.1, 0.5, 1, 2)
     }
@@ -42,7 +46,10 @@ def test_the_least_thetas_of_sampled_tables() -> None:
     assert list(found.values()) == [theta for row in rows for theta in row]
     for (t, epsilon), theta in found.items():
         for others in {theta - 1, *np.linspace(theta - 1, 4 * theta * t, 50).astype(int).tolist()}:
-            either = (of(1 / t, theta, others, epsilon) for of in (removed_of, added_of))
+            either = (
+                of(1 / t, theta, others, epsilon)
+                for of in (removal_divergence_given_others, addition_divergence_given_others)
+            )
             assert max(either) <= 1.001e-6
 
 
@@ -50,7 +57,7 @@ def test_no_theta_is_better_than_the_one_found() -> None:
     design = best_design(MILLION, 1.0, 1e-6, 10)
     for theta in range(8, 18):
         m = theta * design.m / design.theta * 1.0005
-        loss = composed([(privacy_loss.__wrapped__(m / MILLION, theta), 10)])
+        loss = compose([(privacy_loss.__wrapped__(m / MILLION, theta), 10)])
         assert delta_of(loss, 1.0) > 1e-6
 
 
@@ -74,20 +81,20 @@ def test_the_edge_of_a_jump_is_found() -> None:
         asked.append(x)
         return 0.3 if x < 777.0 else math.inf
 
-    assert _edge(cost, 1.0, 1.0, 1e6) == pytest.approx(777.0, rel=1e-5)
+    assert _budget_boundary(cost, 1.0, 1.0, 1e6) == pytest.approx(777.0, rel=1e-5)
     assert len(asked) < 120
 
 
 def test_the_least_variance_keeps_the_budget_and_less_does_not() -> None:
-    variance = least_variance(1.0, 1e-6, 10)
+    variance = min_variance(1.0, 1e-6, 10)
     assert variance**0.5 == pytest.approx(13.40, abs=0.08)
-    assert delta_of(composed([(noise_loss(variance), 10)]), 1.0) <= 1e-6
-    assert delta_of(composed([(noise_loss(0.999 * variance), 10)]), 1.0) > 1e-6
+    assert delta_of(compose([(noise_loss(variance), 10)]), 1.0) <= 1e-6
+    assert delta_of(compose([(noise_loss(0.999 * variance), 10)]), 1.0) > 1e-6
 
 
 @pytest.mark.parametrize(("sampled", "deviation"), [(0.05, 1.022), (0.1456, 2.379), (0.3, 4.412)])
 def test_secret_coins_save_noise(sampled: float, deviation: float) -> None:
-    assert least_variance(1.0, 1e-6, 10, sampled) ** 0.5 == pytest.approx(deviation, rel=0.006)
+    assert min_variance(1.0, 1e-6, 10, sampled) ** 0.5 == pytest.approx(deviation, rel=0.006)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_secret_coins_save_noise(sampled: float, deviation: float) -> None:
         (MILLION, 0.0, 1e-6, 10, "epsilon must be"),
         (MILLION, float("nan"), 1e-6, 10, "epsilon must be"),
         (MILLION, 1.0, 0.0, 10, "delta must be"),
-        (MILLION, 1.0, 1e-6, 0, "once or more"),
+        (MILLION, 1.0, 1e-6, 0, "releases must be 1 or more"),
         (3, 0.001, 1e-11, 10, "no sample of 3 devices"),
     ],
 )
@@ -109,5 +116,5 @@ def test_budgets_that_cannot_be_met_are_refused(
 
 
 def test_noise_that_would_fill_the_cells_is_refused() -> None:
-    with pytest.raises(ValueError, match="allow more, or release less often"):
-        least_variance(1e-4, 1e-11, 1000)
+    with pytest.raises(ValueError, match="increase the budget, or release less often"):
+        min_variance(1e-4, 1e-11, 1000)

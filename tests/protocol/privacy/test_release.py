@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, skellam
 
-from protocol.chance import Chance, seeded
 from protocol.privacy.release import Release
+from protocol.randomness import RandomWords, seeded_words
 
 
 def sampled(probability: float, theta: int) -> Release:
@@ -23,7 +23,7 @@ def test_a_shown_count_is_right_on_average(p: float, theta: int) -> None:
     for k in (theta, theta + 1, 2 * theta, 10 * theta, 400):
         x = np.arange(theta, k + 1)
         odds = binom.pmf(x, k, p)
-        counts, _ = release.counts(x, 0.0)
+        counts, _ = release.estimate_counts(x, 0.0)
         assert (counts * odds).sum() == pytest.approx(k * odds.sum(), rel=1e-12)
 
 
@@ -35,7 +35,7 @@ def test_a_shown_count_is_right_on_average_exactly(theta: int) -> None:
         odds = {x: math.comb(k, x) * p**x * (1 - p) ** (k - x) for x in range(theta, k + 1)}
         said = {x: x / p if x > theta else Fraction(theta) for x in odds}
         assert sum(odds[x] * said[x] for x in odds) == k * sum(odds.values())
-        counts, _ = sampled(float(p), theta).counts(np.array(list(odds)), 0.0)
+        counts, _ = sampled(float(p), theta).estimate_counts(np.array(list(odds)), 0.0)
         assert counts.tolist() == [float(said[x]) for x in odds]
 
 
@@ -43,7 +43,7 @@ def test_the_variance_that_is_told_is_that_of_coins() -> None:
     p, k = 0.2, 500
     x = np.arange(k + 1)
     odds = binom.pmf(x, k, p)
-    counts, variances = sampled(p, 1).counts(x[1:], 0.0)
+    counts, variances = sampled(p, 1).estimate_counts(x[1:], 0.0)
     spread = (counts**2 * odds[1:]).sum() - k**2
     assert (variances * odds[1:]).sum() == pytest.approx(spread, rel=1e-6)
 
@@ -56,7 +56,7 @@ def shown_in_noise(theta: int, variance: float, held: int) -> tuple[NDArray[np.f
     half = variance / 2
     sums = held + skellam.rvs(half, half, size=400_000, random_state=held)
     release = Release(probability=1.0, threshold=theta, variance=variance)
-    counts, variances = release.counts(sums[sums >= theta], variance)
+    counts, variances = release.estimate_counts(sums[sums >= theta], variance)
     assert (variances == variance).all()
     at = skellam.pmf([theta - 1 - held, theta - held], half, half).sum()
     return counts, float(half * at / skellam.sf(theta - 1 - held, half, half))
@@ -73,12 +73,12 @@ def test_what_is_shown_in_spite_of_noise_is_too_high_as_told(held: int, most: fl
 
 def test_counts_are_never_negative() -> None:
     release = Release(probability=0.5, threshold=1, variance=4.0)
-    counts, variances = release.counts(np.array([1, 2]), 4.0)
+    counts, variances = release.estimate_counts(np.array([1, 2]), 4.0)
     assert counts.tolist() == [2, 4]
     assert variances.tolist() == [2 + 16, 4 + 16]
 
 
-def only(word: int) -> Chance:
+def only(word: int) -> RandomWords:
     return lambda count: np.full(count, word, np.uint64)
 
 
@@ -90,8 +90,8 @@ def test_a_coin_is_never_likelier_than_p(p: float) -> None:
     release = sampled(p, 2)
     below = math.floor(Fraction(p) * 2**64)
     assert Fraction(below, 2**64) <= Fraction(p) < Fraction(below + 1, 2**64)
-    assert release.coins(only(below - 1), 3).all()
-    assert not release.coins(only(below), 3).any()
+    assert release.vote_coins(only(below - 1), 3).all()
+    assert not release.vote_coins(only(below), 3).any()
 
 
 def test_without_coins_all_votes_count_and_no_chance_is_drawn() -> None:
@@ -99,26 +99,26 @@ def test_without_coins_all_votes_count_and_no_chance_is_drawn() -> None:
         raise AssertionError(count)
 
     release = Release(probability=1.0, threshold=2, variance=1.0)
-    assert release.coins(none, 4).all()
+    assert release.vote_coins(none, 4).all()
     assert release.mode == "noise"
 
 
 def test_coins_have_their_odds() -> None:
-    heads = sampled(0.145593, 2).coins(seeded(np.random.default_rng(1)), 10**6).sum()
+    heads = sampled(0.145593, 2).vote_coins(seeded_words(np.random.default_rng(1)), 10**6).sum()
     assert abs(heads - 145_593) < 4.5 * (145_593 * 0.854) ** 0.5
 
 
 def test_noise_has_a_reach_and_none_has_none() -> None:
     noisy = Release(probability=0.5, threshold=2, variance=16.0)
     assert noisy.mode == "both"
-    assert noisy.most_variance(3, 0.2, 0.9) == pytest.approx(3 * 16 / 0.72)
-    widest = noisy.most_noise(3, 0.2, 0.9)
-    half = noisy.most_variance(3, 0.2, 0.9) / 2
+    assert noisy.max_variance(3, 0.2, 0.9) == pytest.approx(3 * 16 / 0.72)
+    widest = noisy.max_noise(3, 0.2, 0.9)
+    half = noisy.max_variance(3, 0.2, 0.9) / 2
     assert 2 * skellam.sf(widest, half, half) < 2.0**-64
     quiet = sampled(0.5, 2)
     assert quiet.mode == "sample-threshold"
-    assert quiet.most_noise(3, 0.2, 0.9) == 0
-    assert quiet.shares(10, 0.2, 0.9) is None
+    assert quiet.max_noise(3, 0.2, 0.9) == 0
+    assert quiet.noise_shares(10, 0.2, 0.9) is None
 
 
 @pytest.mark.parametrize(

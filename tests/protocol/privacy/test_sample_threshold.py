@@ -9,21 +9,15 @@ from dp_accounting.pld import privacy_loss_distribution as dp
 from scipy.special import ive
 from scipy.stats import nbinom
 
+from protocol.arrays import Floats
 from protocol.privacy import sample_threshold, skellam
-from protocol.privacy.loss import (
-    Floats,
-    Relation,
-    composed,
-    delta_of,
-    epsilon_of,
-    local_loss,
-)
+from protocol.privacy.loss import NeighbourRelation, compose, delta_of, epsilon_of, local_loss
 from protocol.privacy.sample_threshold import (
-    added,
-    added_of,
+    addition_divergence,
+    addition_divergence_given_others,
     privacy_loss,
-    removed,
-    removed_of,
+    removal_divergence,
+    removal_divergence_given_others,
 )
 
 CASES = 3000
@@ -59,8 +53,12 @@ def test_two_tails_are_what_enumeration_gives() -> None:
     for _ in range(CASES):
         k, p, threshold, epsilon = case(rng)
         mine, theirs = (outcome(j, p, threshold, k + 2) for j in (k + 1, k))
-        one = removed_of(p, threshold, k, epsilon) - enumerated(mine, theirs, epsilon)
-        other = added_of(p, threshold, k, epsilon) - enumerated(theirs, mine, epsilon)
+        one = removal_divergence_given_others(p, threshold, k, epsilon) - enumerated(
+            mine, theirs, epsilon
+        )
+        other = addition_divergence_given_others(p, threshold, k, epsilon) - enumerated(
+            theirs, mine, epsilon
+        )
         worst = max(worst, abs(one), abs(other))
     assert worst < 1e-12
 
@@ -72,7 +70,10 @@ def test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives() -> None:
     for _ in range(1000):
         _, p, threshold, epsilon = case(rng)
         some = np.arange(0, 400)
-        for direction, curve, sign in ((removed_of, removed, 1), (added_of, added, -1)):
+        for direction, curve, sign in (
+            (removal_divergence_given_others, removal_divergence, 1),
+            (addition_divergence_given_others, addition_divergence, -1),
+        ):
             claimed = float(curve(p, threshold, np.array([epsilon]))[0])
             q = 1 - (1 - p) * math.exp(-sign * epsilon)
             star = math.ceil((threshold - 1) / q) - 1 if q > 0 else 10**6
@@ -94,23 +95,27 @@ def test_the_loss_is_that_of_waiting_for_theta_heads(p: float, threshold: int) -
     for epsilon in (-0.05, 0.001, 0.05, 0.3, 1.0):
         total = p**threshold  # the first heads at once: the one trial that only one side has
         one = total + enumerated(sooner, later, epsilon)
-        assert removed(p, threshold, np.array([epsilon]))[0] == pytest.approx(one, abs=1e-12)
+        assert removal_divergence(p, threshold, np.array([epsilon]))[0] == pytest.approx(
+            one, abs=1e-12
+        )
         other = enumerated(later, sooner, epsilon) + max(0, -math.exp(epsilon) * total)
-        claimed = added(p, threshold, np.array([epsilon]))[0]
+        claimed = addition_divergence(p, threshold, np.array([epsilon]))[0]
         assert claimed == pytest.approx(other, abs=1e-12)
 
 
 def test_joined_dots_are_never_below_the_curve_and_close_to_it() -> None:
     loss = privacy_loss(0.145593, 12)
     epsilons = np.linspace(0.0, 1.2, 61) + 3.3e-5  # between the dots
-    exact = np.maximum(removed(0.145593, 12, epsilons), added(0.145593, 12, epsilons))
+    exact = np.maximum(
+        removal_divergence(0.145593, 12, epsilons), addition_divergence(0.145593, 12, epsilons)
+    )
     joined = np.array([delta_of(loss, epsilon) for epsilon in epsilons])
     assert (joined >= exact - 1e-15).all()
     assert (joined <= exact * (1 + 1e-5) + 1e-12).all()
 
 
-def ten_levels(theta: int, m: int, relation: Relation = "add-remove") -> float:
-    return epsilon_of(composed([(privacy_loss(m / 1e6, theta, relation), 10)]), 1e-6)
+def ten_levels(theta: int, m: int, relation: NeighbourRelation = "add-remove") -> float:
+    return epsilon_of(compose([(privacy_loss(m / 1e6, theta, relation), 10)]), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +146,12 @@ def test_replacing_costs_more_than_removing(theta: int, m: int, one: float, othe
 def test_one_level_and_eleven() -> None:
     loss = privacy_loss(0.145593, 12)
     assert epsilon_of(loss, 1e-6) == pytest.approx(0.571, abs=0.001)
-    assert epsilon_of(composed([(loss, 11)]), 1e-6) == pytest.approx(1.026, abs=0.001)
+    assert epsilon_of(compose([(loss, 11)]), 1e-6) == pytest.approx(1.026, abs=0.001)
 
 
 @pytest.mark.parametrize(("items", "epsilon"), [(1, 0.081), (5, 0.135), (10, 0.178), (50, 0.373)])
 def test_items_of_a_device_compose(items: int, epsilon: float) -> None:
-    loss = composed([(privacy_loss(0.05, 20), items)])
+    loss = compose([(privacy_loss(0.05, 20), items)])
     assert epsilon_of(loss, 1e-6) == pytest.approx(epsilon, abs=0.001)
 
 
@@ -166,7 +171,11 @@ def test_the_least_theta_of_one_repetition(once_in: int, thetas: dict[float, int
         keeps = (
             theta
             for theta in range(1, 60)
-            if max(removed(1 / once_in, theta, at)[0], added(1 / once_in, theta, at)[0]) <= 1e-6
+            if max(
+                removal_divergence(1 / once_in, theta, at)[0],
+                addition_divergence(1 / once_in, theta, at)[0],
+            )
+            <= 1e-6
         )
         assert next(keeps, None) == expected
 
@@ -194,7 +203,7 @@ def test_a_mixed_ledger_lies_between_two_roundings() -> None:
         )
         whole = waits.self_compose(5).compose(noise.self_compose(30))
         bounds.append(float(whole.get_epsilon_for_delta(1e-6)))
-    ledger = composed([(privacy_loss(p, threshold), 5), (skellam.privacy_loss(400.0), 30)])
+    ledger = compose([(privacy_loss(p, threshold), 5), (skellam.privacy_loss(400.0), 30)])
     found = epsilon_of(ledger, 1e-6)
     assert bounds[0] < found < bounds[1]
     assert bounds[1] - bounds[0] < 0.004
@@ -207,7 +216,7 @@ def test_composition_by_transforms_is_right_at_small_deltas() -> None:
     x = np.arange(times + 1)
     odds = combinations(times) * truth**x * (1 - truth) ** (times - x)
     losses = epsilon * (2 * x - times)
-    loss = composed([(local_loss(epsilon), times)])
+    loss = compose([(local_loss(epsilon), times)])
     for total in (1.0, 2.0, 3.0, 3.5):
         over = losses > total
         exact = float(odds[over] @ -np.expm1(total - losses[over]))
@@ -217,9 +226,9 @@ def test_composition_by_transforms_is_right_at_small_deltas() -> None:
 @pytest.mark.parametrize(
     ("probability", "threshold", "message"),
     [
-        (0.0, 5, "the odds of a coin"),
-        (1.0, 5, "the odds of a coin"),
-        (float("nan"), 5, "the odds of a coin"),
+        (0.0, 5, "probability must be from"),
+        (1.0, 5, "probability must be from"),
+        (float("nan"), 5, "probability must be from"),
         (0.1, 0, "theta must be"),
         (0.1, 10_001, "theta must be"),
     ],
@@ -230,11 +239,11 @@ def test_designs_out_of_range_are_refused(probability: float, threshold: int, me
 
 
 def test_deltas_out_of_reach_are_refused() -> None:
-    with pytest.raises(ValueError, match="delta must be within"):
+    with pytest.raises(ValueError, match="delta must be from"):
         epsilon_of(local_loss(1.0), 1e-14)
     with pytest.raises(ValueError, match="not 0 times"):
-        composed([(local_loss(1.0), 0)])
-    with pytest.raises(ValueError, match="no local privacy"):
+        compose([(local_loss(1.0), 0)])
+    with pytest.raises(ValueError, match="epsilon must be from 0 to 40"):
         local_loss(-1.0)
 
 

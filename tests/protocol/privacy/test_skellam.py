@@ -8,13 +8,13 @@ from mpmath import besseli, exp
 from scipy.special import ive
 from scipy.stats import skellam as law
 
-from protocol.privacy.loss import composed, delta_of, epsilon_of
+from protocol.privacy.loss import compose, delta_of, epsilon_of
 from protocol.privacy.noise import NoiseShares
 from protocol.privacy.skellam import privacy_loss
 
 
 def rounds(variance: float, sampled: float = 1.0, times: int = 10) -> float:
-    return epsilon_of(composed([(privacy_loss(variance, sampled), times)]), 1e-6)
+    return epsilon_of(compose([(privacy_loss(variance, sampled), times)]), 1e-6)
 
 
 @pytest.mark.parametrize("sampled", [1.0, 0.3, 0.01])
@@ -49,7 +49,7 @@ def test_ten_rounds_cost_what_is_expected(deviation: float, sampled: float, epsi
 def test_every_number_of_survivors_keeps_what_was_promised() -> None:
     shares = NoiseShares(variance=13.40**2, contacted=200, dropout=0.25)
     promised = rounds(13.40**2)
-    spent = [rounds(shares.left(survivors)) for survivors in range(150, 201, 10)]
+    spent = [rounds(shares.remaining_variance(survivors)) for survivors in range(150, 201, 10)]
     assert spent[0] == pytest.approx(promised)
     assert spent == sorted(spent, reverse=True)
 
@@ -60,7 +60,7 @@ def test_losses_cost_privacy_only_if_they_are_not_provisioned_for() -> None:
 
 
 def test_replacing_is_leaving_one_cell_and_joining_another() -> None:
-    twice = composed([(privacy_loss(180.0), 2)])
+    twice = compose([(privacy_loss(180.0), 2)])
     assert epsilon_of(privacy_loss(180.0, 1.0, "replace-one"), 1e-6) == pytest.approx(
         epsilon_of(twice, 1e-6), rel=1e-6
     )
@@ -68,11 +68,11 @@ def test_replacing_is_leaving_one_cell_and_joining_another() -> None:
 
 @pytest.mark.parametrize("variance", [0.0, 2.0**25, float("nan")])
 def test_variances_out_of_range_are_refused(variance: float) -> None:
-    with pytest.raises(ValueError, match="variance must be within"):
+    with pytest.raises(ValueError, match="variance must be from"):
         privacy_loss(variance)
 
 
 @pytest.mark.parametrize("sampled", [0.0, 1.5, float("nan")])
 def test_samples_out_of_range_are_refused(sampled: float) -> None:
-    with pytest.raises(ValueError, match="is sampled"):
+    with pytest.raises(ValueError, match="probability must be above 0"):
         privacy_loss(180.0, sampled)

@@ -117,7 +117,7 @@ def test_cells_hold_everybodys_counts() -> None:
 @pytest.mark.parametrize("shape", [(0, 5), (64, 5), (3, 1)])
 def test_impossible_shapes_are_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="rows"):
-        CountSketch(*shape, chunks=1, most=9, places=SEED)
+        CountSketch(*shape, chunks=1, max_count=9, location_seed=SEED)
 
 
 def test_narrow_cells_count_modulo_and_tell_keys_without_bias() -> None:

@@ -9,34 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from protocol.arrays import Integers
 from protocol.sketches.vote_table import (
-    MOST_BOUND,
-    MOST_KEYS,
+    MAX_BOUND,
+    MAX_KEYS,
     SUBTABLES,
-    Shape,
-    Values,
     VoteTable,
-    least_width,
-    log_none_alone,
-    most_votes,
-    unread,
+    VoteTableShape,
+    failure_probability_bound,
+    log_no_singleton_probability,
+    max_votes,
+    min_width,
 )
 
 SEED = bytes(range(32))
 
 
 def table(bound: int, votes: int, odds: float = 1e-9, seed: bytes = SEED) -> VoteTable:
-    shape = Shape.fitting(bound, votes, odds)
+    shape = VoteTableShape.fitting(bound, votes, odds)
     assert shape is not None
     return VoteTable(shape, seed)
 
 
-def drawn(rng: np.random.Generator, count: int, bound: int) -> Values:
+def drawn(rng: np.random.Generator, count: int, bound: int) -> Integers:
     return np.unique(rng.integers(0, bound, count))
 
 
-def is_read(one: VoteTable, numbers: Values, votes: Values) -> bool:
-    found, said = one.read(one.insert(numbers, votes))
+def is_read(one: VoteTable, numbers: Integers, votes: Integers) -> bool:
+    found, said = one.decode(one.insert(numbers, votes))
     return found.tolist() == numbers.tolist() and said.tolist() == votes.tolist()
 
 
@@ -48,7 +48,7 @@ def test_what_was_inserted_is_read(held: dict[int, int]) -> None:
     one = table(10**9, 100)
     vector = one.insert(numbers, votes)
     one.shape.ring.check(vector)
-    found, said = one.read(vector)
+    found, said = one.decode(vector)
     assert dict(zip(found.tolist(), said.tolist(), strict=True)) == held
     assert one.fault(vector, int(votes.sum())) is None
 
@@ -76,7 +76,7 @@ def test_full_tables_are_read(votes: int, bound: int) -> None:
 def test_a_key_takes_so_many_bits() -> None:
     one = table(10**6, 1600, 1e-10)
     assert 8 * one.shape.ring.nbytes / 1600 < 185
-    wide = table(MOST_BOUND, 1600, 1e-10)
+    wide = table(MAX_BOUND, 1600, 1e-10)
     assert wide.shape.ring.nbytes < 1.5 * one.shape.ring.nbytes
 
 
@@ -88,7 +88,7 @@ def test_the_odds_that_no_ball_is_alone_are_those_of_enumeration(width: int) -> 
     for balls in range(7):
         throws = product(range(width), repeat=balls)
         odds = sum(all(t.count(b) != 1 for b in range(width)) for t in throws) / width**balls
-        found = math.exp(log_none_alone(6, width)[balls])
+        found = math.exp(log_no_singleton_probability(6, width)[balls])
         assert found == pytest.approx(odds, abs=1e-12)
 
 
@@ -105,7 +105,10 @@ def none_alone(balls: int, width: int) -> float:
 
 @pytest.mark.parametrize(("balls", "width"), [(40, 10), (64, 30), (65, 30), (90, 25), (120, 60)])
 def test_of_many_balls_the_odds_are_exact_or_bounded_from_above(balls: int, width: int) -> None:
-    exact, told = none_alone(balls, width), math.exp(log_none_alone(balls, width)[balls])
+    exact, told = (
+        none_alone(balls, width),
+        math.exp(log_no_singleton_probability(balls, width)[balls]),
+    )
     if balls <= 64:
         assert told == pytest.approx(exact, rel=1e-9)
     else:
@@ -114,7 +117,7 @@ def test_of_many_balls_the_odds_are_exact_or_bounded_from_above(balls: int, widt
 
 def failures(keys: int, width: int, runs: int) -> int:
     rng, failed = np.random.default_rng([keys, width]), 0
-    shape = Shape(bound=10**6, votes=2 * keys, width=width, evidence=2**40)
+    shape = VoteTableShape(bound=10**6, votes=2 * keys, width=width, evidence=2**40)
     for _ in range(runs):
         numbers = drawn(rng, keys, 10**6)
         failed += not is_read(
@@ -125,29 +128,29 @@ def failures(keys: int, width: int, runs: int) -> int:
 
 def test_twins_are_as_frequent_as_told() -> None:
     """Two keys in all the same eight cells of two each: once in 256 tables."""
-    assert unread(2, 2) == pytest.approx(2.0**-8, rel=1e-9)
+    assert failure_probability_bound(2, 2) == pytest.approx(2.0**-8, rel=1e-9)
     assert abs(failures(2, 2, 2000) - 2000 / 256) < 4.5 * (2000 / 256) ** 0.5
 
 
 @pytest.mark.parametrize(("keys", "width"), [(3, 2), (8, 4), (30, 12), (60, 20)])
 def test_tables_fail_no_more_often_than_is_told(keys: int, width: int) -> None:
     """The bound counts each set of keys that may be left, so it is above, and far if near 1."""
-    told, runs = unread(keys, width), 600
+    told, runs = failure_probability_bound(keys, width), 600
     failed = failures(keys, width, runs)
     assert failed <= runs * told + 4.5 * (runs * told) ** 0.5
 
 
 def test_a_width_keeps_its_odds_and_no_less_does() -> None:
     for keys in (1, 2, 30, 1000, 20_000):
-        width = least_width(keys, 1e-10)
-        assert unread(keys, width) <= 1e-10
-        assert width <= 8 or unread(keys, int(width * 0.995) - 1) > 1e-10
+        width = min_width(keys, 1e-10)
+        assert failure_probability_bound(keys, width) <= 1e-10
+        assert width <= 8 or failure_probability_bound(keys, int(width * 0.995) - 1) > 1e-10
 
 
 @pytest.mark.parametrize(("devices", "p"), [(10, 0.3), (1000, 0.01), (10**6, 0.146)])
 @pytest.mark.parametrize("odds", [0.1, 1e-6, 1e-12])
 def test_most_votes_are_a_quantile(devices: int, p: float, odds: float) -> None:
-    most = most_votes(devices, p, odds)
+    most = max_votes(devices, p, odds)
     assert binom.sf(most, devices, p) <= odds
     assert most == 1 or binom.sf(most - 1, devices, p) > odds
 
@@ -158,7 +161,7 @@ def test_most_votes_are_a_quantile(devices: int, p: float, odds: float) -> None:
 def test_false_keys_are_taken_back() -> None:
     """With hardly any evidence many cells of several keys pass for one, and all is read."""
     rng = np.random.default_rng(3)
-    shape = Shape(bound=50, votes=200, width=40, evidence=1)
+    shape = VoteTableShape(bound=50, votes=200, width=40, evidence=1)
     false = 0
     for _ in range(40):
         one = VoteTable(shape, rng.bytes(32))
@@ -167,7 +170,7 @@ def test_false_keys_are_taken_back() -> None:
         assert is_read(one, numbers, votes)
         vector = one.insert(numbers, votes)
         counts = vector[0].astype(np.int64)
-        alone, _ = one._alone(
+        alone, _ = one._pure_keys(
             counts, vector[1].astype(np.int64).reshape(len(counts), -1), np.flatnonzero(counts)
         )
         false += len(set(alone.tolist()) - set(numbers.tolist()))
@@ -178,7 +181,7 @@ def test_false_keys_are_taken_back() -> None:
 def test_an_overfull_table_is_read_in_part_or_not_at_all_but_not_wrong(many: int) -> None:
     one, rng = table(10**9, 300), np.random.default_rng(many)
     numbers = drawn(rng, 300 * many, 10**9)
-    found, votes = one.read(one.insert(numbers, np.ones(len(numbers), np.int64)))
+    found, votes = one.decode(one.insert(numbers, np.ones(len(numbers), np.int64)))
     assert set(found.tolist()) <= set(numbers.tolist())
     assert (votes == 1).all()
 
@@ -188,7 +191,7 @@ def test_garbage_is_a_fault_and_takes_bounded_work() -> None:
     lanes = one.shape.ring.lanes
     for _ in range(5):
         garbage = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-        one.read(garbage)
+        one.decode(garbage)
         assert one.fault(garbage, 10**9) == "the sub-tables' votes add up differently"
 
 
@@ -199,7 +202,7 @@ def test_a_key_that_is_in_one_cell_only_ends() -> None:
     first = int(np.flatnonzero(vector[0])[0])
     vector[0][:first] = 0
     vector[0][first + 1 :] = 0
-    one.read(vector)
+    one.decode(vector)
     assert one.fault(vector, 20) is not None
 
 
@@ -208,18 +211,18 @@ def test_many_keys_that_are_in_one_cell_only_take_no_more_work(
 ) -> None:
     """Each is found anew in every turn, so it is keys that are counted."""
     one, found = table(10**6, 1000), list[int]()
-    alone = VoteTable._alone
+    alone = VoteTable._pure_keys
 
-    def counted(self: VoteTable, *cells: Values) -> tuple[Values, Values]:
+    def counted(self: VoteTable, *cells: Integers) -> tuple[Integers, Integers]:
         keys = alone(self, *cells)
         found.append(len(keys[0]))
         return keys
 
-    monkeypatch.setattr(VoteTable, "_alone", counted)
+    monkeypatch.setattr(VoteTable, "_pure_keys", counted)
     counts, sums = one.insert(np.arange(300), np.ones(300, np.int64))
     counts[one.shape.width :] = 0
     sums.reshape(-1, one.cell.chunks)[one.shape.width :] = 0
-    one.read((counts, sums))
+    one.decode((counts, sums))
     assert sum(found) <= 1000 + 64 + 300
 
 
@@ -236,16 +239,16 @@ def test_laws_are_kept_by_honest_tables_only() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"bound": 1}, {"bound": MOST_BOUND + 1}, {"votes": 0}, {"width": 0}, {"evidence": 2**90}],
+    [{"bound": 1}, {"bound": MAX_BOUND + 1}, {"votes": 0}, {"width": 0}, {"evidence": 2**90}],
 )
 def test_shapes_out_of_range_are_refused(fields: dict[str, int]) -> None:
     whole = {"bound": 100, "votes": 10, "width": 9, "evidence": 2**30}
-    assert Shape.model_validate(whole).ring.lanes[0].length == SUBTABLES * 9
+    assert VoteTableShape.model_validate(whole).ring.lanes[0].length == SUBTABLES * 9
     with pytest.raises(ValueError):
-        Shape.model_validate(whole | fields)
+        VoteTableShape.model_validate(whole | fields)
 
 
 def test_there_is_no_table_where_odds_or_numbers_are_out_of_reach() -> None:
-    assert Shape.fitting(MOST_BOUND + 1, 10, 1e-9) is None
-    assert Shape.fitting(100, 10, 1e-40) is None
-    assert Shape.fitting(10**9, MOST_KEYS + 1, 1e-9) is None
+    assert VoteTableShape.fitting(MAX_BOUND + 1, 10, 1e-9) is None
+    assert VoteTableShape.fitting(100, 10, 1e-40) is None
+    assert VoteTableShape.fitting(10**9, MAX_KEYS + 1, 1e-9) is None

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from protocol.mechanism import Answer, Estimate, add_estimates
-from protocol.mechanisms import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS
 from protocol.messages import HeavyHitterPage
-from server.store.leases import closing
-from server.store.rounds import Outcome
+from server.db.repositories.leases import close_round_job
+from server.db.repositories.rounds import ClosedRound
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 
@@ -24,12 +24,12 @@ async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str
     for number, estimates in enumerate(rounds, start=1):
         plan = (await served.show_round(study, number)).plan
         found = tuple(Estimate(*one) for one in estimates)
-        tally = add_estimates(await store.answers.tally(study), found)
+        tally = add_estimates(await store.answers.study_state(study), found)
         said = Answer(True, len(found), found, tally)
-        heavy = MECHANISMS[plan.mechanism].conclude(plan.question, tally)
+        heavy = MECHANISMS[plan.mechanism].final_estimates(plan.question, tally)
         following = plan.model_copy(update={"round": number + 1})
-        outcome = Outcome("decoded", 6, said, tuple(heavy))
-        lease = await store.leases.claim(closing(study, number), "test", 60)
+        outcome = ClosedRound("decoded", 6, said, tuple(heavy))
+        lease = await store.leases.claim(close_round_job(study, number), "test", 60)
         await store.rounds.close(study, number, outcome, following, lease)
     return study
 
@@ -81,7 +81,7 @@ async def test_a_cursor_that_no_page_gave_is_malformed(served: Served, after: st
     study = await served.create()
     path = f"/v1/studies/{study}/heavy-hitters"
     response = await served.client.get(path, params={"after": after})
-    assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.after")
+    assert (response.status_code, response.json()["errors"][0]["location"]) == (422, "query.after")
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ async def test_the_table_has_every_row_and_no_formula(
 async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:
     study = await served.create(rounds=2)
     plan = (await served.show_round(study)).plan
-    outcome = Outcome("undecoded", 6, Answer(False, 123.5))
+    outcome = ClosedRound("undecoded", 6, Answer(False, 123.5))
     following = plan.model_copy(update={"round": 2})
     store = served.app.state.service.store
-    lease = await store.leases.claim(closing(study, 1), "test", 60)
+    lease = await store.leases.claim(close_round_job(study, 1), "test", 60)
     await store.rounds.close(study, 1, outcome, following, lease)
     view = await served.show_round(study)
     assert (view.state, view.participants, view.distinct) == ("undecoded", 6, 123.5)

@@ -8,15 +8,15 @@ from unittest.mock import AsyncMock
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from protocol.events import Cause, Event, EventKind
-from protocol.round import Phase
+from protocol.events import Event, EventKind, FailureCause
+from protocol.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play, together
 from tests.server.listener import Listener, listening
 from tests.server.party import refused
 
 CREATED, STARTED, OPENED = "study-created", "study-started", "round-opened"
-MOVED, CLOSED, ENDED = "cohort-moved", "round-closed", "study-ended"
+MOVED, CLOSED, ENDED = "cohort-phase-changed", "round-closed", "study-ended"
 ONE_ROUND = [OPENED, MOVED, MOVED, MOVED, MOVED, MOVED, CLOSED]
 
 
@@ -40,13 +40,13 @@ async def test_a_stream_tells_a_study_from_its_creation_to_its_end(
     assert [event.id for event in events] == list(range(1, 18))
     assert {event.study for event in events} == {study}
     masking = events[5]
-    assert (masking.before, masking.phase) == (Phase.MASKING, Phase.CONFIRMING)
-    assert (masking.heard, masking.expected, masking.cohort) == (5, 6, 0)
+    assert (masking.previous_phase, masking.phase) == (Phase.MASKING, Phase.CONFIRMING)
+    assert (masking.received, masking.expected, masking.cohort) == (5, 6, 0)
     assert masking.seconds is not None
     assert masking.seconds >= 5  # the patience with the one that was lost
     closed = events[8]
     assert (closed.round, closed.state, closed.participants) == (1, "decoded", 5)
-    assert (closed.threshold, closed.found) == (events[2].threshold, 1)
+    assert (closed.sampling_threshold, closed.heavy_hitters) == (events[2].sampling_threshold, 1)
     assert events[-1].state == "finished"
 
 
@@ -73,8 +73,8 @@ async def test_a_stop_tells_what_it_ends(served: Served) -> None:
     await served.client.post(f"/v1/studies/{study}/stop")
     async with listening(served, study, 3) as listener:
         failed, closed, ended = await listener.until_over()
-    assert (failed.kind, failed.cause) == (EventKind.COHORT_FAILED, Cause.STOPPED)
-    assert (failed.reason, failed.heard) == ("the study was stopped", 3)
+    assert (failed.kind, failed.cause) == (EventKind.COHORT_FAILED, FailureCause.STOPPED)
+    assert (failed.reason, failed.received) == ("the study was stopped", 3)
     assert (closed.kind, closed.state) == (EventKind.ROUND_CLOSED, "failed")
     assert (ended.kind, ended.state) == (EventKind.STUDY_ENDED, "stopped")
 
@@ -86,7 +86,7 @@ async def test_a_cohort_that_fails_is_told_with_its_reason(served: Served) -> No
         await together(devices[:3], "share")
         assert await served.pass_phase(study) is Phase.FAILED
         event = (await listener.until(1))[0]
-    assert (event.kind, event.cause) == (EventKind.COHORT_FAILED, Cause.TOO_FEW)
+    assert (event.kind, event.cause) == (EventKind.COHORT_FAILED, FailureCause.TOO_FEW)
     assert event.reason == "3 of 6 shared their secrets in time, where 4 are needed"
 
 
@@ -109,7 +109,7 @@ async def test_nothing_is_told_of_what_was_taken_back(
         raise OperationalError("", None, Exception("away"))
 
     study = await served.create(start=False)
-    monkeypatch.setattr("server.store.studies.insert_round", fail)
+    monkeypatch.setattr("server.db.repositories.studies.insert_round", fail)
     assert (await served.client.post(f"/v1/studies/{study}/start")).status_code == 503
     monkeypatch.undo()
     await served.client.post(f"/v1/studies/{study}/stop")
@@ -135,7 +135,7 @@ async def test_a_stream_that_cannot_be_is_refused(
     study = await served.create(start=False)
     await served.client.post(f"/v1/studies/{study}/stop")
     refused(await served.client.get(path.format(study=study), headers=headers), status, kind)
-    assert served.app.state.service.streams._followed.total() == 0
+    assert served.app.state.service.event_streams._followers.total() == 0
 
 
 async def test_more_streams_than_there_is_room_for_are_told_to_come_again(
@@ -174,10 +174,10 @@ async def test_streams_that_wait_hold_no_connection_to_the_database(
 
 
 async def test_streams_end_when_the_server_stops(served: Served, crowd: list[Listener]) -> None:
-    served.app.state.service.watch.release()
+    served.app.state.service.notifier.shut_down()
     for listener in crowd:
         assert len(await listener.until_over()) == 3
-    assert served.app.state.service.streams._followed.total() == 0
+    assert served.app.state.service.event_streams._followers.total() == 0
 
 
 async def test_a_stream_ends_when_the_database_is_away(
@@ -187,7 +187,7 @@ async def test_a_stream_ends_when_the_database_is_away(
     async with listening(served, study) as listener:
         await listener.until(3)
         away = AsyncMock(side_effect=OperationalError("", None, Exception("away")))
-        monkeypatch.setattr("server.store.events.Events.after", away)
+        monkeypatch.setattr("server.db.repositories.events.EventRepository.after", away)
         await served.join(study, 6)
         assert len(await listener.until_over()) == 3
 

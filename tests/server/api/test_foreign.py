@@ -5,22 +5,22 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from secagg.deals import KeyDeal, SeedDeal, Upload
 from secagg.keys import statement
-from secagg.parcels import Parcel
-from server.schema import Message
+from secagg.messages import KeyShares, MaskedInput, SeedShares
+from secagg.shares import EncryptedShare
+from server.db.schema import MessageRow
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, sum_of, together
 from tests.server.lies import signed_upload
 from tests.server.party import Party, refused
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
-ANY = Parcel(bytes(32), bytes(33))
+ANY = EncryptedShare(bytes(32), bytes(33))
 
 
 async def said(served: Served) -> int:
     """Return how many messages are kept."""
-    count = select(func.count()).select_from(Message)
+    count = select(func.count()).select_from(MessageRow)
     found: int = await served.app.state.service.store.database.read(lambda s: s.scalar(count))
     return found
 
@@ -33,10 +33,12 @@ async def refuse(served: Served, device: Device, kind: str, body: bytes) -> str:
     return detail
 
 
-def signed_deal(device: Device, deal: KeyDeal) -> bytes:
+def signed_deal(device: Device, deal: KeyShares) -> bytes:
     """Return `deal`, signed by the device."""
     assert device.seat is not None
-    label = statement("shares", device.cohort.label, device.seat.slot, deal.sharer.said())
+    label = statement(
+        "key shares", device.cohort.label, device.seat.slot, deal.share_commitment.signed_bytes()
+    )
     return replace(deal, signature=device.identity.sign(label)).pack()
 
 
@@ -48,24 +50,28 @@ async def test_bundles_of_shares_with_a_peer_missing_extra_or_oneself_are_refuse
     party = Party(served, study, await served.join(study, 6))
     device = party.devices[-1]
     body = await device.compute_shares()
-    deal = KeyDeal.unpack(body)
-    true = list(deal.parcels)
+    deal = KeyShares.unpack(body)
+    true = list(deal.encrypted_shares)
     for bundle in (true[1:], [*true, ANY], [ANY, *true]):  # number 1 would be its own
-        false = signed_deal(device, replace(deal, parcels=tuple(bundle)))
-        assert "bytes expected" in await refuse(served, device, "shares", false)
-    assert (await device.put("shares", body)).status_code == 204
+        false = signed_deal(device, replace(deal, encrypted_shares=tuple(bundle)))
+        assert "bytes expected" in await refuse(served, device, "key-shares", false)
+    assert (await device.put("key-shares", body)).status_code == 204
     await together(party.devices[1:5], "share")
     await served.pass_phase(study)
     party.devices = party.counted = party.devices[1:]
     body = await device.compute_vector()
-    upload = Upload.unpack(body, device.ring.nbytes)
-    true = list(upload.deal.parcels)
+    upload = MaskedInput.unpack(body, device.ring.nbytes)
+    true = list(upload.seed_shares.encrypted_shares)
     for bundle in (true[1:], [*true, ANY], [ANY, *true], []):
-        seeds = SeedDeal(upload.deal.commitment, upload.deal.own, tuple(bundle))
+        seeds = SeedShares(
+            upload.seed_shares.seed_commitment,
+            upload.seed_shares.own_share_commitment,
+            tuple(bundle),
+        )
         false = signed_upload(device, upload.vector, seeds)
-        detail = await refuse(served, device, "vector", false)
-        assert detail == f"participant 5 dealt {len(bundle)} shares of its seed to 4"
-    assert (await device.put("vector", body)).status_code == 204
+        detail = await refuse(served, device, "masked-input", false)
+        assert detail == f"participant 5 sent {len(bundle)} shares of its seed to 4 holders"
+    assert (await device.put("masked-input", body)).status_code == 204
     await together(party.devices[:-1], "mask")
     await party.go("confirm", "reveal")
     await party.end()
@@ -105,8 +111,8 @@ async def test_a_replay_from_an_earlier_round_or_another_study_is_refused_and_ch
     for phase, step, kind in zip(PHASES, STEPS, KINDS, strict=True):
         await served.until_phase(study, phase, number)
         for device, old in zip(devices, before, strict=True):
-            await refuse(served, device, kind, old.said[kind])
-        stale = await devices[0].put(kind, before[0].said[kind], **before[0].headers)
+            await refuse(served, device, kind, old.bodies[kind])
+        stale = await devices[0].put(kind, before[0].bodies[kind], **before[0].headers)
         refused(stale, 401, "not-authorised")  # by the ticket of then
         await together(devices, step)
     view = await served.until_closed(study, number)

@@ -8,10 +8,10 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from protocol.messages import PROBLEM
-from server.database import UNAVAILABLE
-from server.schema import IdempotencyKey
-from server.store.room import Room
+from protocol.messages import PROBLEM_TYPE_PREFIX
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.disk_space import DiskSpace
+from server.db.schema import IdempotencyKeyRow
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 
@@ -28,18 +28,27 @@ async def test_a_service_with_another_schema_is_alive_but_not_ready(served: Serv
     await served.app.state.service.store.database.write(lambda session: session.execute(change))
     assert (await served.client.get("/healthz")).status_code == 200
     response = await served.client.get("/readyz")
-    assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+    assert (response.status_code, response.json()["type"]) == (
+        503,
+        f"{PROBLEM_TYPE_PREFIX}unavailable",
+    )
     assert "0000" in response.json()["detail"]
 
 
 async def test_an_unknown_path_is_not_found(served: Served) -> None:
     response = await served.client.get("/v1/nothing")
-    assert (response.status_code, response.json()["type"]) == (404, f"{PROBLEM}not-found")
+    assert (response.status_code, response.json()["type"]) == (
+        404,
+        f"{PROBLEM_TYPE_PREFIX}not-found",
+    )
 
 
 async def test_a_wrong_method_is_told_which_are_allowed(served: Served) -> None:
     response = await served.client.delete("/healthz")
-    assert (response.status_code, response.json()["type"]) == (405, f"{PROBLEM}method-not-allowed")
+    assert (response.status_code, response.json()["type"]) == (
+        405,
+        f"{PROBLEM_TYPE_PREFIX}method-not-allowed",
+    )
     assert response.headers["allow"] == "GET"
 
 
@@ -62,7 +71,10 @@ async def test_a_service_without_its_database_is_alive_but_not_ready(
             patch.setattr(database.engine, "raw_connection", Mock(side_effect=away))
             assert (await served.client.get("/healthz")).status_code == 200
             response = await served.client.get("/readyz")
-            assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+            assert (response.status_code, response.json()["type"]) == (
+                503,
+                f"{PROBLEM_TYPE_PREFIX}unavailable",
+            )
             assert response.headers["retry-after"]
             assert "refused" not in response.text
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
@@ -81,16 +93,19 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
         event.listen(store.database.engine, "begin", fill)
         assert (await served.client.get("/readyz")).status_code == 200  # nobody was refused yet
         large = text("INSERT INTO events VALUES ('x', 1, 'x', 'x', zeroblob(1000000))")
-        with pytest.raises(UNAVAILABLE):
+        with pytest.raises(UNAVAILABLE_ERRORS):
             await store.database.write(lambda session: session.execute(large))
         response = await served.client.get("/readyz")
-        assert (response.status_code, response.json()["type"]) == (503, f"{PROBLEM}unavailable")
+        assert (response.status_code, response.json()["type"]) == (
+            503,
+            f"{PROBLEM_TYPE_PREFIX}unavailable",
+        )
         assert "full" in response.json()["detail"]
         assert (await served.client.get("/healthz")).status_code == 200
         pages += 100  # enough for the megabyte that is tried
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
         assert (await served.client.get("/readyz")).status_code == 200
-        left = select(func.count()).select_from(IdempotencyKey)
+        left = select(func.count()).select_from(IdempotencyKeyRow)
         assert await store.database.read(lambda s: s.scalar(left)) == 0
 
 
@@ -100,11 +115,11 @@ async def test_strangers_who_ask_at_once_whether_there_is_room_cost_one_trial(
     """Each trial is a megabyte: who asks while one goes on hears that there is none yet."""
     async with serve(sqlite_url) as served:
         database = served.app.state.service.store.database
-        database.is_full = True
-        tries, fill = Mock(return_value=None), Room._fill
-        monkeypatch.setattr(Room, "_fill", lambda *args: tries() or fill(*args))
-        room = served.app.state.service.store.room
-        said = await asyncio.gather(*(room.is_there() for _ in range(20)))
-        assert said == [True] + [False] * 19
+        database.is_disk_full = True
+        tries, write = Mock(return_value=None), DiskSpace._write_probe
+        monkeypatch.setattr(DiskSpace, "_write_probe", lambda *args: tries() or write(*args))
+        disk_space = served.app.state.service.store.disk_space
+        answers = await asyncio.gather(*(disk_space.has_space() for _ in range(20)))
+        assert answers == [True] + [False] * 19
         tries.assert_called_once()
-        assert await room.is_there()
+        assert await disk_space.has_space()

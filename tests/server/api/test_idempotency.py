@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from server.schema import IdempotencyKey
-from server.store.creations import KEPT
+from server.db.idempotency import RETENTION
+from server.db.schema import IdempotencyKeyRow
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
@@ -47,7 +47,7 @@ async def test_the_same_request_by_the_same_key_is_one_study_and_one_answer(
 
 async def test_a_key_of_another_request_is_refused(served: Served) -> None:
     first = await create(served)
-    refused(await create(served, name="others"), 409, "key-reused")
+    refused(await create(served, name="others"), 409, "idempotency-key-reused")
     assert await studies(served) == [first.json()["id"]]
 
 
@@ -97,7 +97,7 @@ async def test_a_key_that_is_none_is_malformed(served: Served, key: str) -> None
         "/v1/studies", json=study_request(), headers={"Idempotency-Key": key.encode()}
     )
     refused(response, 422, "malformed")
-    assert response.json()["errors"][0]["at"] == "header.Idempotency-Key"
+    assert response.json()["errors"][0]["location"] == "header.Idempotency-Key"
     assert await studies(served) == []
 
 
@@ -107,10 +107,10 @@ async def test_keys_are_good_for_a_day_and_swept_by_later_ones(
     async with serve(database_url) as served:
         for key in ("a", "b"):
             await create(served, key)
-        served.clock.advance(KEPT.total_seconds())
+        served.clock.advance(RETENTION.total_seconds())
         assert "idempotent-replayed" in (await create(served, "a")).headers
         served.clock.advance(timedelta(seconds=1).total_seconds())
         assert "idempotent-replayed" not in (await create(served, "a", name="new")).headers
-        count = select(func.count()).select_from(IdempotencyKey)
+        count = select(func.count()).select_from(IdempotencyKeyRow)
         database = served.app.state.service.store.database
         assert await database.read(lambda session: session.scalar(count)) == 1

@@ -6,11 +6,14 @@ from random import Random
 import httpx
 import pytest
 
-from protocol.mechanism import Plan
-from protocol.messages import Join, unpack_roster
-from secagg.cohort import advertisement
+from protocol.messages import (
+    JoinRequest,
+)
+from protocol.study import Plan
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join
+from secagg.roster import Roster
+from secagg.session import advertisement_statement
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.party import Party, refused
@@ -30,7 +33,7 @@ async def stranger(
     return device
 
 
-async def send(device: Device, wish: Join) -> httpx.Response:
+async def send(device: Device, wish: JoinRequest) -> httpx.Response:
     study, number = device.view.plan.study, device.view.number
     path = f"/v1/studies/{study}/rounds/{number}/participants"
     return await device.client.post(path, json=wish.model_dump(), headers=device.headers)
@@ -67,9 +70,15 @@ async def test_a_device_with_another_ones_keys_is_refused(served: Served) -> Non
     study = await served.create()
     (device,) = await served.join(study, 1)
     thief = await stranger(served, study)
-    thief.joined.mask, thief.joined.seal = device.joined.mask, device.joined.seal
+    thief.joined.mask_pair, thief.joined.encryption_pair = (
+        device.joined.mask_pair,
+        device.joined.encryption_pair,
+    )
     refused(await thief.apply(study, 1), 409, "conflict")
-    thief.joined.mask, thief.joined.seal = device.joined.seal, device.joined.mask
+    thief.joined.mask_pair, thief.joined.encryption_pair = (
+        device.joined.encryption_pair,
+        device.joined.mask_pair,
+    )
     refused(await thief.apply(study, 1), 409, "conflict")
     assert await enrolled(served, study) == 1
 
@@ -80,11 +89,19 @@ Statement = Callable[[Plan, PublicKeys], bytes]
 @pytest.mark.parametrize(
     "say",
     [
-        lambda plan, _keys: advertisement(plan.digest(), join(OTHER, Random(1)).public),
-        lambda plan, keys: advertisement(plan.digest(), PublicKeys(keys.seal, keys.mask)),
-        lambda plan, keys: advertisement(plan.model_copy(update={"round": 2}).digest(), keys),
-        lambda plan, keys: advertisement(plan.model_copy(update={"study": "b"}).digest(), keys),
-        lambda plan, keys: advertisement(plan.digest(), keys)[:-1],
+        lambda plan, _keys: advertisement_statement(
+            plan.digest(), join(OTHER, Random(1)).public_keys
+        ),
+        lambda plan, keys: advertisement_statement(
+            plan.digest(), PublicKeys(keys.encryption, keys.mask)
+        ),
+        lambda plan, keys: advertisement_statement(
+            plan.model_copy(update={"round": 2}).digest(), keys
+        ),
+        lambda plan, keys: advertisement_statement(
+            plan.model_copy(update={"study": "b"}).digest(), keys
+        ),
+        lambda plan, keys: advertisement_statement(plan.digest(), keys)[:-1],
     ],
     ids=["keys", "keys in another order", "round", "study", "less"],
 )
@@ -94,7 +111,7 @@ async def test_a_signature_under_anything_else_is_refused_and_gives_no_seat(
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish()
-    said = say(device.view.plan, device.joined.public)
+    said = say(device.view.plan, device.joined.public_keys)
     false = wish.model_copy(update={"signature": device.identity.sign(said).hex()})
     detail = refused(await send(device, false), 422, "malformed")
     assert "signature" in detail
@@ -129,7 +146,7 @@ async def test_an_identity_of_low_order_is_malformed(served: Served, identity: s
 
 
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "ff" * 31, "zz" * 32])
-@pytest.mark.parametrize("field", ["mask_key", "seal_key"])
+@pytest.mark.parametrize("field", ["mask_key", "encryption_key"])
 async def test_a_key_that_is_none_is_malformed(served: Served, field: str, key: str) -> None:
     study = await served.create()
     device = await stranger(served, study)
@@ -143,7 +160,7 @@ async def test_one_key_for_two_purposes_is_malformed(served: Served) -> None:
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish()
-    same = wish.model_copy(update={"seal_key": wish.mask_key})
+    same = wish.model_copy(update={"encryption_key": wish.mask_key})
     assert "differ" in refused(await send(device, same), 422, "malformed")
 
 
@@ -187,11 +204,11 @@ async def test_a_study_with_a_registrar_takes_whom_it_enrolled_and_shows_that_to
     study = await registered(served)
     devices = await served.join(study, 6, registrar=REGISTRAR)
     response = await devices[0].get("roster")
-    roster = unpack_roster(response.content, has_registrar=True)
+    roster = Roster.unpack(response.content, has_registrar=True)
     registry = devices[0].view.plan.registry
     assert registry is not None
     assert [entry.identity for entry in roster] == [d.identity.public for d in devices]
-    assert all(registry.admits(entry.identity, entry.enrolment) for entry in roster)
+    assert all(registry.admits(entry.identity, entry.registrar_signature) for entry in roster)
     await together(devices, *STEPS)
     assert (await served.until_closed(study)).participants == 6
 
@@ -205,7 +222,7 @@ async def test_whom_the_registrar_did_not_enrol_for_this_study_is_not_enrolled(
     lent = await stranger(served, study, "somebody else", registrar=REGISTRAR)
     unknown = await stranger(served, study, registrar=OTHER)
     for false in (None, "00" * 64, other.enrolment, lent.enrolment, unknown.enrolment):
-        wish = device.wish().model_copy(update={"enrolment": false})
+        wish = device.wish().model_copy(update={"registrar_signature": false})
         refused(await send(device, wish), 403, "not-enrolled")
     assert await enrolled(served, study) == 0
     assert (await device.apply(study, 1)).status_code == 201
@@ -215,4 +232,4 @@ async def test_an_enrolment_that_nobody_asked_for_is_not_kept(served: Served) ->
     study = await served.create()
     devices = await served.join(study, 6, registrar=REGISTRAR)
     response = await devices[0].get("roster")
-    assert len(unpack_roster(response.content, has_registrar=False)) == 6
+    assert len(Roster.unpack(response.content, has_registrar=False)) == 6

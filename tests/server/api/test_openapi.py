@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Enrolment, Join, PopulationRequest, StudyRequest
+from protocol.messages import EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 
-LISTS = ("roster", "sharers", "confirmations", "parcels")
+LISTS = ("roster", "share-commitments", "confirmations", "encrypted-shares")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
     assert references(document) <= known
 
 
-@pytest.mark.parametrize("what", ["shares", "vector", "confirmation", "reveal"])
+@pytest.mark.parametrize("what", ["key-shares", "masked-input", "confirmation", "unmasking-shares"])
 async def test_binary_bodies_are_documented(document: dict[str, Any], what: str) -> None:
     operation = document["paths"][f"/v1/participants/{{participant}}/{what}"]["put"]
     assert list(operation["requestBody"]["content"]) == ["application/octet-stream"]
@@ -73,7 +73,7 @@ async def test_parameters_in_paths_are_documented(document: dict[str, Any]) -> N
 
 
 async def test_each_document_has_an_example_that_its_model_takes(document: dict[str, Any]) -> None:
-    documents = (Enrolment, Join, PopulationRequest, StudyRequest)
+    documents = (EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest)
     models = {model.__name__: model for model in documents}
     seen = set()
     for name, operation in operations(document):

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from server.pacing import MOST, Pacing
+from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS, RetryScheduler
 from tests.server.harness import Served
 from tests.server.party import Party, refused
 
@@ -36,7 +36,7 @@ async def test_who_finds_no_round_or_no_answer_is_told_when_to_come_again(party:
     refused(answer, 409, "no-round")
     assert answer.headers["retry-after"] == "1"
     await party.served.until_phase(study, "sharing")
-    pending = await party.devices[0].get("sharers", wait=0)
+    pending = await party.devices[0].get("share-commitments", wait=0)
     assert (pending.status_code, pending.headers["retry-after"]) == (202, "0")
 
 
@@ -52,24 +52,26 @@ class Time:
 
 
 def test_thousands_are_spread_over_the_time_that_they_take() -> None:
-    pacing = Pacing(Random(1), a_second=100, clock=Time())
-    told = [pacing.seconds() for _ in range(2000)]
+    pacing = RetryScheduler(Random(1), clients_per_second=100, clock=Time())
+    told = [pacing.next_delay() for _ in range(2000)]
     assert set(told[:90]) == {1}  # a few come back at once
     assert max(told) <= 21
     assert len(set(told[1000:])) > 10  # not all at one moment
 
 
 def test_nobody_is_sent_away_for_longer_than_clients_believe() -> None:
-    pacing = Pacing(Random(1), clock=Time())
-    told = [pacing.seconds(waiting=10**6, least=least) for _ in range(500) for least in (0, 1)]
-    assert max(told) == MOST
+    pacing = RetryScheduler(Random(1), clock=Time())
+    told = [
+        pacing.next_delay(waiting=10**6, minimum=minimum) for _ in range(500) for minimum in (0, 1)
+    ]
+    assert max(told) == MAX_RETRY_AFTER_SECONDS
     assert min(told) < 3
 
 
 def test_a_crowd_that_has_gone_costs_those_who_come_later_nothing() -> None:
     time = Time()
-    pacing = Pacing(Random(1), a_second=100, clock=time)
+    pacing = RetryScheduler(Random(1), clients_per_second=100, clock=time)
     for _ in range(5000):
-        pacing.seconds()
+        pacing.next_delay()
     time.now += 60
-    assert {pacing.seconds() for _ in range(50)} == {1}
+    assert {pacing.next_delay() for _ in range(50)} == {1}

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from client.problems import CLASSES
+from client.errors import ERROR_CLASSES
 from protocol.messages import ProblemType
-from server.problems import STATUS
+from server.http.problem_details import STATUS_AND_TITLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
@@ -16,8 +16,8 @@ def test_the_documentation_lists_each_type_with_its_statuses_and_what_to_do() ->
     assert len(rows) == len(listed)
     assert listed.keys() == set(ProblemType)
     for kind, statuses in listed.items():
-        assert STATUS[ProblemType(kind)][0] in statuses, kind
+        assert STATUS_AND_TITLE[ProblemType(kind)][0] in statuses, kind
 
 
 def test_each_type_has_a_status_and_an_exception() -> None:
-    assert STATUS.keys() == CLASSES.keys() == set(ProblemType)
+    assert STATUS_AND_TITLE.keys() == ERROR_CLASSES.keys() == set(ProblemType)

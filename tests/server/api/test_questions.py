@@ -8,17 +8,16 @@ import pytest
 
 from protocol.messages import (
     Survivors,
-    unpack_confirmations,
-    unpack_parcels,
-    unpack_roster,
-    unpack_sharers,
 )
+from secagg.messages import unpack_confirmations
+from secagg.roster import Roster, ShareCommitments
+from secagg.shares import ReceivedShares
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, together
 from tests.server.party import Party, refused
 
 STRANGER = "0" * 32
-LISTS = ("roster", "sharers", "survivors", "confirmations", "parcels")
+LISTS = ("roster", "share-commitments", "survivors", "confirmations", "encrypted-shares")
 CLOSING = ("enrolling", "sharing", "masking", "confirming", "confirming")
 
 
@@ -48,7 +47,7 @@ async def test_another_participants_ticket_is_not_authorised(party: Party) -> No
     with ticket(one, other.headers):
         for what in LISTS:
             refused(await one.get(what), 401, "not-authorised")
-        for what in ("shares", "vector", "confirmation", "reveal"):
+        for what in ("key-shares", "masked-input", "confirmation", "unmasking-shares"):
             refused(await one.put(what, b""), 401, "not-authorised")
     await party.go(*STEPS)
     await party.end()
@@ -109,11 +108,17 @@ async def test_the_lists_of_a_phase_that_is_over_stay_what_they_were(party: Part
     await party.go("confirm")
     device = party.devices[0]
     lists = {what: (await device.get(what)).content for what in LISTS}
-    assert len(unpack_roster(lists["roster"], has_registrar=False)) == 6
-    assert list(unpack_sharers(lists["sharers"])) == [0, 1, 2, 3, 4, 5]
+    assert len(Roster.unpack(lists["roster"], has_registrar=False)) == 6
+    assert list(ShareCommitments.unpack(lists["share-commitments"])) == [0, 1, 2, 3, 4, 5]
     assert Survivors.model_validate_json(lists["survivors"]).survivors == (0, 1, 2, 3, 4)
     assert list(unpack_confirmations(lists["confirmations"])) == [0, 1, 2, 3, 4]
-    assert list(unpack_parcels(lists["parcels"])) == [1, 2, 3, 4, 5]  # of all but itself
+    assert list(ReceivedShares.unpack(lists["encrypted-shares"])) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]  # of all but itself
     for what, content in lists.items():
         assert (await device.get(what)).content == content
     for other in party.devices[1:]:
@@ -131,9 +136,9 @@ async def test_who_was_not_heard_in_time_hears_nothing_more(party: Party, step: 
     for what in LISTS[step + 1 :]:
         closing = CLOSING[LISTS.index(what)]
         if closing == CLOSING[step + 1]:
-            refused(await late.get(what), 410, "left-out")
+            refused(await late.get(what), 410, "dropped-out")
     if step == 0:
-        refused(await late.get("roster"), 410, "left-out")
+        refused(await late.get("roster"), 410, "dropped-out")
     await party.go(*STEPS[step + 1 :])
     await party.end()
 

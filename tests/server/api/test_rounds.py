@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from protocol.messages import PROBLEM, RoundPage
+from protocol.messages import PROBLEM_TYPE_PREFIX, RoundPage
 from tests.server.harness import Served, play
 
 
@@ -27,12 +27,12 @@ async def test_a_running_round_shows_how_many_were_heard(served: Served) -> None
     devices = await served.join(study, 2)
     (cohort,) = (await served.show_round(study)).cohorts
     assert (cohort.phase, cohort.enrolled, cohort.holders) == ("enrolling", 2, 0)
-    assert cohort.history[0].heard == 2
+    assert cohort.history[0].received == 2
     devices += await served.join(study, 4, first=2)
     await asyncio.gather(*(device.share() for device in devices[:4]))
     (cohort,) = (await served.show_round(study)).cohorts
     assert (cohort.phase, cohort.enrolled) == ("sharing", 6)
-    assert [record.heard for record in cohort.history] == [6, 4]
+    assert [record.received for record in cohort.history] == [6, 4]
     assert (cohort.holders, cohort.threshold) == (5, 3)
 
 
@@ -49,7 +49,10 @@ async def test_no_round_is_told_at_the_end_of_the_wait(served: Served) -> None:
     study = await served.create()
     path = f"/v1/studies/{study}/rounds/open"
     response = await served.client.get(path, params={"after": 1, "wait": 0.05})
-    assert (response.status_code, response.json()["type"]) == (409, f"{PROBLEM}no-round")
+    assert (response.status_code, response.json()["type"]) == (
+        409,
+        f"{PROBLEM_TYPE_PREFIX}no-round",
+    )
     assert response.headers["retry-after"] == "1"
 
 
@@ -60,7 +63,10 @@ async def test_a_study_that_is_over_tells_whoever_waits(served: Served) -> None:
     await asyncio.sleep(0.05)
     await served.client.post(f"/v1/studies/{study}/stop")
     response = await asyncio.wait_for(waiting, 5)
-    assert (response.status_code, response.json()["type"]) == (409, f"{PROBLEM}wrong-state")
+    assert (response.status_code, response.json()["type"]) == (
+        409,
+        f"{PROBLEM_TYPE_PREFIX}wrong-state",
+    )
 
 
 async def test_stopping_a_study_fails_its_cohorts_for_everybody(served: Served) -> None:
@@ -70,7 +76,7 @@ async def test_stopping_a_study_fails_its_cohorts_for_everybody(served: Served) 
     waiting = asyncio.create_task(devices[0].get("survivors", wait=30))
     await served.client.post(f"/v1/studies/{study}/stop")
     assert (await asyncio.wait_for(waiting, 5)).status_code in (409, 410)
-    response = await devices[1].get("sharers")
+    response = await devices[1].get("share-commitments")
     assert response.json()["detail"] == "the cohort failed: the study was stopped"
 
 
@@ -78,7 +84,10 @@ async def test_stopping_a_study_fails_its_cohorts_for_everybody(served: Served) 
 async def test_a_round_number_that_cannot_be_is_malformed(served: Served, number: str) -> None:
     study = await served.create()
     response = await served.client.get(f"/v1/studies/{study}/rounds/{number}")
-    assert (response.status_code, response.json()["type"]) == (422, f"{PROBLEM}malformed")
+    assert (response.status_code, response.json()["type"]) == (
+        422,
+        f"{PROBLEM_TYPE_PREFIX}malformed",
+    )
 
 
 async def test_a_sum_is_not_shown_before_it_is_made(served: Served) -> None:

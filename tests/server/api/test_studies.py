@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import PROBLEM, StudyPage, StudyView
+from protocol.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
@@ -31,7 +31,10 @@ async def test_a_study_is_created_shown_started_once_and_stopped_once(
         view = await served.show_round(study.id)
         assert (view.state, view.cohorts[0].failure) == ("failed", "the study was stopped")
         again = await served.client.post(f"{path}/start")
-        assert (again.status_code, again.json()["type"]) == (409, f"{PROBLEM}wrong-state")
+        assert (again.status_code, again.json()["type"]) == (
+            409,
+            f"{PROBLEM_TYPE_PREFIX}wrong-state",
+        )
 
 
 async def test_studies_are_listed_newest_first_page_by_page(
@@ -56,7 +59,10 @@ async def test_studies_are_listed_newest_first_page_by_page(
         assert seen[0] == made[4]
         for nonsense in ("nope", "%00", "a" * 65, "1;2"):
             refused = await served.client.get(f"/v1/studies?after={nonsense}")
-            assert (refused.status_code, refused.json()["errors"][0]["at"]) == (422, "query.after")
+            assert (refused.status_code, refused.json()["errors"][0]["location"]) == (
+                422,
+                "query.after",
+            )
 
 
 @pytest.mark.parametrize("path", ["", "/start", "/stop", "/rounds", "/rounds/1", "/rounds/open"])
@@ -65,7 +71,7 @@ async def test_an_unknown_study_is_not_found(served: Served, study: str, path: s
     method = "POST" if path in ("/start", "/stop") else "GET"
     response = await served.client.request(method, f"/v1/studies/{study}{path}")
     assert response.status_code == 404
-    assert response.json()["type"] == f"{PROBLEM}not-found"
+    assert response.json()["type"] == f"{PROBLEM_TYPE_PREFIX}not-found"
 
 
 async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
@@ -74,8 +80,8 @@ async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
     response = await served.client.post("/v1/studies", json=faulty)
     assert response.status_code == 422
     problem = response.json()
-    assert problem["type"] == f"{PROBLEM}malformed"
-    assert {error["at"] for error in problem["errors"]} == {
+    assert problem["type"] == f"{PROBLEM_TYPE_PREFIX}malformed"
+    assert {error["location"] for error in problem["errors"]} == {
         "body.name", "body.rounds", "body.surprise", "body.timeouts.sharing", "body.terms.dropout",
     }  # fmt: skip
 
@@ -86,7 +92,7 @@ async def test_faults_of_parts_and_of_how_parts_fit_are_listed_together(served: 
     nonsense["question"] |= {"threshold": 1e9, "contribution": 10_000}
     nonsense["terms"] |= {"cohort_size": 1000, "cohorts": 1000, "corrupt": 0, "dropout": 0}
     response = await served.client.post("/v1/studies", json=nonsense)
-    faults = {error["at"]: error["fault"] for error in response.json()["errors"]}
+    faults = {error["location"]: error["detail"] for error in response.json()["errors"]}
     assert response.status_code == 422
     assert faults.keys() == {"body.surprise", "body.timeouts.masking", "body.question"}
     assert "a cell counts to less than 2,147,483,648" in faults["body.question"]
@@ -109,7 +115,7 @@ async def test_terms_that_cannot_be_kept_are_refused_for_each_reason(
     faulty["terms"] |= terms
     response = await served.client.post("/v1/studies", json=faulty)
     assert response.status_code == 422
-    found = [error["at"].removeprefix("body.") for error in response.json()["errors"]]
+    found = [error["location"].removeprefix("body.") for error in response.json()["errors"]]
     assert sorted(found) == sorted(places), response.text
 
 
@@ -119,14 +125,14 @@ async def test_a_question_is_refused_for_each_reason(served: Served) -> None:
         "kind": "alphabet", "characters": "aab", "length": 3, "pad": "_",
     }  # fmt: skip
     response = await served.client.post("/v1/studies", json=faulty)
-    said = [error["fault"] for error in response.json()["errors"]]
+    said = [error["detail"] for error in response.json()["errors"]]
     assert [fault.partition(" ")[0] for fault in said] == ["a", "the"]
     report = study_request(question={
         "mechanism": "jl-hh", "threshold": 4, "contribution": 1, "epsilon": 30, "delta": 0.4,
         "domain": {"kind": "utf8", "max_bytes": 3}, "noise": "gaussian",
     })  # fmt: skip
     response = await served.client.post("/v1/studies", json=report)
-    places = [error["at"] for error in response.json()["errors"]]
+    places = [error["location"] for error in response.json()["errors"]]
     assert places == ["body.question.epsilon", "body.question.delta"], response.text
 
 
@@ -157,7 +163,7 @@ async def test_a_body_that_is_not_json_is_malformed(served: Served, body: bytes)
     response = await served.client.post("/v1/studies", content=body, headers=headers)
     assert response.status_code in (400, 422)
     assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["type"] == f"{PROBLEM}malformed"
+    assert response.json()["type"] == f"{PROBLEM_TYPE_PREFIX}malformed"
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -166,7 +172,7 @@ async def test_a_number_that_is_none_is_malformed(served: Served, value: str) ->
     headers = {"Content-Type": "application/json"}
     response = await served.client.post("/v1/studies", content=text, headers=headers)
     assert response.status_code == 422
-    assert response.json()["errors"][0]["at"].endswith("threshold")
+    assert response.json()["errors"][0]["location"].endswith("threshold")
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", None])
@@ -176,37 +182,40 @@ async def test_a_document_of_another_media_type_is_refused(
     headers = {} if kind is None else {"Content-Type": kind}
     body = json.dumps(study_request()).encode()
     response = await served.client.post("/v1/studies", content=body, headers=headers)
-    assert (response.status_code, response.json()["type"]) == (415, f"{PROBLEM}wrong-media-type")
+    assert (response.status_code, response.json()["type"]) == (
+        415,
+        f"{PROBLEM_TYPE_PREFIX}wrong-media-type",
+    )
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "x", "9" * 30])
 async def test_a_limit_outside_its_range_is_malformed(served: Served, limit: str) -> None:
     response = await served.client.get("/v1/studies", params={"limit": limit})
-    assert (response.status_code, response.json()["errors"][0]["at"]) == (422, "query.limit")
-    assert response.json()["errors"][0]["fault"].endswith("within 1 and 100")
+    assert (response.status_code, response.json()["errors"][0]["location"]) == (422, "query.limit")
+    assert response.json()["errors"][0]["detail"].endswith("from 1 to 100")
 
 
 async def test_a_fault_names_both_ends_of_what_is_allowed(served: Served) -> None:
     faulty = study_request(rounds=0, timeouts={"masking": 1e9})
     faulty["terms"]["dropout"] = 2
     faulty["question"] = {
-        "mechanism": "ocms", "threshold": 0, "contribution": 1, "epsilon": 99, "most": 0,
+        "mechanism": "ocms", "threshold": 0, "contribution": 1, "epsilon": 99, "max_frequency": 0,
         "domain": {"kind": "alphabet", "characters": "a", "length": 0},
     }  # fmt: skip
     response = await served.client.post("/v1/studies", json=faulty)
-    assert {error["at"]: error["fault"] for error in response.json()["errors"]} == {
-        "body.question.ocms.threshold": "must be within 1 and 1,000,000,000,000, not 0",
-        "body.question.ocms.epsilon": "must be within 1e-06 and 32, not 99",
-        "body.question.ocms.most": "must be above 0 and at most 1, not 0",
+    assert {error["location"]: error["detail"] for error in response.json()["errors"]} == {
+        "body.question.ocms.threshold": "must be from 1 to 1,000,000,000,000, not 0",
+        "body.question.ocms.epsilon": "must be from 1e-06 to 32, not 99",
+        "body.question.ocms.max_frequency": "must be above 0 and at most 1, not 0",
         "body.question.ocms.domain.alphabet.characters": "must have 2 to 4,096 characters",
-        "body.question.ocms.domain.alphabet.length": "must be within 1 and 256, not 0",
+        "body.question.ocms.domain.alphabet.length": "must be from 1 to 256, not 0",
         "body.terms.dropout": "must be at least 0 and below 1, not 2",
-        "body.rounds": "must be within 1 and 10,000, not 0",
+        "body.rounds": "must be from 1 to 10,000, not 0",
         "body.timeouts.masking": "must be above 0 and at most 604,800, not 1,000,000,000",
     }  # fmt: skip
     budget = {"budget": {"epsilon": 0, "delta": 1}}  # of another path, by the same words
     response = await served.client.put("/v1/populations/phones", json=budget)
-    assert {error["at"]: error["fault"] for error in response.json()["errors"]} == {
+    assert {error["location"]: error["detail"] for error in response.json()["errors"]} == {
         "body.budget.delta": "must be at least 1e-11 and below 1, not 1",
         "body.budget.epsilon": "must be above 0 and at most 100, not 0",
     }

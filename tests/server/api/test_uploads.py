@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.round import Phase
-from secagg.deals import KeyDeal, Reveal, Upload
-from secagg.parcels import Parcel
+from protocol.phases import Phase
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.shares import EncryptedShare
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
@@ -26,11 +26,11 @@ async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the
     device = party.devices[0]
     for step in STEPS:
         await party.go(step)
-        for kind, body in device.said.items():
+        for kind, body in device.bodies.items():
             assert (await device.put(kind, body)).status_code == 204
     await party.end()
-    assert list(device.said) == list(KINDS)
-    for kind, body in device.said.items():
+    assert list(device.bodies) == list(KINDS)
+    for kind, body in device.bodies.items():
         assert (await device.put(kind, body)).status_code == 204
 
 
@@ -39,7 +39,7 @@ async def test_what_was_said_is_accepted_again_after_the_cohort_failed(party: Pa
     await together(party.devices[:3], "confirm")
     assert await party.served.pass_phase(party.study) == "failed"
     device, silent = party.devices[0], party.devices[-1]
-    for kind, body in device.said.items():
+    for kind, body in device.bodies.items():
         assert (await device.put(kind, body)).status_code == 204
     refused(await device.put("confirmation", bytes(64)), 409, "conflict")
     refused(await silent.put("confirmation", bytes(64)), 410, "cohort-failed")
@@ -51,7 +51,7 @@ async def test_what_was_not_said_in_its_phase_is_refused_after_it(party: Party) 
         await party.go(STEPS[STEPS.index(step) - 1])
         await party.served.until_phase(party.study, phase)
         device = party.devices[-1]
-        for kind, body in device.said.items():
+        for kind, body in device.bodies.items():
             other = body[:-1] + bytes([body[-1] ^ 1])
             response = await device.put(kind, other)
             assert "other content" in refused(response, 409, "conflict")
@@ -65,9 +65,9 @@ async def test_a_message_that_is_repeated_with_other_content_is_refused_and_the_
 ) -> None:
     device = await party.go_but_one("share", "mask")
     device.vector_body = await device.compute_vector()
-    assert (await device.put("vector", device.vector_body)).status_code == 204
+    assert (await device.put("masked-input", device.vector_body)).status_code == 204
     other = with_vector(device, device.vector_body, device.ring.pack(device.ring.zero()))
-    assert "other content" in refused(await device.put("vector", other), 409, "conflict")
+    assert "other content" in refused(await device.put("masked-input", other), 409, "conflict")
     await party.go("confirm", "reveal")
     await party.end()
 
@@ -101,13 +101,13 @@ async def test_who_comes_too_late_is_refused_and_left_out_from_then_on(
 ) -> None:
     late = party.devices[-1]
     await party.go(*STEPS[:step])
-    body = await getattr(late, f"compute_{KINDS[step]}")()
+    body = await late.compute(KINDS[step])
     await party.lose(STEPS[step], 5)
     response = await late.put(KINDS[step], body)
     refused(response, 409, "wrong-phase")
     assert response.json()["phase"] == (*PHASES, "summed")[step + 1]
     for kind in KINDS[step + 1 : step + 2]:
-        refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "left-out")
+        refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "dropped-out")
     await party.go(*STEPS[step + 1 :])
     await party.end()
 
@@ -116,13 +116,13 @@ async def test_a_message_after_its_deadline_is_refused_before_anybody_closed_the
     serve: Serve, sqlite_url: str
 ) -> None:
     """The service looks once a minute, so nothing but the deadline itself can refuse."""
-    async with serve(sqlite_url, poll_seconds=60, pace_seconds=0) as served:
+    async with serve(sqlite_url, poll_seconds=60, min_poll_seconds=0) as served:
         terms = {"cohort_size": 6, "minimum": 6, "corrupt": 0, "dropout": 0}
         study = await served.create(terms=terms)
         devices = await served.join(study, 6)
         bodies = [await device.compute_shares() for device in devices]
         served.clock.advance(61)
-        detail = refused(await devices[0].put("shares", bodies[0]), 409, "wrong-phase")
+        detail = refused(await devices[0].put("key-shares", bodies[0]), 409, "wrong-phase")
         assert "deadline" in detail
 
 
@@ -136,13 +136,13 @@ async def test_a_body_that_cannot_be_is_malformed_and_costs_its_sender_nothing(
 ) -> None:
     device = await party.go_but_one(*STEPS[: step + 1])
     kind = KINDS[step]
-    body = await getattr(device, f"compute_{kind}")()
+    body = await device.compute(kind)
     zeros = bytes(len(body))
     for false in (b"", body[:-1], body + b"x", zeros, unsigned(body), bytes(10**6)):
         response = await device.put(kind, false)
         detail = refused(response, 422, "malformed")
-        assert response.json()["errors"] == [{"at": "body", "fault": detail}]
-    await device.say(kind, body)
+        assert response.json()["errors"] == [{"location": "body", "detail": detail}]
+    await device.upload(kind, body)
     await party.go(*STEPS[step + 1 :])
     await party.end()
 
@@ -155,13 +155,13 @@ async def test_a_late_body_is_judged_by_the_phase_that_is_and_not_by_the_last_lo
     body = await device.compute_vector()
     await party.served.pass_phase(party.study)
     orchestrator = party.served.app.state.service.orchestrator
-    monkeypatch.setattr(orchestrator, "seen", lambda _cohort: Phase.MASKING)
+    monkeypatch.setattr(orchestrator, "last_phase", lambda _cohort: Phase.MASKING)
     bad = bytearray(body)
     bad[-1] ^= 1  # of the signature
     for late in (body, bytes(bad)):
-        refused(await device.put("vector", late), 409, "wrong-phase")
+        refused(await device.put("masked-input", late), 409, "wrong-phase")
     one = party.devices[0]
-    assert (await one.put("vector", one.vector_body)).status_code == 204
+    assert (await one.put("masked-input", one.vector_body)).status_code == 204
     monkeypatch.undo()
     party.counted = party.devices = party.devices[:-1]
     await party.go("confirm", "reveal")
@@ -176,9 +176,9 @@ async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
         (number, lane) for number, lane in enumerate(device.ring.lanes) if not lane.is_power_of_two
     )
     vector[number][0] = lane.q
-    response = await device.put("vector", with_vector(device, body, device.ring.pack(vector)))
+    response = await device.put("masked-input", with_vector(device, body, device.ring.pack(vector)))
     assert "outside its lane" in refused(response, 422, "malformed")
-    assert (await device.put("vector", body)).status_code == 204
+    assert (await device.put("masked-input", body)).status_code == 204
     await party.go("confirm", "reveal")
     await party.end()
 
@@ -186,17 +186,21 @@ async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
 async def test_a_deal_of_too_few_shares_is_malformed(party: Party) -> None:
     device = await party.go_but_one("share")
     body = await device.compute_shares()
-    deal = KeyDeal.unpack(body)
-    refused(await device.put("shares", KeyDeal(deal.contribution, ()).pack()), 422, "malformed")
-    assert (await device.put("shares", body)).status_code == 204
+    deal = KeyShares.unpack(body)
+    refused(
+        await device.put("key-shares", KeyShares(deal.graph_nonce, ()).pack()), 422, "malformed"
+    )
+    assert (await device.put("key-shares", body)).status_code == 204
     await party.go_but_one("mask")
     body = await device.compute_vector()
-    upload = Upload.unpack(body, device.ring.nbytes)
-    for parcels in (upload.deal.parcels[1:], ()):
-        fewer = signed_upload(device, upload.vector, replace(upload.deal, parcels=parcels))
-        detail = refused(await device.put("vector", fewer), 422, "malformed")
-        assert f"dealt {len(parcels)} shares of its seed to 5" in detail
-    assert (await device.put("vector", body)).status_code == 204
+    upload = MaskedInput.unpack(body, device.ring.nbytes)
+    for parcels in (upload.seed_shares.encrypted_shares[1:], ()):
+        fewer = signed_upload(
+            device, upload.vector, replace(upload.seed_shares, encrypted_shares=parcels)
+        )
+        detail = refused(await device.put("masked-input", fewer), 422, "malformed")
+        assert f"sent {len(parcels)} shares of its seed to 5 holders" in detail
+    assert (await device.put("masked-input", body)).status_code == 204
     await party.go("confirm", "reveal")
     await party.end()
 
@@ -204,20 +208,22 @@ async def test_a_deal_of_too_few_shares_is_malformed(party: Party) -> None:
 async def test_a_message_that_another_signed_is_malformed(party: Party) -> None:
     """It is the identity's word that counts, not that of whoever has its ticket."""
     device = await party.go_but_one("share")
-    deal = KeyDeal.unpack(await device.compute_shares())
-    moved = replace(deal, parcels=(Parcel(bytes(32), bytes(33)), *deal.parcels[1:]))
-    detail = refused(await device.put("shares", moved.pack()), 422, "malformed")
+    deal = KeyShares.unpack(await device.compute_shares())
+    moved = replace(
+        deal, encrypted_shares=(EncryptedShare(bytes(32), bytes(33)), *deal.encrypted_shares[1:])
+    )
+    detail = refused(await device.put("key-shares", moved.pack()), 422, "malformed")
     assert detail == "participant 5 did not sign this"
     one = party.devices[0]
-    refused(await device.put("shares", one.shares_body), 422, "malformed")
+    refused(await device.put("key-shares", one.shares_body), 422, "malformed")
 
 
 async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> None:
     device = await party.go_but_one("share", "mask", "confirm")
     true = await device.compute_confirmation()
-    view = device.masked.view
+    view = device.masked.transcript
     for others in (frozenset(range(5)), frozenset(range(1, 6)), frozenset(range(7))):
-        false = device.identity.sign(view.confirmation(5, others))
+        false = device.identity.sign(view.confirmation_statement(5, others))
         refused(await device.put("confirmation", false), 422, "malformed")
     borrowed = party.devices[0].confirmation_body
     refused(await device.put("confirmation", borrowed), 422, "malformed")
@@ -236,15 +242,30 @@ def outside(share: bytes) -> bytes:
     return b"\2" + share[1:]
 
 
-FALSE_REVEALS: list[tuple[Callable[[Reveal], Reveal], str]] = [
-    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, outside)), "no share of 2"),
-    (lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, outside)), "no share of 5"),
-    (lambda r: replace(r, key_shares=altered(r.key_shares, 1, outside)), "no share of 1"),
-    (lambda r: Reveal({**r.seed_shares, **r.key_shares}, {}), "wrong secret of participant 1"),
-    (lambda r: Reveal({5: r.seed_shares[5]}, {2: r.seed_shares[2]}), "wrong secret"),
-    (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "its own seed"),
-    (lambda r: Reveal({5: r.seed_shares[5]}, {}, frozenset({40})), "a stranger: 40"),
-    (lambda r: replace(r, key_shares={}), "held back the share of 1"),
+FALSE_REVEALS: list[tuple[Callable[[UnmaskingShares], UnmaskingShares], str]] = [
+    (
+        lambda r: replace(r, seed_shares=altered(r.seed_shares, 2, outside)),
+        "participant 2 that is not",
+    ),
+    (
+        lambda r: replace(r, seed_shares=altered(r.seed_shares, 5, outside)),
+        "participant 5 that is not",
+    ),
+    (
+        lambda r: replace(r, key_shares=altered(r.key_shares, 1, outside)),
+        "participant 1 that is not",
+    ),
+    (
+        lambda r: UnmaskingShares({**r.seed_shares, **r.key_shares}, {}),
+        "wrong secret of participant 1",
+    ),
+    (lambda r: UnmaskingShares({5: r.seed_shares[5]}, {2: r.seed_shares[2]}), "wrong secret"),
+    (lambda r: replace(r, seed_shares={2: r.seed_shares[2]}), "own share of its seed"),
+    (
+        lambda r: UnmaskingShares({5: r.seed_shares[5]}, {}, frozenset({40})),
+        "participant 40, which",
+    ),
+    (lambda r: replace(r, key_shares={}), "did not reveal the share of 1"),
     (lambda r: replace(r, seed_shares=renamed(r.seed_shares, 4000)), "secret of participant 4000"),
 ]
 
@@ -259,18 +280,18 @@ async def test_a_holder_that_gives_no_share_is_refused_and_may_send_the_true_one
     device = await party.go_but_one("reveal")
     body = await device.compute_reveal()
     for change, fault in FALSE_REVEALS:
-        false = signed_reveal(device, change(Reveal.unpack(body)))
-        assert fault in refused(await device.put("reveal", false), 422, "malformed")
-    await device.say("reveal", body)
+        false = signed_reveal(device, change(UnmaskingShares.unpack(body)))
+        assert fault in refused(await device.put("unmasking-shares", false), 422, "malformed")
+    await device.upload("unmasking-shares", body)
     await party.end()
 
 
 async def test_a_body_of_the_wrong_media_type_is_refused(party: Party) -> None:
     device = await party.go_but_one("share")
     body = await device.compute_shares()
-    response = await device.put("shares", body, **{"Content-Type": "application/json"})
+    response = await device.put("key-shares", body, **{"Content-Type": "application/json"})
     refused(response, 415, "wrong-media-type")
-    assert (await device.put("shares", body)).status_code == 204
+    assert (await device.put("key-shares", body)).status_code == 204
 
 
 async def test_a_semi_honest_study_has_no_confirming(served: Served) -> None:
@@ -291,14 +312,14 @@ async def test_a_semi_honest_study_has_no_confirming(served: Served) -> None:
 async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
     serve: Serve, sqlite_url: str, tmp_path: Path
 ) -> None:
-    async with serve(sqlite_url, busy_timeout=0.05) as served:
+    async with serve(sqlite_url, database_timeout_seconds=0.05) as served:
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
         device = await party.go_but_one("share")
         body = await device.compute_shares()
         other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        response = await device.put("shares", body)
+        response = await device.put("key-shares", body)
         refused(response, 503, "unavailable")
         assert response.headers["retry-after"] == "1"
         assert (await served.client.get("/readyz")).status_code == 200  # reading still works
@@ -307,6 +328,6 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
         other.execute("ROLLBACK")
         other.close()
         served.clock.advance(-61)
-        await device.say("shares", body)
+        await device.upload("key-shares", body)
         await party.go("mask", "confirm", "reveal")
         await party.end()

@@ -8,12 +8,12 @@ import pytest
 import structlog
 from sqlalchemy import func, select
 
-from server.schema import Event, Message, Participant, Study
+from server.db.schema import EventRow, MessageRow, ParticipantRow, StudyRow
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request
+from tests.server.http.test_protocol_limits import listening
 from tests.server.party import Party
-from tests.server.test_connection import listening
 
 _PATIENCE = 60.0
 OCTETS = "application/octet-stream"
@@ -21,7 +21,10 @@ OCTETS = "application/octet-stream"
 
 async def rows(served: Served) -> list[int]:
     """Return how many rows each table has that a request may add to."""
-    counts = [select(func.count()).select_from(t) for t in (Study, Participant, Message, Event)]
+    counts = [
+        select(func.count()).select_from(t)
+        for t in (StudyRow, ParticipantRow, MessageRow, EventRow)
+    ]
     database = served.app.state.service.store.database
     found: list[int] = await database.read(lambda s: [s.scalar(count) for count in counts])
     return found
@@ -52,10 +55,10 @@ async def test_an_upload_that_vanishes_in_mid_body_leaves_no_trace_and_may_be_se
 ) -> None:
     device = await party.go_but_one(*STEPS[: step + 1])
     kind = KINDS[step]
-    body = await getattr(device, f"compute_{kind}")()
+    body = await device.compute(kind)
     headers = {"Content_Type": OCTETS} | device.headers
     await send_half(party.served, f"PUT {device.path}/{kind}", body, **headers)
-    await device.say(kind, body)
+    await device.upload(kind, body)
     await party.go(*STEPS[step + 1 :])
     await party.end()
 

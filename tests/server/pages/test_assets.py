@@ -1,4 +1,4 @@
-"""What others wrote is what npm has, byte for byte, and small."""
+"""Vendored files equal those of npm, byte for byte, and all assets are small."""
 
 import tomllib
 from hashlib import sha256
@@ -10,29 +10,31 @@ from server.pages.assets import assets, url_of
 from tests.server.harness import Served
 
 VENDORED = files("server.pages") / "static" / "vendored"
-STATED = tomllib.loads((VENDORED / "vendored.toml").read_text())["file"]
+VENDORED_FILES = tomllib.loads((VENDORED / "vendored.toml").read_text())["file"]
 
 
-@pytest.mark.parametrize("stated", STATED, ids=lambda stated: str(stated["path"]))
-def test_a_vendored_file_is_the_one_that_is_stated(stated: dict[str, str]) -> None:
-    body = (VENDORED / stated["path"]).read_bytes()
-    assert sha256(body).hexdigest() == stated["sha256"]
-    assert stated["version"] in stated["source"]
-    assert stated["integrity"].startswith("sha512-")
-    assert stated["licence"] in ("0BSD", "MIT")
-    assert (VENDORED / stated["text"]).read_text().strip()
+@pytest.mark.parametrize("entry", VENDORED_FILES, ids=lambda entry: str(entry["path"]))
+def test_a_vendored_file_equals_its_entry(entry: dict[str, str]) -> None:
+    body = (VENDORED / entry["path"]).read_bytes()
+    assert sha256(body).hexdigest() == entry["sha256"]
+    assert entry["version"] in entry["source"]
+    assert entry["integrity"].startswith("sha512-")
+    assert entry["licence"] in ("0BSD", "MIT")
+    assert (VENDORED / entry["text"]).read_text().strip()
 
 
-def test_every_vendored_file_is_stated() -> None:
-    known = {one["path"] for one in STATED} | {one["text"] for one in STATED}
-    assert {one.name for one in VENDORED.iterdir()} == known | {"vendored.toml"}
+def test_every_vendored_file_has_an_entry() -> None:
+    known = {entry[key] for entry in VENDORED_FILES for key in ("path", "text")}
+    assert {file.name for file in VENDORED.iterdir()} == known | {"vendored.toml"}
 
 
 def test_all_that_pages_load_is_small() -> None:
-    assert sum(len(one.body) for one in assets().values()) < 120_000
+    assert sum(len(asset.body) for asset in assets().values()) < 120_000
 
 
-async def test_an_asset_is_kept_for_good_under_the_address_that_pages_use(served: Served) -> None:
+async def test_browsers_cache_an_asset_forever_under_the_address_that_pages_use(
+    served: Served,
+) -> None:
     for name, asset in assets().items():
         response = await served.client.get(url_of(name))
         assert (response.status_code, response.content) == (200, asset.body)
@@ -45,5 +47,5 @@ async def test_an_asset_is_kept_for_good_under_the_address_that_pages_use(served
 @pytest.mark.parametrize(
     "name", ["vendored.toml", "LICENSE.uplot.txt", "..%2Fview.py", "%2Fetc%2Fpasswd", "none.js"]
 )
-async def test_nothing_else_can_be_asked_for(served: Served, name: str) -> None:
+async def test_no_other_file_is_served(served: Served, name: str) -> None:
     assert (await served.client.get(f"/static/{name}")).status_code == 404

@@ -1,8 +1,8 @@
 """The pages in a real browser, before a real server with a real fleet.
 
 Chromium is Debian's (`apt install chromium`), at `BLINDTALLY_CHROMIUM` or where it usually is.
-Without one these tests are skipped, and say so. Screenshots of each page are left in
-`screenshots/`, to be looked at.
+Without it these tests are skipped, with a message. They write screenshots of each page to
+`screenshots/`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from client.analyst import Analyst
-from client.crew import Crew
-from client.fleet import Fleet
-from client.policy import Policy
-from client.transport import connect
-from protocol.credentials import make
+from client.analyst.study import Analyst
+from client.device.policy import Policy
+from client.fleet.config import FleetConfig
+from client.fleet.fleet import Fleet
+from client.transport import http_client
+from protocol.credentials import new_secret
 from protocol.messages import StudyView, Timeouts
 from tests.client.conftest import REQUEST
 
@@ -42,14 +42,14 @@ PATIENCE = 20_000  # milliseconds
 DEVICES = 10
 HOSTILE = "<b>\u202e"  # of 6 bytes: what the study's domain takes
 HOLDINGS = [{"common": 1, HOSTILE: 1, f"rare {index % 3}": 2} for index in range(2 * DEVICES)]
-SERIOUS = ("serious", "critical")
+SERIOUS_IMPACTS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         reason = "NO BROWSER: install Debian's chromium, or name one in BLINDTALLY_CHROMIUM"
-        print(f"\n{reason}: the pages were not looked at", file=sys.__stderr__)
+        print(f"\n{reason}: the pages were not tested", file=sys.__stderr__)
         pytest.skip(reason)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
@@ -71,7 +71,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return where it serves."""
+        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -85,10 +85,10 @@ class Server:
             [*command, *self.flags, *where], stdout=subprocess.PIPE, text=True, env=env
         )
         assert self.popen.stdout is not None
-        said = self.popen.stdout.readline()
-        found = re.match(r"blindtally serves http://127\.0\.0\.1:(\d+)", said)
-        assert found, said
-        self.port = int(found[1])
+        line = self.popen.stdout.readline()
+        match = re.match(r"blindtally serves http://127\.0\.0\.1:(\d+)", line)
+        assert match, line
+        self.port = int(match[1])
 
     def stop(self, how: signal.Signals) -> None:
         """Stop it and wait until it is gone."""
@@ -110,46 +110,42 @@ def serving(folder: Path, **options: object) -> Iterator[Server]:
 
 
 @dataclass
-class Eyes:
-    """A page, and what went wrong on it that a person would not see.
+class WatchedPage:
+    """A page with its `problems` that a person would not see.
 
-    That a request found no server is not among it: the page says so itself.
+    A request without a server is not among them, because the page itself shows it.
     """
 
     page: Page
     url: str
-    complaints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(PATIENCE)
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", self._asked)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", self._on_request)
 
-    def _heard(self, message: object) -> None:
+    def _on_console(self, message: object) -> None:
         kind, text = message.type, message.text  # type: ignore[attr-defined]
         expected = ("Failed to load resource", "htmx: htmx:error: Failed to fetch")
         if kind in ("error", "warning") and not text.startswith(expected):
-            self.complaints.append(text)
+            self.problems.append(text)
 
-    def _asked(self, request: object) -> None:
-        where = request.url  # type: ignore[attr-defined]
-        if not where.startswith((self.url, "blob:", "data:")):
-            self.complaints.append(f"asks elsewhere: {where}")
+    def _on_request(self, request: object) -> None:
+        url = request.url  # type: ignore[attr-defined]
+        if not url.startswith((self.url, "blob:", "data:")):
+            self.problems.append(f"request to another site: {url}")
 
     def open(self, path: str) -> None:
         """Go to a page."""
         self.page.goto(self.url + path)
 
-    def text(self, what: str) -> Callable[[], None]:
-        """Return what waits until `what` is to be read on the page."""
-        return expect(self.page.get_by_text(what).first).to_be_visible
 
-
-def look(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
-    """Take a picture of each page at both widths; return what is wrong with it (`faults`)."""
+def photograph(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
+    """Take a screenshot of each page at both widths; return the `faults` of all."""
     SHOTS.mkdir(exist_ok=True)
-    found = []
+    problems = []
     for width, height, scheme in WINDOWS:
         size = {"width": width, "height": height}
         context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
@@ -158,86 +154,90 @@ def look(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
             page.goto(url + path)
             if name == "study":
                 page.locator(".plot canvas").first.wait_for()
-            found += [f"{name} {width} {scheme}: {one}" for one in faults(page)]
+            problems += [f"{name} {width} {scheme}: {fault}" for fault in faults(page)]
             page.screenshot(path=SHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
         context.close()
-    return found
+    return problems
 
 
 def faults(page: Page) -> list[str]:
-    """Return what axe-core calls serious, and whether the page is wider than the window."""
+    """Return the serious problems that axe-core finds, and whether the window is too narrow."""
     results = Axe().run(page).response["violations"]
-    found = [
-        f"{one['id']}: {one['nodes'][0]['html'][:200]}"
-        for one in results
-        if one["impact"] in SERIOUS
+    problems = [
+        f"{violation['id']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in results
+        if violation["impact"] in SERIOUS_IMPACTS
     ]
     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        found.append("wider than the window")
-    return found
+        problems.append("wider than the window")
+    return problems
 
 
 async def _play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
     if not fleet:
         policy = Policy(min_cohort=5)
-        fleet.append(Fleet(lambda: connect(url), study, HOLDINGS, Crew(DEVICES, policy=policy)))
+        fleet.append(
+            Fleet(lambda: http_client(url), study, HOLDINGS, FleetConfig(DEVICES, policy=policy))
+        )
     view = await fleet[0].next_round(after)
     assert view is not None
-    await fleet[0].enter(view)
+    await fleet[0].run_round(view)
 
 
 def play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
-    """Let a fleet take part in one round, beside the browser's own loop."""
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(asyncio.run, _play(url, study, fleet, after)).result()
+    """Let a fleet take part in one round, outside the browser's event loop."""
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(asyncio.run, _play(url, study, fleet, after)).result()
 
 
 def fill(page: Page) -> None:
-    """Fill the form for the study that the fleet holds items for."""
-    asked, terms = REQUEST.question, REQUEST.terms
+    """Fill in the form for the study whose items the fleet holds."""
+    question, terms = REQUEST.question, REQUEST.terms
     for label, value in {
         "Name": "words <i>live</i>",
-        "Threshold": f"{asked.threshold:g}",
-        "Items per device": str(asked.contribution),
+        "Threshold": f"{question.threshold:g}",
+        "Items per device": str(question.contribution),
         "Longest item, bytes": "6",
         "Words per device": "1500",
         "Rounds": "2",
         "Devices in a cohort, at most": str(terms.cohort_size),
         "Devices in a cohort, at least": str(terms.minimum),
-        "Share that may be corrupt": str(terms.corrupt),
-        "Share that may vanish": str(terms.dropout),
-        "Seconds of silence that end a phase": "1",
+        "Share of corrupt devices": str(terms.corrupt),
+        "Share of dropouts": str(terms.dropout),
+        "Idle seconds": "1",
     }.items():
         page.get_by_label(label, exact=True).fill(value)
 
 
 def check_faults(page: Page) -> None:
-    """Check that a fault is told until its field is changed, and advice on a phone before that."""
+    """Check that an error is shown until its field changes, and the preview's place on a phone."""
     rounds, button = page.get_by_label("Rounds"), page.get_by_role("button", name="Create study")
-    right = rounds.input_value()
+    valid = rounds.input_value()
     rounds.fill("0")
     button.click()
     marked = page.locator("#f-rounds-fault")
-    expect(marked).to_contain_text("must be within 1 and")
-    expect(page.locator("#advice")).to_contain_text("Rounds: must be within 1 and")
-    rounds.fill(right)
+    expect(marked).to_contain_text("must be from 1 to")
+    expect(page.locator("#preview")).to_contain_text("Rounds: must be from 1 to")
+    rounds.fill(valid)
     expect(marked).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_text("A device sends")).to_be_visible()
-    least, most = (page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most"))
-    small, right = least.input_value(), most.input_value()
-    least.fill("50")
-    expect(page.locator("#advice .fault")).to_be_visible()
+    minimum, maximum = (
+        page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most")
+    )
+    small, large = minimum.input_value(), maximum.input_value()
+    minimum.fill("50")
+    expect(page.locator("#preview .fault")).to_be_visible()
     button.click()
     expect(page.locator("#f-terms-minimum-fault")).to_be_visible()
-    most.fill("60")  # mends the other one, too
+    maximum.fill("60")  # also removes the other error
     expect(page.locator("#f-terms-minimum-fault")).to_have_count(0)
-    least.fill(small)
-    most.fill(right)
+    minimum.fill(small)
+    maximum.fill(large)
     expect(page.get_by_text("A device sends")).to_be_visible()
     size = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
-    tops = [one.bounding_box() for one in (rounds, page.locator("#advice"), button)]
+    tops = [each.bounding_box() for each in (rounds, page.locator("#preview"), button)]
     assert all(tops)
     assert [top["y"] for top in tops if top] == sorted(top["y"] for top in tops if top)
     assert size
@@ -245,23 +245,25 @@ def check_faults(page: Page) -> None:
 
 
 def check_answer(page: Page, url: str, study: str) -> None:
-    """Check that the table, its search and its CSV file are what the API says."""
+    """Check that the table, its search and its CSV file have the data of the API."""
     with Analyst(url) as analyst:
-        told = [(one.item, f"{one.estimate:,.0f}") for one in analyst.study(study).heavy_hitters()]
-    assert HOSTILE in dict(told)
+        items = [
+            (item.item, f"{item.estimate:,.0f}") for item in analyst.study(study).heavy_hitters()
+        ]
+    assert HOSTILE in dict(items)
     rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
-    expect(rows).to_have_count(len(told))
+    expect(rows).to_have_count(len(items))
     shown = [
         (row.locator("bdi").text_content(), row.locator("td.strong").text_content())
         for row in rows.all()
     ]
-    assert shown == told
+    assert shown == items
     page.get_by_label("Search items").fill("<B>")
     expect(rows).to_have_count(1)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     with download.value.path().open(newline="", encoding="utf-8") as file:
-        assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in told]
+        assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
 
 
 def test_a_study_is_created_watched_live_through_restarts_and_read(
@@ -269,24 +271,24 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
 ) -> None:
     with serving(tmp_path) as server:
         page = browser.new_page(accept_downloads=True)
-        eyes = Eyes(page, server.url)
-        eyes.open("/")
+        watched = WatchedPage(page, server.url)
+        watched.open("/")
         expect(page.get_by_text("No studies yet.")).to_be_visible()
-        page.get_by_role("link", name="Create the first").click()
-        page.get_by_role("link", name="Common items, plans tell nothing").click()
+        page.get_by_role("link", name="Create the first study").click()
+        page.get_by_role("link", name="Common items, plans reveal none").click()
         fill(page)
         expect(page.get_by_text("A device sends")).to_be_visible()
         check_faults(page)
         page.get_by_role("button", name="Create study").click()
         expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()
         expect(page.get_by_text("No answer yet.")).to_be_visible()
-        page.evaluate("window.sameAsBefore = true")  # gone if the page were loaded anew
-        trouble = page.get_by_text("Connection lost, trying again")
+        page.evaluate("window.sameAsBefore = true")  # lost if the page were loaded again
+        connection_lost = page.get_by_text("Connection lost, trying again")
 
         server.stop(signal.SIGKILL)
-        expect(trouble).to_be_visible(timeout=PATIENCE)
+        expect(connection_lost).to_be_visible(timeout=PATIENCE)
         server.start()
-        expect(trouble).to_be_hidden(timeout=PATIENCE)
+        expect(connection_lost).to_be_hidden(timeout=PATIENCE)
 
         study = page.url.rpartition("/")[2]
         with Analyst(server.url) as analyst:
@@ -297,10 +299,10 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
         expect(rows.filter(has_text="common")).to_be_visible(timeout=PATIENCE)
         expect(page.locator(".facts")).to_contain_text("1 of 2")
 
-        server.stop(signal.SIGINT)  # with the page's stream open: it does not wait for it
-        expect(trouble).to_be_visible(timeout=PATIENCE)
+        server.stop(signal.SIGINT)  # it does not wait for the page's open stream
+        expect(connection_lost).to_be_visible(timeout=PATIENCE)
         server.start()
-        expect(trouble).to_be_hidden(timeout=PATIENCE)
+        expect(connection_lost).to_be_hidden(timeout=PATIENCE)
         play(server.url, view, fleet, 1)
         expect(page.locator(".head .state").first).to_have_text("finished", timeout=PATIENCE)
         expect(page.locator("svg.spark").first).to_be_visible(timeout=PATIENCE)
@@ -315,28 +317,28 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
             "new": "/studies/new",
             "operations": "/operations",
         }
-        assert look(browser, server.url, paths) == []
-        assert eyes.complaints == []
+        assert photograph(browser, server.url, paths) == []
+        assert watched.problems == []
 
 
 def test_a_closed_service_takes_a_key_and_then_follows_live(
     browser: Browser, tmp_path: Path
 ) -> None:
-    key = make(SystemRandom(), "btk_")
-    env = {"BLINDTALLY_FIRST_API_KEY": key, "BLINDTALLY_ACCESS_SECONDS": "0.1"}
+    key = new_secret(SystemRandom(), "btk_")
+    env = {"BLINDTALLY_INITIAL_API_KEY": key, "BLINDTALLY_CREDENTIAL_CACHE_SECONDS": "0.1"}
     with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:
         study = analyst.create(
             "waits", REQUEST.question, REQUEST.terms, rounds=2, timeouts=Timeouts()
         )
         page = browser.new_page()
-        eyes = Eyes(page, server.url)
-        eyes.open(f"/studies/{study.id}")
+        watched = WatchedPage(page, server.url)
+        watched.open(f"/studies/{study.id}")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         assert faults(page) == []
         page.screenshot(path=_shot("login-1440-light"), full_page=True)
         page.get_by_label("API key").fill("btk_wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("not a key that is good here")
+        expect(page.get_by_role("alert")).to_contain_text("not a valid API key")
         page.get_by_label("API key").fill(key)
         with page.expect_response(re.compile("/events")) as stream:
             page.get_by_role("button", name="Log in").click()
@@ -344,11 +346,11 @@ def test_a_closed_service_takes_a_key_and_then_follows_live(
         expect(page.get_by_role("heading", name="waits")).to_be_visible()
         assert key not in page.evaluate("document.cookie")
         page.get_by_text("Stop…").click()
-        page.get_by_role("button", name="Stop for good").click()
+        page.get_by_role("button", name="Stop permanently").click()
         expect(page.locator(".head .state").first).to_have_text("stopped")
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-        eyes.open("/operations")
+        watched.open("/operations")
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("heading", name="Operations")).to_be_visible()
@@ -358,7 +360,7 @@ def test_a_closed_service_takes_a_key_and_then_follows_live(
         expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=PATIENCE)
         page.close()
         assert httpx.get(server.url + "/", follow_redirects=False).status_code == 303
-        assert eyes.complaints == []
+        assert watched.problems == []
 
 
 def _shot(name: str) -> Path:

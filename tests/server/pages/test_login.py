@@ -1,22 +1,22 @@
-"""Who may look: keys in cookies, for pages and the streams that they follow, and nothing else."""
+"""Keys in cookies open pages and the streams that pages follow, and nothing else."""
 
 from random import SystemRandom
 
 import httpx
 import pytest
 
-from protocol.credentials import make
-from server.doorkeeper import COOKIE
-from server.principals import Right
+from protocol.credentials import new_secret
+from server.http.auth import COOKIE_NAME
+from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 
-HERE = {"Origin": "http://test"}
+SAME_ORIGIN = {"Origin": "http://test"}
 PAGES = ("/", "/studies/new", "/operations", "/studies/{study}", "/studies/{study}/rounds/1")
 
 
-async def key_of(served: Served, *scopes: Right) -> str:
-    every = scopes or (Right.READ, Right.WRITE, Right.OPERATE)
+async def key_of(served: Served, *scopes: Permission) -> str:
+    every = scopes or (Permission.READ, Permission.WRITE, Permission.OPERATE)
     _, secret = await served.app.state.service.store.access.create_key("test", every, None)
     return str(secret)
 
@@ -27,12 +27,12 @@ async def study_of(served: Served, key: str) -> str:
     return str(response.json()["id"])
 
 
-async def log_in(served: Served, key: str, wanted: str = "") -> httpx.Response:
-    form = {"key": key, "next": wanted}
-    return await served.client.post("/login", data=form, headers=HERE)
+async def log_in(served: Served, key: str, next_page: str = "") -> httpx.Response:
+    form = {"key": key, "next": next_page}
+    return await served.client.post("/login", data=form, headers=SAME_ORIGIN)
 
 
-async def test_a_stranger_is_sent_to_log_in_whatever_page_it_asks_for(
+async def test_a_stranger_is_redirected_to_login_from_every_page(
     serve: Serve, sqlite_url: str
 ) -> None:
     async with serve(sqlite_url, open=False) as served:
@@ -42,8 +42,8 @@ async def test_a_stranger_is_sent_to_log_in_whatever_page_it_asks_for(
                 path = page.format(study=name)
                 answer = await served.client.get(path)
                 assert answer.status_code == 303
-                wanted = "" if path == "/" else f"?next={path}"
-                assert answer.headers["location"] == f"/login{wanted}"
+                query = "" if path == "/" else f"?next={path}"
+                assert answer.headers["location"] == f"/login{query}"
         live = await served.client.get("/", headers={"HX-Request": "true"})
         assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login")
         for public in ("/login", "/static/app.css"):
@@ -61,25 +61,25 @@ async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(
         )
         answer = await log_in(served, key, f"/studies/{study}?q=a")
         assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}?q=a")
-        said = answer.headers["set-cookie"].lower()
+        cookie = answer.headers["set-cookie"].lower()
         for flag in ("httponly", "samesite=strict", "path=/"):
-            assert flag in said
-        assert "secure" not in said  # it came by HTTP
-        assert served.client.cookies[COOKIE] == key
+            assert flag in cookie
+        assert "secure" not in cookie  # the request came over HTTP
+        assert served.client.cookies[COOKIE_NAME] == key
         for page in PAGES:
             assert (await served.client.get(page.format(study=study))).status_code == 200
         events = await served.client.get(f"/v1/studies/{study}/events")
         assert "event: study-ended" in events.text
         for path in ("/v1/studies", f"/v1/studies/{study}", "/v1/audit", "/metrics"):
             assert (await served.client.get(path)).status_code == 401
-        stop = await served.client.post(f"/v1/studies/{study}/stop", headers=HERE)
+        stop = await served.client.post(f"/v1/studies/{study}/stop", headers=SAME_ORIGIN)
         assert stop.status_code == 401
 
 
 async def test_a_cookie_does_not_stand_in_for_a_bad_header(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False) as served:
         await log_in(served, await key_of(served))
-        bad = {"Authorization": f"Bearer {make(SystemRandom(), 'btk_')}"}
+        bad = {"Authorization": f"Bearer {new_secret(SystemRandom(), 'btk_')}"}
         assert (await served.client.get("/", headers=bad)).status_code == 303
 
 
@@ -92,73 +92,78 @@ async def test_over_tls_the_cookie_is_for_tls_only(serve: Serve, sqlite_url: str
 
 
 @pytest.mark.parametrize(
-    "wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "/v1/studies", "evil"]
+    "next_page",
+    ["//evil.example", "/\\evil.example", "https://evil.example", "/v1/studies", "evil"],
 )
 async def test_nobody_is_led_elsewhere_by_logging_in(
-    serve: Serve, sqlite_url: str, wanted: str
+    serve: Serve, sqlite_url: str, next_page: str
 ) -> None:
     async with serve(sqlite_url, open=False) as served:
-        answer = await log_in(served, await key_of(served), wanted)
+        answer = await log_in(served, await key_of(served), next_page)
         assert answer.headers["location"] == "/"
 
 
-async def test_bad_keys_are_counted_audited_and_told(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, most_failures=3) as served:
+async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
         good = await key_of(served)
-        for bad in ("", "btk_short", make(SystemRandom(), "btk_")):
+        for bad in ("", "btk_short", new_secret(SystemRandom(), "btk_")):
             answer = await log_in(served, bad)
             assert answer.status_code == 401
-            assert "not a key that is good here" in answer.text
+            assert "not a valid API key" in answer.text
             assert "set-cookie" not in answer.headers
         waits = await log_in(served, good)
         assert (waits.status_code, waits.headers["retry-after"]) == (429, "10")
         assert "text/html" in waits.headers["content-type"]
-        trail = await served.app.state.service.store.access.trail(10, None)
-        assert [one.action for one in trail][:3] == ["bad credential"] * 3
-        assert all(good not in one.model_dump_json() for one in trail)
+        trail = await served.app.state.service.store.access.audit_entries(10, None)
+        assert [entry.action for entry in trail][:3] == ["bad credential"] * 3
+        assert all(good not in entry.model_dump_json() for entry in trail)
 
 
-async def test_an_enrolment_token_or_a_devices_credential_is_no_key(
+async def test_an_enrolment_token_or_a_devices_credential_is_not_a_key(
     serve: Serve, sqlite_url: str
 ) -> None:
     async with serve(sqlite_url, open=False) as served:
         _, token = await served.app.state.service.store.access.create_token("phones", 5, None)
-        for secret in (token, make(SystemRandom())):
+        for secret in (token, new_secret(SystemRandom())):
             assert (await log_in(served, secret)).status_code == 401
 
 
 async def test_logging_out_forgets_the_key_and_is_audited(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False) as served:
         await log_in(served, await key_of(served))
-        answer = await served.client.post("/logout", headers=HERE)
+        answer = await served.client.post("/logout", headers=SAME_ORIGIN)
         assert answer.headers["location"] == "/login"
-        assert COOKIE not in served.client.cookies
+        assert COOKIE_NAME not in served.client.cookies
         assert (await served.client.get("/")).status_code == 303
-        trail = await served.app.state.service.store.access.trail(10, None)
-        assert {"log in", "log out"} <= {one.action for one in trail}
+        trail = await served.app.state.service.store.access.audit_entries(10, None)
+        assert {"log in", "log out"} <= {entry.action for entry in trail}
 
 
 async def test_a_revoked_key_opens_no_page(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, access_seconds=0.01) as served:
+    async with serve(sqlite_url, open=False, credential_cache_seconds=0.01) as served:
         access = served.app.state.service.store.access
-        name, key = await access.create_key("test", (Right.READ,), None)
+        name, key = await access.create_key("test", (Permission.READ,), None)
         await log_in(served, key)
         assert (await served.client.get("/")).status_code == 200
         await access.revoke(name)
-        served.app.state.service.keeper._known.clear()
+        served.app.state.service.authenticator._principals.clear()
         assert (await served.client.get("/")).status_code == 303
 
 
 @pytest.mark.parametrize(
     ("right", "opens", "not_these"),
     [
-        (Right.READ, ("/", "/studies/{study}"), ("/studies/new", "/operations")),
-        (Right.WRITE, ("/studies/new",), ("/", "/operations", "/studies/{study}")),
-        (Right.OPERATE, ("/operations",), ("/", "/studies/new", "/studies/{study}/rounds/1")),
+        (Permission.READ, ("/", "/studies/{study}"), ("/studies/new", "/operations")),
+        (Permission.WRITE, ("/studies/new",), ("/", "/operations", "/studies/{study}")),
+        (Permission.OPERATE, ("/operations",), ("/", "/studies/new", "/studies/{study}/rounds/1")),
     ],
 )
 async def test_a_scope_opens_its_pages_and_no_others(
-    serve: Serve, sqlite_url: str, right: Right, opens: tuple[str, ...], not_these: tuple[str, ...]
+    serve: Serve,
+    sqlite_url: str,
+    right: Permission,
+    opens: tuple[str, ...],
+    not_these: tuple[str, ...],
 ) -> None:
     async with serve(sqlite_url, open=False) as served:
         study = await study_of(served, await key_of(served))
@@ -168,8 +173,8 @@ async def test_a_scope_opens_its_pages_and_no_others(
         for page in not_these:
             answer = await served.client.get(page.format(study=study))
             assert (answer.status_code, answer.headers["content-type"][:9]) == (403, "text/html")
-        if right is not Right.WRITE:
-            stop = await served.client.post(f"/studies/{study}/stop", headers=HERE)
+        if right is not Permission.WRITE:
+            stop = await served.client.post(f"/studies/{study}/stop", headers=SAME_ORIGIN)
             assert stop.status_code == 403
 
 
@@ -188,26 +193,24 @@ async def test_a_scope_opens_its_pages_and_no_others(
 async def test_a_form_of_another_site_changes_nothing(
     served: Served, headers: dict[str, str]
 ) -> None:
-    """Of an open service as well, which any page on the same machine could post to."""
+    """Any page in the same browser could post to an open service."""
     study = await served.create()
     for path in (f"/studies/{study}/stop", f"/studies/{study}/start", "/studies/new", "/logout"):
-        answer = await served.client.post(path, data={"kind": "tracked"}, headers=headers)
+        answer = await served.client.post(path, data={"question": "tracked"}, headers=headers)
         assert answer.status_code == 403
         assert "not sent from a page of this service" in answer.text
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "running"
 
 
-async def test_an_open_service_asks_nobody(served: Served) -> None:
+async def test_an_open_service_requires_no_login(served: Served) -> None:
     assert (await served.client.get("/login")).headers["location"] == "/"
     page = await served.client.get("/")
     assert (page.status_code, "open service" in page.text) == (200, True)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://", "://test", "null", "http://test/", ""])
-async def test_an_origin_that_is_none_is_refused(
-    serve: Serve, sqlite_url: str, origin: str
-) -> None:
-    """Strangers may send any: one that is no address is no fault of the service."""
+async def test_an_invalid_origin_is_refused(serve: Serve, sqlite_url: str, origin: str) -> None:
+    """An Origin header that is not an address causes a refusal and not an internal error."""
     async with serve(sqlite_url, open=False) as served:
         headers = {"Origin": origin}
         answer = await served.client.post("/login", data={"key": "x"}, headers=headers)

@@ -1,10 +1,10 @@
-"""What the operator sees: no secret is in it."""
+"""The operator's page: it shows no secret."""
 
 from datetime import timedelta
 from random import SystemRandom
 
-from protocol.credentials import digest, make
-from server.principals import Right
+from protocol.credentials import new_secret, secret_digest
+from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.harness import Served, histogram_request, play
 
@@ -15,29 +15,36 @@ async def page_of(served: Served) -> str:
     return response.text
 
 
-async def test_an_empty_service_says_what_it_has_none_of(served: Served) -> None:
+async def test_an_empty_service_states_what_is_missing(served: Served) -> None:
     page = await page_of(served)
-    for words in ("No cohort waits", "No populations", "No keys.", "Nothing was done yet."):
+    for words in (
+        "No cohort is waiting",
+        "No populations",
+        "No keys.",
+        "No action has been recorded",
+    ):
         assert words in page
 
 
 async def test_keys_and_tokens_are_shown_without_their_secrets(served: Served) -> None:
     access = served.app.state.service.store.access
-    name, key = await access.create_key("<i>analyst</i>", (Right.READ,), timedelta(days=1))
-    over, _ = await access.create_key("old", (Right.READ, Right.WRITE), timedelta(seconds=1))
+    name, key = await access.create_key("<i>analyst</i>", (Permission.READ,), timedelta(days=1))
+    over, _ = await access.create_key(
+        "old", (Permission.READ, Permission.WRITE), timedelta(seconds=1)
+    )
     _, token = await access.create_token("phones", 1000, None)
-    gone, _ = await access.create_key("gone", (Right.OPERATE,), None)
+    gone, _ = await access.create_key("gone", (Permission.OPERATE,), None)
     await access.revoke(gone)
     served.clock.advance(60)
     page = await page_of(served)
     for secret in (key, token):
         assert secret not in page
         assert secret[4:] not in page
-        assert digest(secret).hex() not in page
+        assert secret_digest(secret).hex() not in page
     assert "&lt;i&gt;analyst&lt;/i&gt;" in page
-    for words in (name, over, "key: read", "0 of 1,000 devices let in"):
+    for words in (name, over, "key: read", "0 of 1,000 devices enrolled"):
         assert words in page
-    for state in ("good", "over", "revoked"):
+    for state in ("valid", "expired", "revoked"):
         assert f'<span class="state {state}">' in page
 
 
@@ -51,24 +58,24 @@ async def test_work_in_progress_and_done_is_shown(serve: Serve, database_url: st
         page = await page_of(served)
         row = 'enrolling</th><td class="n">1</td><td class="n">4</td>'
         assert row in page
-        assert f"<code>close {over} 1</code>" in page
-        assert served.app.state.service.orchestrator.presence.name in page
+        assert f"<code>close-round {over} 1</code>" in page
+        assert served.app.state.service.orchestrator.heartbeat.name in page
 
 
-async def test_ledgers_say_what_is_left(served: Served) -> None:
+async def test_ledgers_show_the_remaining_budget(served: Served) -> None:
     budget = {"budget": {"epsilon": 2, "delta": 1e-6}}
     await served.client.put("/v1/populations/phones", json=budget)
-    assert "No study of it has begun." in await page_of(served)
+    assert "No study of this population has been started." in await page_of(served)
     study = await served.create(**histogram_request(), population="phones")
     page = await page_of(served)
     assert f'<a href="/studies/{study}">' in page
-    assert "left of 2 at δ 1e-6, for the public (add-remove)" in page
+    assert "left of 2 at δ 1e-6, against the public (add-remove)" in page
 
 
 async def test_the_trail_has_pages_and_hostile_subjects_are_text(served: Served) -> None:
     access = served.app.state.service.store.access
     for number in range(60):
-        await access.note("key k", "try", f"<script>{number}</script>", "refused")
+        await access.record_audit("key k", "try", f"<script>{number}</script>", "refused")
     page = await page_of(served)
     assert "<script>59" not in page
     assert "&lt;script&gt;59" in page
@@ -80,10 +87,10 @@ async def test_the_trail_has_pages_and_hostile_subjects_are_text(served: Served)
 async def test_no_page_ever_shows_the_key_that_opened_it(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False) as served:
         access = served.app.state.service.store.access
-        every = (Right.READ, Right.WRITE, Right.OPERATE)
+        every = (Permission.READ, Permission.WRITE, Permission.OPERATE)
         _, key = await access.create_key("test", every, None)
         await served.client.post("/login", data={"key": key}, headers={"Origin": "http://test"})
-        wrong = make(SystemRandom(), "btk_")
+        wrong = new_secret(SystemRandom(), "btk_")
         answer = await served.client.post(
             "/login", data={"key": wrong}, headers={"Origin": "http://test"}
         )

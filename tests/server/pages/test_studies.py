@@ -1,4 +1,4 @@
-"""The list, a study and its answer, as HTML: what is shown is what the API says, as text."""
+"""Pages of the list and of a study: they show the same data as the API, as text."""
 
 import asyncio
 import csv
@@ -11,23 +11,27 @@ import numpy as np
 import pytest
 from sqlalchemy import insert, text
 
-from protocol.mechanisms.hierarchical_histogram import COINS, COUNTS, NOISE
+from protocol.mechanisms.central.hierarchical_histogram import (
+    COUNTS_ARRAY,
+    NOISE_ARRAY,
+    SAMPLING_VARIANCE_ARRAY,
+)
 from protocol.messages import HeavyHitterPage
-from protocol.tally import Tally
-from server.pages.history import Past
-from server.pages.view import POLICY
-from server.schema import HeavyHitter, StudyTally
+from protocol.study_state import StudyState
+from server.db.schema import HeavyHitterRow, StudyStateRow
+from server.pages.history import EstimateHistory
+from server.pages.view import CONTENT_SECURITY_POLICY
 from tests.server.conftest import Serve
 from tests.server.harness import Served, histogram_request, play, study_request
 
-HERE = {"Origin": "http://test"}
+SAME_ORIGIN = {"Origin": "http://test"}
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
     "{{ 7 * 7 }}{% raw %}",
     "abc\u202etxt.exe",
     "\u05d0\u05d1\u05d2 123",
-    "nul \u0000 and bell \u0007",
+    "nul \u0000 and alert \u0007",
     "\ud800 alone",
     "=cmd|' /C calc'!A0",
     "x" * 1024,
@@ -38,31 +42,33 @@ async def page_of(served: Served, path: str, **headers: str) -> str:
     response = await served.client.get(path, headers=headers)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/html; charset=utf-8"
-    assert response.headers["content-security-policy"] == POLICY
+    assert response.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     return response.text
 
 
-async def found(served: Served, study: str, items: tuple[str, ...], **changes: Any) -> None:
+async def add_heavy_hitters(
+    served: Served, study: str, items: tuple[str, ...], **changes: Any
+) -> None:
     rows = [
-        {"study": study, "item": item, "estimate": 1000.0 - place, "variance": 4.0} | changes
-        for place, item in enumerate(items)
+        {"study": study, "item": item, "estimate": 1000.0 - index, "variance": 4.0} | changes
+        for index, item in enumerate(items)
     ]
     database = served.app.state.service.store.database
-    await database.write(lambda session: session.execute(insert(HeavyHitter), rows))
+    await database.write(lambda session: session.execute(insert(HeavyHitterRow), rows))
 
 
 def items_in(page: str) -> list[str]:
     shown = re.findall(r'<th scope="row"><bdi class="item">(.*?)</bdi>', page, re.DOTALL)
-    return [unescape(one) for one in shown]
+    return [unescape(item) for item in shown]
 
 
-async def test_without_studies_the_list_says_so_and_where_to_begin(served: Served) -> None:
+async def test_an_empty_list_links_to_the_form(served: Served) -> None:
     page = await page_of(served, "/")
     assert "No studies yet." in page
     assert 'href="/studies/new"' in page
 
 
-async def test_the_list_tells_how_far_each_study_is(serve: Serve, database_url: str) -> None:
+async def test_the_list_shows_the_progress_of_each_study(serve: Serve, database_url: str) -> None:
     async with serve(database_url) as served:
         over = await served.create(name="over", rounds=1)
         await play(served, over)
@@ -90,88 +96,96 @@ async def test_a_long_list_has_pages(served: Served) -> None:
     assert sorted(names) == sorted(f"study {number}" for number in range(52))
 
 
-async def test_a_study_that_was_not_started_says_that_nobody_was_asked(served: Served) -> None:
+async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: Served) -> None:
     study = await served.create(start=False)
     page = await page_of(served, f"/studies/{study}")
     for words in ("Not started.", "No answer yet.", "No round has been opened."):
         assert words in page
-    started = await served.client.post(f"/studies/{study}/start", headers=HERE)
+    started = await served.client.post(f"/studies/{study}/start", headers=SAME_ORIGIN)
     assert (started.status_code, started.headers["location"]) == (303, f"/studies/{study}")
     assert "state running" in await page_of(served, f"/studies/{study}")
-    await served.client.post(f"/studies/{study}/stop", headers=HERE)
+    await served.client.post(f"/studies/{study}/stop", headers=SAME_ORIGIN)
     page = await page_of(served, f"/studies/{study}")
     assert "state stopped" in page
-    assert "data-events" not in page  # nothing more will be told
-    trail = await served.app.state.service.store.access.trail(10, None)
-    assert [one.action for one in trail] == ["stop study", "start study", "create study"]
+    assert "data-events" not in page  # there will be no more events
+    trail = await served.app.state.service.store.access.audit_entries(10, None)
+    assert [entry.action for entry in trail] == ["stop study", "start study", "create study"]
 
 
-async def test_the_page_of_a_study_shows_what_the_api_says(serve: Serve, database_url: str) -> None:
+async def test_the_page_of_a_study_shows_the_data_of_the_api(
+    serve: Serve, database_url: str
+) -> None:
     async with serve(database_url) as served:
         study = await served.create(rounds=2)
         for number in (1, 2):
             await play(served, study, after=number - 1)
             await served.until_closed(study, number)
         answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-        told = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-        await page_of(served, f"/studies/{study}")  # begins to read the past again
+        items = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+        await page_of(served, f"/studies/{study}")  # begins to decode the history
         page = await page_of(served, f"/studies/{study}")
-        assert items_in(page) == [one.item for one in told]
+        assert items_in(page) == [item.item for item in items]
         shown = re.findall(r'<td class="n strong">(\d+)</td>', page)
-        assert shown == [f"{one.estimate:.0f}" for one in told]
-        assert (told[0].item, shown[0]) == ("ab", "12")
+        assert shown == [f"{item.estimate:.0f}" for item in items]
+        assert (items[0].item, shown[0]) == ("ab", "12")
         assert 'aria-label="Estimates so far: 6, 12"' in page
         for title in ("Estimated counts so far", "Distinct items and capacity", "Words per device"):
             assert title in page
         assert page.count('<span class="state decoded">') == 2
-        assert "No epsilon bounds what exact sums tell" in page
+        assert "No epsilon bounds the privacy loss of exact sums" in page
 
 
-async def test_the_past_that_is_read_again_is_the_one_that_was(
+async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(
     serve: Serve, sqlite_url: str
 ) -> None:
     async with serve(sqlite_url) as served:
-        study, said = await served.create(rounds=3), []
+        study, estimates = await served.create(rounds=3), []
         for number in (1, 2, 3):
             await play(served, study, after=number - 1)
             await served.until_closed(study, number)
             rows = await served.app.state.service.store.answers.heavy_hitters(study)
-            said.append({row.item: row.estimate for row in rows})
+            estimates.append({row.item: row.estimate for row in rows})
         store, histories = served.app.state.service.store, served.app.state.histories
         view = await store.studies.show(study)
-        steps, past, is_pending = await store.overview.steps(study, 10), Past(), True
+        rounds, history, is_pending = (
+            await store.progress.round_summaries(study, 10),
+            EstimateHistory(),
+            True,
+        )
         while is_pending:
-            past, is_pending = await histories.past(view, steps, 4000)
+            history, is_pending = await histories.history(view, rounds, 4000)
             await asyncio.sleep(0.01)
-        assert (past.rounds, past.estimates) == ([1, 2, 3], said)
-        assert past.tally == await store.answers.tally(study)
-        assert (await histories.past(view, steps, 2**40))[0] is None  # too much to read again
+        assert (history.rounds, history.estimates) == ([1, 2, 3], estimates)
+        assert history.study_state == await store.answers.study_state(study)
+        assert (await histories.history(view, rounds, 2**40))[
+            0
+        ] is None  # too large to decode again
 
 
 async def test_hostile_items_are_shown_as_text(served: Served) -> None:
     study = await served.create(name=HOSTILE[0])
-    await found(served, study, HOSTILE)
+    await add_heavy_hitters(served, study, HOSTILE)
     page = await page_of(served, f"/studies/{study}")
-    shown = [one.encode("utf-8", "replace").decode() for one in HOSTILE]
-    assert [one.replace("\r", "") for one in items_in(page)] == shown
+    shown = [item.encode("utf-8", "replace").decode() for item in HOSTILE]
+    assert [item.replace("\r", "") for item in items_in(page)] == shown
     assert "<script>alert" not in page
     assert "<img" not in page
     assert "{{" not in page.replace("{{ 7 * 7 }}", "")
     assert "49" not in re.sub(r"\d{3,}", "", page).split("Search")[0]
-    assert "holds U+202E" in page
-    assert "holds U+0000, U+0007" in page
+    assert "contains U+202E" in page
+    assert "contains U+0000, U+0007" in page
     assert "<script>alert" not in await page_of(served, "/")
 
 
-async def test_a_search_shows_what_contains_it_whatever_its_case(served: Served) -> None:
+async def test_a_search_ignores_case(served: Served) -> None:
     study = await served.create()
-    await found(served, study, ("Berlin", "BERN", "paris", "<b>"))
+    await add_heavy_hitters(served, study, ("Berlin", "BERN", "paris", "<b>"))
     path = f"/studies/{study}"
     assert items_in(await page_of(served, f"{path}?q=ber")) == ["Berlin", "BERN"]
     assert items_in(await page_of(served, f"{path}?q=%3Cb")) == ["<b>"]
     nothing = await page_of(served, f"{path}?q=%3Ci%3E")
     assert items_in(nothing) == []
-    assert "No item of 4 contains" in nothing
+    assert "None of the 4 items contains" in nothing
     assert "<i>" not in nothing
     long = await served.client.get(f"{path}?q={'x' * 201}")
     assert (long.status_code, "text/html" in long.headers["content-type"]) == (422, True)
@@ -180,7 +194,7 @@ async def test_a_search_shows_what_contains_it_whatever_its_case(served: Served)
 async def test_downloads_hold_all_and_nothing_that_a_spreadsheet_runs(served: Served) -> None:
     study = await served.create()
     usual = tuple(f"item {number}" for number in range(150))
-    await found(served, study, ("=1+1", *usual))
+    await add_heavy_hitters(served, study, ("=1+1", *usual))
     page = await page_of(served, f"/studies/{study}")
     assert len(items_in(page)) == 100
     assert "The first 100 of 151" in page
@@ -189,8 +203,8 @@ async def test_downloads_hold_all_and_nothing_that_a_spreadsheet_runs(served: Se
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["item"] for row in rows] == ["'=1+1", *usual]
     answer = await served.client.get(f"/studies/{study}/heavy-hitters.json")
-    told = HeavyHitterPage.model_validate_json(answer.content)
-    assert [row.item for row in told.heavy_hitters] == ["=1+1", *usual]
+    downloaded = HeavyHitterPage.model_validate_json(answer.content)
+    assert [row.item for row in downloaded.heavy_hitters] == ["=1+1", *usual]
     assert (await served.client.get(f"/studies/{study}/heavy-hitters.xml")).status_code == 404
 
 
@@ -201,20 +215,20 @@ async def test_htmx_gets_the_live_part_alone(served: Served) -> None:
     ]
     assert "<html" in whole
     assert "<html" not in part
-    assert 'id="pulse"' in part
+    assert 'id="live-source"' in part
     assert part.strip() in whole
 
 
 @pytest.mark.parametrize(
     "path", ["/studies/0123456789abcdef", "/studies/no-id", "/studies/0123456789abcdef/rounds/1"]
 )
-async def test_what_is_not_there_is_a_page_that_says_so(served: Served, path: str) -> None:
+async def test_an_unknown_study_has_an_error_page(served: Served, path: str) -> None:
     answer = await served.client.get(path)
     assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")
-    assert "there is no such study" in answer.text
+    assert "no such study" in answer.text
 
 
-async def test_a_round_that_never_was_is_a_page_that_says_so(served: Served) -> None:
+async def test_an_unknown_round_has_an_error_page(served: Served) -> None:
     study = await served.create()
     for number in ("2", "0", "x"):
         answer = await served.client.get(f"/studies/{study}/rounds/{number}")
@@ -222,8 +236,8 @@ async def test_a_round_that_never_was_is_a_page_that_says_so(served: Served) -> 
         assert answer.headers["content-type"].startswith("text/html")
 
 
-async def test_no_page_has_code_or_style_of_its_own(served: Served) -> None:
-    """The policy would not run it; a browser says nothing of that to whoever reads the page."""
+async def test_no_page_contains_code_or_styles(served: Served) -> None:
+    """The policy would block them, and readers of the page would not notice."""
     study = await served.create()
     for path in ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new"):
         page = await page_of(served, path)
@@ -231,41 +245,41 @@ async def test_no_page_has_code_or_style_of_its_own(served: Served) -> None:
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
 
 
-async def test_a_database_that_is_away_is_a_page_that_says_so(
+async def test_an_unavailable_database_has_an_error_page(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sqlalchemy.exc import OperationalError  # noqa: PLC0415
 
-    async def away(*_: object) -> None:
+    async def unavailable(*_: object) -> None:
         raise OperationalError("", None, Exception("connection refused"))
 
-    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", away)
+    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", unavailable)
     answer = await served.client.get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-    assert "busy or away" in answer.text
+    assert "the database is busy" in answer.text
     assert "refused" not in answer.text
 
 
-async def test_a_fault_of_ours_is_a_page_that_says_so_and_no_more(
+async def test_an_internal_error_has_a_page_without_details(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
-        raise RuntimeError("a secret of ours")
+        raise RuntimeError("an internal secret")
 
     monkeypatch.setattr(type(served.app.state.service.store.studies), "page", broken)
     answer = await served.client.get("/")
     assert (answer.status_code, answer.headers["content-type"][:9]) == (500, "text/html")
-    assert "a fault of the service" in answer.text
+    assert "an internal error of the service" in answer.text
     assert "secret" not in answer.text
 
 
 async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served: Served) -> None:
-    words = "is the key of an item whose string was not fetched"
+    words = "is a key whose string was not fetched"
     question = study_request()["question"]
     hashed = {"mechanism": "tracked", "domain": {"kind": "hashed", "max_bytes": 20}}
     for changes, has_keys in (({}, False), (hashed, True)):
         study = await served.create(question=question | changes)
-        await found(served, study, ("#0123456789",))
+        await add_heavy_hitters(served, study, ("#0123456789",))
         assert (words in await page_of(served, f"/studies/{study}")) == has_keys
 
 
@@ -280,40 +294,46 @@ async def test_what_a_table_of_tracked_holds_is_new(served: Served) -> None:
         }
     )
     page = await page_of(served, f"/studies/{study}")
-    assert "New items / room" in page
+    assert "New items / capacity" in page
     assert "Distinct" not in page
     assert "New items" in await page_of(served, f"/studies/{study}/rounds/1")
 
 
-async def test_a_study_with_a_budget_says_what_each_party_learns(served: Served) -> None:
+async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:
     study = await served.create(**histogram_request())
     page = await page_of(served, f"/studies/{study}")
     assert "ε 1, δ 1e-6" in page
-    assert "Epsilon by who looks, at δ 1e-6, if all rounds are run" in page
+    assert "Epsilon against each party, at δ 1e-6, if all rounds are run" in page
     assert "Only noisy sums" in page
     assert "no bound" not in page
-    assert "room in the table" not in page  # it has none
-    assert "Over rounds" not in page  # there is one
+    assert "capacity of the table" not in page  # it has no table
+    assert "By round" not in page  # it has one round
 
 
-async def test_the_curve_of_what_counts_prefixes_is_what_the_api_says(served: Served) -> None:
+async def test_the_distribution_of_a_study_that_counts_prefixes_equals_the_api(
+    served: Served,
+) -> None:
     study = await served.create(**histogram_request(high=8))
     assert "Distribution" not in await page_of(served, f"/studies/{study}")
     counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
-    arrays = {COUNTS: counts[1:], NOISE: np.ones(1), COINS: np.ones(1)}
-    row = {"study": study, "body": Tally(arrays=arrays).pack()}
+    arrays = {
+        COUNTS_ARRAY: counts[1:],
+        NOISE_ARRAY: np.ones(1),
+        SAMPLING_VARIANCE_ARRAY: np.ones(1),
+    }
+    row = {"study": study, "body": StudyState(arrays=arrays).pack()}
     database = served.app.state.service.store.database
-    await database.write(lambda session: session.execute(insert(StudyTally), row))
+    await database.write(lambda session: session.execute(insert(StudyStateRow), row))
     page = await page_of(served, f"/studies/{study}")
-    told = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
-    assert [round(one["value"], 6) for one in told.json()["told"]] == [4, 2]
+    response = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
+    assert [round(result["value"], 6) for result in response.json()["results"]] == [4, 2]
     shown = re.findall(r'<th scope="row">(\d+)%</th>\s*<td class="n">([\d.]+)</td>', page)
     assert dict(shown)["50"] == "4"
     assert dict(shown)["25"] == "2"
     assert "Cumulative distribution" in page
 
 
-async def test_a_study_of_reports_promises_what_reports_do(served: Served) -> None:
+async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Served) -> None:
     question = {
         "mechanism": "krr",
         "threshold": 10,
@@ -322,9 +342,9 @@ async def test_a_study_of_reports_promises_what_reports_do(served: Served) -> No
     }
     study = await served.create(question=question)
     page = await page_of(served, f"/studies/{study}")
-    assert "ε 1 a report" in page
-    assert "of e^1 at most" in page
-    assert "registrar" not in page.split("What was asked")[0]
+    assert "ε 1 per report" in page
+    assert "at most e^1" in page
+    assert "registrar" not in page.split("Question and terms")[0]
     shown = await page_of(served, f"/studies/{study}/rounds/1")
     assert "<strong>reporting</strong>" in shown
     assert "<strong>masking</strong>" not in shown
@@ -333,7 +353,7 @@ async def test_a_study_of_reports_promises_what_reports_do(served: Served) -> No
 async def test_no_page_changes_anything(served: Served) -> None:
     study = await served.create()
     paths = ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new", "/operations")
-    counts = text("SELECT (SELECT count(*) FROM audit), (SELECT count(*) FROM events)")
+    counts = text("SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM events)")
     database = served.app.state.service.store.database
 
     async def rows() -> object:

@@ -7,11 +7,11 @@ seed chooses in which order transactions of several requests, tickers and server
 gives the same order again.
 
 A job is also where a program may die: before it ran, before its transaction is committed, or
-after that and before anybody hears of it. Every task and every job belongs to the worker in
+after that and before its result is delivered. Every task and every job belongs to the worker in
 whose context it was made, and a worker that is killed takes them all with it. One that is
 frozen, as by SIGSTOP, keeps them: none of its jobs runs until it goes on.
 
-What was committed of claims, messages and sums is in the loop's `Book`, whoever lives to tell.
+The loop's `Book` has the committed claims, messages and sums, even if all processes died.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import Pool
 
-from server.schema import Cohort, Lease, Message
+from server.db.schema import CohortRow, LeaseRow, MessageRow
 
 Moment = Literal["before the commit", "after the commit"]
 _OWNER: ContextVar["Process | None"] = ContextVar("owner", default=None)
-_MOST_JUMPS = 10_000  # of time on its own, while somebody is waited for
+_MAX_JUMPS = 10_000  # of time, while a task waits
 
 
 class Crash(BaseException):
@@ -54,18 +54,18 @@ class Summed:
 
 @dataclass
 class Book:
-    """What was committed, in order, and by which process."""
+    """Committed claims, messages and sums in order, each with its process."""
 
     claims: list[tuple[str, "Process"]] = field(default_factory=list)
-    heard: list[tuple[str, "Process"]] = field(default_factory=list)  # kinds of messages
+    messages: list[tuple[str, "Process"]] = field(default_factory=list)  # kinds of messages
     sums: list[tuple[Summed, "Process"]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Hits who claims work, or has just kept a message, whose name begins so.
+    """Freezes or kills the process that next claims a job, or stores a message, of this name.
 
-    It is frozen for so many seconds, or killed.
+    `seconds` is the time for which it is frozen; None kills it.
     """
 
     work: str
@@ -74,7 +74,7 @@ class Strike:
 
 @dataclass(eq=False)
 class Process:
-    """What one server process would own; `doom` counts down the jobs that it has left."""
+    """Resources of one server process; `doom` counts down its remaining jobs."""
 
     book: Book
     context: Context = field(init=False)
@@ -101,12 +101,12 @@ class _Job:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Does not sleep: says that nothing is left to do instead."""
+    """Selector that does not sleep: it calls `on_idle` instead."""
 
     on_idle: Callable[[float | None], None]
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Return what is ready now; let something happen if nothing is."""
+        """Return the ready events; if there are none, call `on_idle`."""
         events = super().select(0)
         if not events and timeout != 0:
             self.on_idle(timeout)
@@ -145,17 +145,17 @@ class Loop(asyncio.SelectorEventLoop):
         self._seconds += seconds
 
     async def rest(self) -> None:
-        """Wait until nothing goes on any more, but for those who wait for time to pass."""
+        """Wait until nothing runs any more, except tasks that wait for time to pass."""
         future = self.create_future()
         self._resting.append(future)
         await future
 
     def start(self, owner: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Let a process do some work beside its others."""
+        """Start a task of a process."""
         return self.create_task(work, context=owner.context)
 
     def freeze(self, owner: Process, seconds: float) -> None:
-        """Let nothing of a process happen for so long."""
+        """Freeze a process for some seconds."""
         owner.frozen = self._seconds + seconds
         self.call_at(owner.frozen, lambda: None)  # time stops there
 
@@ -176,7 +176,7 @@ class Loop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Put a job into the heap; transactions are those that have threads of their own."""
+        """Put a job into the heap; transactions are the jobs of an executor."""
         owner = _OWNER.get()
         future = self.create_future()
         if owner is not None and owner.is_dead:
@@ -204,8 +204,8 @@ class Loop(asyncio.SelectorEventLoop):
                 if not future.done():
                     future.set_result(None)
             self._resting.clear()
-        elif left is None or self._jumps > _MOST_JUMPS:
-            raise RuntimeError("somebody waits for what never happens")
+        elif left is None or self._jumps > _MAX_JUMPS:
+            raise RuntimeError("a task waits for an event that never happens")
         else:
             self._seconds += left
 
@@ -213,11 +213,11 @@ class Loop(asyncio.SelectorEventLoop):
         return job.owner is not None and job.owner.frozen > self._seconds
 
     def _run(self, job: _Job) -> None:
-        # A thread goes on when whoever awaits it was cancelled, if it has begun.
+        # A thread that has begun continues when its waiter is cancelled.
         if job.future.cancelled() and self._rng.random() < 0.5:
             return
         owner, moment = job.owner, _count_down(job.owner)
-        claims, heard = len(self.book.claims), len(self.book.heard)
+        claims, messages = len(self.book.claims), len(self.book.messages)
         try:
             result = self._run_in_weather(job, moment == "before the commit")
         except Crash:
@@ -231,7 +231,7 @@ class Loop(asyncio.SelectorEventLoop):
         if owner is not None and moment is not None:
             self.kill(owner)
             job.future.cancel()
-        for what, process in (*self.book.claims[claims:], *self.book.heard[heard:]):
+        for what, process in (*self.book.claims[claims:], *self.book.messages[messages:]):
             if self.strike is not None and what.startswith(self.strike.work):
                 self._strike(process, self.strike.seconds)
 
@@ -253,17 +253,17 @@ class Loop(asyncio.SelectorEventLoop):
             raise away
         if is_last and job.owner is not None:
             job.owner.is_committing_last = True
-        token = _RUNNING.set(job.owner)
+        token = _RUNNING_PROCESS.set(job.owner)
         try:
             result = job.run()
         finally:
-            _RUNNING.reset(token)
+            _RUNNING_PROCESS.reset(token)
         if fails:
             raise away
         return result
 
 
-_RUNNING: ContextVar[Process | None] = ContextVar("running", default=None)
+_RUNNING_PROCESS: ContextVar[Process | None] = ContextVar("running", default=None)
 
 
 def own_lock(path: str, **how: Any) -> BaseFileLock:
@@ -276,7 +276,7 @@ def own_lock(path: str, **how: Any) -> BaseFileLock:
 
 
 def _count_down(owner: Process | None) -> Moment | None:
-    """Return in which moment of this job its owner dies, None if it lives on."""
+    """Return the moment of this job at which its owner dies, None if it survives."""
     if owner is None or owner.doom is None:
         return None
     left, moment = owner.doom
@@ -286,14 +286,14 @@ def _count_down(owner: Process | None) -> Moment | None:
 
 @event.listens_for(Pool, "connect")
 def _own(connection: Any, _record: object) -> None:
-    running = _RUNNING.get()
+    running = _RUNNING_PROCESS.get()
     if running is not None:
         running.connections.append(connection)
 
 
 @event.listens_for(Engine, "commit")
 def _die_before(_connection: Connection) -> None:
-    running = _RUNNING.get()
+    running = _RUNNING_PROCESS.get()
     if running is not None and running.is_committing_last:
         raise Crash
 
@@ -301,25 +301,25 @@ def _die_before(_connection: Connection) -> None:
 @event.listens_for(Session, "after_flush")
 def _note(session: Session, _context: object) -> None:
     for row in (*session.new, *session.dirty):
-        if isinstance(row, Lease) and inspect(row).attrs.version.history.added:
-            session.info.setdefault("claims", []).append(row.work)
-        if isinstance(row, Cohort) and inspect(row).attrs.sum.history.added not in ((), [None]):
-            summed = Summed(f"sum {row.id}", row.round, row.number)
+        if isinstance(row, LeaseRow) and inspect(row).attrs.version.history.added:
+            session.info.setdefault("claims", []).append(row.job)
+        if isinstance(row, CohortRow) and inspect(row).attrs.sum.history.added not in ((), [None]):
+            summed = Summed(f"sum-cohort {row.id}", row.round, row.number)
             session.info.setdefault("sums", []).append(summed)
 
 
 @event.listens_for(Session, "do_orm_execute")
 def _note_messages(state: ORMExecuteState) -> None:
     mapper = state.bind_mapper
-    if state.is_insert and mapper is not None and mapper.class_ is Message:
+    if state.is_insert and mapper is not None and mapper.class_ is MessageRow:
         rows = state.parameters if isinstance(state.parameters, list) else [state.parameters]
-        state.session.info.setdefault("heard", []).extend(row["kind"] for row in rows)
+        state.session.info.setdefault("messages", []).extend(row["kind"] for row in rows)
 
 
 @event.listens_for(Session, "after_commit")
 def _keep(session: Session) -> None:
-    running = _RUNNING.get()
+    running = _RUNNING_PROCESS.get()
     if running is not None:
         running.book.claims += [(work, running) for work in session.info.pop("claims", ())]
-        running.book.heard += [(kind, running) for kind in session.info.pop("heard", ())]
+        running.book.messages += [(kind, running) for kind in session.info.pop("messages", ())]
         running.book.sums += [(summed, running) for summed in session.info.pop("sums", ())]

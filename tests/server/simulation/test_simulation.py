@@ -1,6 +1,7 @@
-"""Whatever happens, and in whichever order: nothing is lost, counted twice, or stuck.
+"""Any operations in any order: no message is lost, counted twice, or stuck.
 
-`make soak` plays 10,000 operations on each database; here are some, and what was found.
+`make soak` plays 10,000 operations on each database; these tests play some, and the cases of
+earlier failures.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Select, create_engine, func, select
 
 from protocol.events import EventKind
-from server.database import parse_url
-from server.schema import Event, Message
+from server.db.database import parse_url
+from server.db.schema import EventRow, MessageRow
 from tests.server.device import KINDS
 from tests.server.simulation.operations import (
     Advance,
@@ -30,7 +31,7 @@ from tests.server.simulation.operations import (
 from tests.server.simulation.shelf import Shelf
 from tests.server.simulation.world import Shape, World
 
-_BRIEF = settings(
+_FEW_EXAMPLES = settings(
     max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -54,7 +55,7 @@ def shelf(request: pytest.FixtureRequest) -> Shelf:
 
 
 @given(happening=histories(6, 12), seed=st.integers(0, 2**16))
-@_BRIEF
+@_FEW_EXAMPLES
 def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
     sqlite: Shelf, happening: list[Operation], seed: int
 ) -> None:
@@ -62,14 +63,14 @@ def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
 
 
 @given(happening=histories(6, 12), seed=st.integers(0, 2**16))
-@_BRIEF
+@_FEW_EXAMPLES
 def test_on_postgresql_two_services_lose_nothing_count_nothing_twice_and_are_not_stuck(
     postgres: Shelf, happening: list[Operation], seed: int
 ) -> None:
     play(postgres.empty(), Shape(rounds=2, workers=2), seed, happening)
 
 
-def test_a_world_in_which_nothing_goes_wrong_counts_everybody_once(shelf: Shelf) -> None:
+def test_a_world_without_failures_counts_every_device_once(shelf: Shelf) -> None:
     score = play(shelf.empty(), Shape(rounds=1), 1, [Everybody()] * 5)
     assert (score.acknowledged, score.included, score.summed, score.failed) == (24, 6, 1, 0)
 
@@ -81,7 +82,7 @@ def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(shelf: Shelf) -> Non
 
 @dataclass(frozen=True)
 class Expect(Operation):
-    """So many claims of a sum were made, and so many sums published; `up` servers are up."""
+    """A sum was claimed `claims` times and published `sums` times; `up` servers are up."""
 
     claims: int
     sums: int
@@ -90,18 +91,18 @@ class Expect(Operation):
     async def happen(self, world: World) -> None:
         """See the class."""
         book = world.loop.book
-        claims = [who for work, who in book.claims if work.startswith("sum ")]
+        claims = [who for work, who in book.claims if work.startswith("sum-cohort ")]
         up = sum(worker.is_up for worker in world.workers)
         assert (len(claims), len(book.sums), up) == (self.claims, self.sums, self.up)
         assert len(world.published) == self.sums
-        assert len(set(claims)) == self.claims, "somebody claimed twice"
+        assert len(set(claims)) == self.claims, "a server claimed twice"
 
 
 def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
     postgres: Shelf,
 ) -> None:
     happening = [
-        StrikeHolder("sum"),
+        StrikeHolder("sum-cohort"),
         *[Everybody()] * 5,
         Expect(claims=1, sums=0, up=1),
         Advance(16),
@@ -113,17 +114,17 @@ def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
 
 @dataclass(frozen=True)
 class ExpectForgotten(Operation):
-    """Cohorts are over, and nothing is left of what was said in them."""
+    """All cohorts are closed, and their message bodies are deleted."""
 
     async def happen(self, world: World) -> None:
         """See the class."""
-        store = next(one for one in world.workers if one.is_up).app.state.service.store
+        store = next(worker for worker in world.workers if worker.is_up).app.state.service.store
         assert world.published
-        assert not await store.cohorts.over()
+        assert not await store.cohorts.finished_with_bodies()
 
 
 def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres: Shelf) -> None:
-    happening = [StrikeHolder("forget"), *[Everybody()] * 5]
+    happening = [StrikeHolder("delete-bodies"), *[Everybody()] * 5]
     happening += [Advance(2), Advance(16), ExpectForgotten()]  # the other sees the lease, then ends
     play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
 
@@ -131,7 +132,12 @@ def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres:
 def test_what_a_server_that_stood_still_was_to_forget_is_forgotten_when_it_goes_on(
     sqlite: Shelf,
 ) -> None:
-    happening = [StrikeHolder("forget", 29), *[Everybody()] * 5, Advance(30), ExpectForgotten()]
+    happening = [
+        StrikeHolder("delete-bodies", 29),
+        *[Everybody()] * 5,
+        Advance(30),
+        ExpectForgotten(),
+    ]
     for seed in range(5):  # in which order its transactions come
         play(sqlite.empty(), Shape(rounds=1), seed, happening)
 
@@ -146,7 +152,7 @@ def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
     postgres: Shelf,
 ) -> None:
     happening = [
-        StrikeHolder("sum", 40),
+        StrikeHolder("sum-cohort", 40),
         *[Everybody()] * 5,
         Expect(claims=1, sums=0, up=2),
         Advance(16),
@@ -159,17 +165,17 @@ def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
 
 
 def ask(world: World, count: Select[tuple[int]]) -> int | None:
-    """Return a number from the database, whoever is up."""
+    """Return a number from the database; no server needs to run."""
     engine = create_engine(parse_url(world.url))
     with engine.connect() as connection:
-        found = connection.scalar(count)
+        number = connection.scalar(count)
     engine.dispose()
-    return found
+    return number
 
 
 @dataclass(frozen=True)
 class ExpectKept(Operation):
-    """So many messages of a kind are in the database, of which devices heard of so many."""
+    """The database has `count` messages of a kind; the devices know of `acknowledged` of them."""
 
     kind: str
     count: int
@@ -177,10 +183,10 @@ class ExpectKept(Operation):
 
     async def happen(self, world: World) -> None:
         """See the class."""
-        query = select(func.count()).select_from(Message).where(Message.kind == self.kind)
+        query = select(func.count()).select_from(MessageRow).where(MessageRow.kind == self.kind)
         assert ask(world, query) == self.count
         accepted = [
-            seat for one in world.members for seat in one.seats if self.kind in seat.accepted
+            seat for member in world.members for seat in member.seats if self.kind in seat.accepted
         ]
         assert len(accepted) == self.acknowledged
 
@@ -188,7 +194,7 @@ class ExpectKept(Operation):
 def test_an_upload_whose_server_is_killed_after_its_commit_and_before_the_answer_counts_once(
     shelf: Shelf,
 ) -> None:
-    """In each phase the first to be kept is never answered, and all others not even kept."""
+    """The first stored message of each phase gets no response, and no other message is stored."""
     happening: list[Operation] = [Everybody()]
     for kind in KINDS:
         happening += [StrikeHolder(kind), Everybody(), Expect(claims=0, sums=0, up=0)]
@@ -199,7 +205,7 @@ def test_an_upload_whose_server_is_killed_after_its_commit_and_before_the_answer
 
 @dataclass(frozen=True)
 class ExpectDecoded(Operation):
-    """So many claims of decoding a round were made; it was closed `closed` times."""
+    """The decoding of a round was claimed `claims` times, and the round closed `closed` times."""
 
     claims: int
     closed: int
@@ -207,11 +213,16 @@ class ExpectDecoded(Operation):
 
     async def happen(self, world: World) -> None:
         """See the class."""
-        claims = [who for work, who in world.loop.book.claims if work.startswith("close ")]
-        assert (len(claims), sum(one.is_up for one in world.workers)) == (self.claims, self.up)
-        assert len(set(claims)) == self.claims, "somebody claimed twice"
-        told = select(func.count()).select_from(Event).where(Event.kind == EventKind.ROUND_CLOSED)
-        assert ask(world, told) == self.closed
+        claims = [who for work, who in world.loop.book.claims if work.startswith("close-round ")]
+        running = sum(worker.is_up for worker in world.workers)
+        assert (len(claims), running) == (self.claims, self.up)
+        assert len(set(claims)) == self.claims, "a server claimed twice"
+        closings = (
+            select(func.count())
+            .select_from(EventRow)
+            .where(EventRow.kind == EventKind.ROUND_CLOSED)
+        )
+        assert ask(world, closings) == self.closed
 
 
 def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_next(

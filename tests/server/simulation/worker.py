@@ -11,39 +11,43 @@ from unittest.mock import patch
 
 import httpx
 
-from server import database, presence, sole, watch
 from server.app import create_app
-from server.database import UNAVAILABLE
-from server.listener import Listener
+from server.db import database, sqlite_lock
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.leases import ALIVE_WITHIN
+from server.notify import notifier
+from server.notify.pg_notify import PgListener
+from server.rounds import heartbeat
 from server.settings import Settings
-from server.store.processes import FRESH
 from tests.server.harness import NOON
 from tests.server.simulation.loop import Loop, Process, own_lock
 
-_LOOK = 0.1  # seconds between two looks whether a server has come up
-_LOOKS = int(2 * FRESH.total_seconds() / _LOOK)  # one that comes up watches the others first
+_CHECK_SECONDS = 0.1  # seconds between two checks whether a server has started
+_CHECKS = int(
+    2 * ALIVE_WITHIN.total_seconds() / _CHECK_SECONDS
+)  # one that comes up watches the others first
 
 
 @contextmanager
 def simulated(loop: Loop) -> Iterator[None]:
-    """Give what in the server has a clock of its own that of `loop`; let nobody listen.
+    """Replace the clocks inside the server by that of `loop`, and its listeners by nothing.
 
     A listener has a real socket, and an answer on it comes when it comes. Without it servers
     look every second, which is what they do for as long as they have no such connection.
     """
     with ExitStack() as stack:
-        for part in (database, presence, watch):
+        for part in (database, heartbeat, notifier):
             stack.enter_context(patch.object(part, "monotonic", loop.time))
-        stack.enter_context(patch.object(sole, "FileLock", own_lock))
-        stack.enter_context(patch.object(Listener, "run", _hear_nothing))
+        stack.enter_context(patch.object(sqlite_lock, "FileLock", own_lock))
+        stack.enter_context(patch.object(PgListener, "run", _no_listener))
         yield
 
 
-async def _hear_nothing(_listener: Listener) -> None:
+async def _no_listener(_listener: PgListener) -> None:
     """Return, as on SQLite."""
 
 
-class Unanswered(Exception):  # noqa: N818  (what a network does is no error)
+class Unanswered(Exception):  # noqa: N818  (it models the network)
     """No answer came: nobody was there, died meanwhile, or the network lost one of the two."""
 
 
@@ -57,7 +61,7 @@ class Host:
     def __init__(self, url: str) -> None:
         self.loop: Loop | None = None
         self.rng = Random()
-        quick: dict[str, Any] = {"poll_seconds": 1.0, "pace_seconds": 0}
+        quick: dict[str, Any] = {"poll_seconds": 1.0, "min_poll_seconds": 0}
         self.app = create_app(Settings(database_url=url, open=True, **quick), self._now, self.rng)
 
     def _now(self) -> datetime:
@@ -100,14 +104,14 @@ class Worker:
         """Come up, or die of the database's being away, as a supervised program would."""
         self._serving = self.loop.start(self.process, self._serve())
         await self.loop.rest()
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             if self._is_up or self._serving.done():
                 break
-            self.loop.advance(_LOOK)
+            self.loop.advance(_CHECK_SECONDS)
             await self.loop.rest()
         if self._serving.done() and not self._serving.cancelled():
             error = self._serving.exception()
-            assert isinstance(error, UNAVAILABLE), error
+            assert isinstance(error, UNAVAILABLE_ERRORS), error
         if not self._is_up:
             self.kill()
 
@@ -130,7 +134,7 @@ class Worker:
             await asyncio.wait({task})
         finally:
             self._asked.discard(task)
-        if task in self.process.cut:  # nothing that it says about its end is heard
+        if task in self.process.cut:  # its end is ignored
             raise Unanswered
         return task.result()
 
@@ -141,7 +145,7 @@ class Worker:
             await asyncio.wait(self._asked)
         self._stopping.set()
         await self.loop.rest()
-        while self.is_up and not self.is_awake:  # it was frozen amid that: it goes on, and ends
+        while self.is_up and not self.is_awake:  # it was frozen meanwhile: let it continue and end
             self.process.frozen = 0.0
             await self.loop.rest()
         assert self._serving is None or self.process.is_dead or self._serving.done()

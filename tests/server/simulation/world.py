@@ -1,10 +1,10 @@
-"""A study in a simulated world, and what must be true of it whatever happens.
+"""A study in a simulated world, and the laws that hold after every operation.
 
 After every operation: no cohort goes back or changes once it is over; a sum that is published has
-a 1 for each of its survivors and a 0 for everybody else, so nobody is in it twice (2), and nobody
+a 1 for each of its survivors and a 0 for all others, so no device is in it twice (2), and no device
 whose vector was acknowledged is missing (0); it was written by one transaction, of a server that
-had claimed it, however many tried; a failed cohort shows nothing; the service logs no fault of
-its own. At the end, when enough time has passed: the study is over, nobody is in two
+had claimed it, however many tried; a failed cohort shows nothing; the service logs no
+internal error. At the end, when enough time has passed: the study is over, nobody is in two
 rounds, what was acknowledged is accepted again, the answer is that of the published sums and of
 each once, and no message is kept.
 """
@@ -21,10 +21,10 @@ import httpx
 import numpy as np
 import structlog
 
-from protocol.mechanisms import SUMMING
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.messages import CohortView, RoundView
-from protocol.round import Phase
-from protocol.tally import NOTHING
+from protocol.phases import Phase
+from protocol.study_state import EMPTY_STATE
 from tests.server.harness import study_request
 from tests.server.simulation.loop import Loop
 from tests.server.simulation.member import Member, verdict
@@ -32,7 +32,7 @@ from tests.server.simulation.worker import Unanswered, Worker, host
 
 _TURN = 0.5  # seconds in which all devices take a step
 _TURNS = 5  # that devices have once trouble is over
-_LONGEST = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
+_MAX_JUMPS = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
 _LEASE = 16.0  # longer than one lasts whose holder died
 _JUMP = 31.0  # longer than a phase lasts
 _ORDER = list(Phase)
@@ -41,7 +41,7 @@ _FIGURES = ("acknowledged", "included", "summed", "failed", "kills", "claims", "
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is asked of how many, on how many servers; half of the devices find no seat at first."""
+    """Size of a world. Half of the devices find no seat at first."""
 
     size: int = 6
     cohorts: int = 1
@@ -50,7 +50,7 @@ class Shape:
 
     @property
     def members(self) -> int:
-        """Return how many devices there are."""
+        """Return the number of devices."""
         return self.size * self.cohorts * 3 // 2
 
     def request(self) -> dict[str, Any]:
@@ -61,18 +61,18 @@ class Shape:
             "contribution": 1,
             "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
             "words": self.members // 2 + 1,  # of 16 bits, where a cell has 8 at most
-            "hashes": 1,
+            "rows": 1,
         }
         terms = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
         terms |= {"corrupt": 0.17, "dropout": 0.34}  # one, and two of six
         timeouts = dict.fromkeys(("sharing", "masking", "confirming", "unmasking"), 30)
-        timeouts |= {"enrolling": 60, "patience": 5}
+        timeouts |= {"enrolling": 60, "idle": 5}
         return study_request(question=question, terms=terms, rounds=self.rounds, timeouts=timeouts)
 
 
 @dataclass
 class Score:
-    """What a run came to, for the summary of many."""
+    """Figures of a run, for the summary of many."""
 
     operations: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
@@ -133,15 +133,15 @@ class World:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what the service logs, and keep its faults."""
+        """Record the errors that the service logs."""
 
-        def hear(_logger: object, level: str, said: MutableMapping[str, Any]) -> Any:
+        def record(_logger: object, level: str, entry: MutableMapping[str, Any]) -> Any:
             if level in ("error", "critical", "exception"):
-                self._faults.append(said)
+                self._faults.append(entry)
             raise structlog.DropEvent
 
         before = structlog.get_config()["processors"]
-        structlog.configure(processors=[structlog.processors.format_exc_info, hear])
+        structlog.configure(processors=[structlog.processors.format_exc_info, record])
         try:
             yield
         finally:
@@ -175,7 +175,7 @@ class World:
         return answer
 
     async def go_on(self) -> None:
-        """Let all devices that are there do what is next for them, at the same time."""
+        """Let all present devices take their next step at the same time."""
         self.loop.advance(_TURN)
         here = [member for member in self.members if not member.is_away]
         await asyncio.gather(*(member.step() for member in here))
@@ -237,30 +237,30 @@ class World:
             assert claimants[-1] is writer, "a sum was written under a stale lease"
 
     def _check_sum(self, view: RoundView, cohort: CohortView, packed: bytes) -> None:
-        """Compare a published sum with who is said to be in it, and with who must be."""
-        (cells,) = SUMMING[view.plan.mechanism].ring(view.plan).unpack(packed)
-        found = {index: int(count) for index, count in enumerate(cells) if count}
+        """Compare a published sum with its survivors, and with the acknowledged vectors."""
+        (cells,) = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan).unpack(packed)
+        summed = {index: int(count) for index, count in enumerate(cells) if count}
         seats = {
             seat.seat.slot: seat
             for member in self.members
             for seat in member.seats
             if seat.view.number == view.number and seat.seat and seat.seat.cohort == cohort.number
         }
-        said = [seats[slot] for slot in cohort.survivors if slot in seats]
-        assert len(said) == len(cohort.survivors), "a device that never joined is counted"
-        assert found == {seat.index: 1 for seat in said}, "the sum is not that of its devices"
-        assert all("vector" in seat.sent for seat in said)
-        kept = {slot for slot, seat in seats.items() if "vector" in seat.accepted}
-        assert kept <= set(cohort.survivors), "an acknowledged vector is lost"
+        counted = [seats[slot] for slot in cohort.survivors if slot in seats]
+        assert len(counted) == len(cohort.survivors), "a device that never joined is counted"
+        assert summed == {seat.index: 1 for seat in counted}, "the sum is not that of its devices"
+        assert all("masked-input" in seat.sent for seat in counted)
+        kept = {slot for slot, seat in seats.items() if "masked-input" in seat.accepted}
+        assert kept <= set(cohort.survivors), "an acknowledged vector is missing"
         written = [(summed.round, summed.number) for summed, _ in self.loop.book.sums]
         key = (view.number, cohort.number)
         assert key in written, "nobody wrote this sum"
         assert self.published.setdefault(key, packed) == packed, "a published sum changed"
         self.score.summed += 1
-        self.score.included += len(said)
+        self.score.included += len(counted)
 
     def _check_round(self, view: RoundView) -> None:
-        """Check that a round counts whom its sums count, and is decoded if it has one."""
+        """Check that a round counts the devices of its sums, and is decoded if it has a sum."""
         summed = [c for c in view.cohorts if c.phase is Phase.SUMMED]
         if view.participants is not None:
             assert view.participants == sum(len(c.survivors) for c in summed)
@@ -269,13 +269,13 @@ class World:
     # The end
 
     async def finish(self) -> None:
-        """Let devices go on, then time pass till the study is over; look at all of it once more."""
+        """Let devices continue, then time pass until the study ends; check everything once more."""
         self.loop.outage, self.loop.strike = (0, "before the commit"), None
         for place, worker in enumerate(self.workers):
             worker.process.doom, worker.process.frozen = None, 0.0
             await self.start(place)
         assert all(worker.is_up for worker in self.workers), "a server does not come up"
-        for turn in range(_LONGEST):
+        for turn in range(_MAX_JUMPS):
             if turn < _TURNS:
                 await self.go_on()
             await self.check()
@@ -292,7 +292,7 @@ class World:
         await self._check_books(state)
 
     async def _check_repetitions(self) -> None:
-        """Whatever was acknowledged is accepted again, and changes nothing."""
+        """Check that all acknowledged messages are accepted again without effect."""
         for member in self.members:
             for seat, kind, body in member.spoken():
                 await seat.send(kind, body)
@@ -304,30 +304,34 @@ class World:
     async def _check_books(self, state: str) -> None:
         sums, book = Counter[int](), self.loop.book
         assert {(s.round, s.number) for s, _ in book.sums} == self.published.keys()
-        self.score.claims = sum(work.startswith("sum ") for work, _ in book.claims)
+        self.score.claims = sum(work.startswith("sum-cohort ") for work, _ in book.claims)
         for summed, writer in book.sums:
             first = next(who for work, who in book.claims if work == summed.work)
             self.score.taken_over += first is not writer
         store = next(worker for worker in self.workers if worker.is_up).app.state.service.store
-        tally = NOTHING
+        study_state = EMPTY_STATE
         for number, view in sorted(self._rounds.items()):
             assert view.state != "running", "a round of a study that is over is not"
-            mechanism, plan = SUMMING[view.plan.mechanism], view.plan
+            mechanism, plan = SUM_MECHANISMS[view.plan.mechanism], view.plan
             ring, total = mechanism.ring(plan), mechanism.ring(plan).zero()
             for (of, _), packed in self.published.items():
                 if of == number:
                     ring.add_packed(total, packed)
             sums.update({i: int(count) for i, count in enumerate(total[0]) if count})
             if view.state == "decoded":
-                tally = mechanism.decode(plan, total, view.participants or 0, tally).tally
+                study_state = mechanism.decode(
+                    plan, total, view.participants or 0, study_state
+                ).state
         assert all(count == 1 for count in sums.values()), "a device is in two rounds"
-        kept = await store.answers.tally(self.members[0].study)
-        assert kept.arrays.keys() == tally.arrays.keys(), state
-        for name, array in tally.arrays.items():
+        kept = await store.answers.study_state(self.members[0].study)
+        assert kept.arrays.keys() == study_state.arrays.keys(), state
+        for name, array in study_state.arrays.items():
             assert np.array_equal(kept.arrays[name], array), "a round's answer is not in once"
         self.loop.advance(_LEASE)
         await self.loop.rest()
-        assert not await store.cohorts.over(), "messages of a cohort that is over are kept"
+        assert not await store.cohorts.finished_with_bodies(), (
+            "messages of a cohort that is over are kept"
+        )
 
     async def close(self) -> None:
         """Take every server down."""

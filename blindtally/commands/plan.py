@@ -1,0 +1,215 @@
+"""`blindtally plan`: mechanism and parameters for a study, and a forecast of its results.
+
+Sums are simulated (`planning/forecast.py`). Locally private reports and released counts have exact
+formulas (`planning/reports.py`, `planning/releases.py`).
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blindtally.console import completion
+from blindtally.console.output import JsonOption, exit_with_error, refuse_unused_options, write_json
+from blindtally.console.progress import progress_steps
+from blindtally.console.tables import print_parts, result_table
+from blindtally.planning import releases
+from blindtally.planning.f1_curves import StudySetting
+from blindtally.planning.forecast import (
+    DEFAULT_ITEMS,
+    DEVICE_RANGE,
+    MAX_SIZES,
+    StudyForecast,
+    forecast_study,
+    zipf_population,
+)
+from blindtally.planning.reports import recommend_reports
+from blindtally.planning.word_budget import StudyCase
+from blindtally.simulate.populations import load_item_population
+from blindtally.simulate.token_rounds import KeyedPopulation
+from protocol.domains.hashed import Hashed
+from protocol.domains.strings import Alphabet, Domain
+from protocol.mechanisms.registry import AnyQuestion, parse_question
+
+# Options of each kind of plan.
+_RELEASE_OPTIONS = {
+    "devices",
+    "mechanism",
+    "epsilon",
+    "delta",
+    "levels",
+    "contribution",
+    "json_path",
+}
+_REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
+_SUM_OPTIONS = {
+    *("devices", "rounds", "threshold", "words", "domain", "max_bytes", "alphabet", "length"),
+    *("contribution", "zipf", "items", "data", "runs", "seed", "json_path"),
+}
+
+
+def plan(
+    context: typer.Context,
+    devices: Annotated[
+        int, typer.Option("--devices", "--users", min=1, help="Number of devices in a round (n).")
+    ],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Number of rounds (R).")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=1, help="Total count over all rounds from which an item is heavy."),
+    ] = None,
+    words: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of 16-bit words that a device sends in a round."),
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help="Mechanism of central privacy: triehh compares ways to release counts.",
+            autocompletion=lambda: ["triehh"],
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Privacy loss of locally private reports, or of triehh; without it, sums."
+        ),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Delta of a central epsilon, over all levels.")
+    ] = 1e-6,
+    levels: Annotated[int, typer.Option(help="Number of levels of triehh.")] = 10,
+    goal: Annotated[
+        str,
+        typer.Option(
+            help="Goal of reports: worst-mse, l1, l2 or heavy.",
+            autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
+        ),
+    ] = "l2",
+    most: Annotated[
+        float,
+        typer.Option(help="Upper bound on an item's share (f*), for --goal worst-mse."),
+    ] = 1.0,
+    domain: Annotated[
+        str,
+        typer.Option(
+            help="Items: strings of any length, alphabet for short ones, or the number of values."
+        ),
+    ] = "strings",
+    max_bytes: Annotated[
+        int, typer.Option(min=1, max=4096, help="Maximum bytes of a string.")
+    ] = 64,
+    alphabet: Annotated[
+        str, typer.Option(help="Characters of the short strings.", show_default="a to z")
+    ] = "abcdefghijklmnopqrstuvwxyz",
+    length: Annotated[int, typer.Option(min=1, max=16, help="Length of the short strings.")] = 3,
+    contribution: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
+    ] = 1,
+    zipf: Annotated[
+        float, typer.Option(min=0.1, max=3, help="Exponent s of the assumed shares, rank^-s.")
+    ] = 1.0,
+    items: Annotated[
+        int, typer.Option(min=10, max=10**6, help="Number of assumed items.")
+    ] = DEFAULT_ITEMS,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file whose items and shares replace the assumed ones.",
+            autocompletion=completion.complete_data,
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, max=100, help="Number of simulated studies.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: the same seed gives the same plan.")] = 1,
+    json_path: JsonOption = None,
+) -> None:
+    """Recommend a mechanism and its parameters, and predict the results of a study.
+
+    Example:
+      blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
+      blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
+      blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
+    """
+    if mechanism is not None:
+        if mechanism != "triehh" or epsilon is None:
+            raise exit_with_error("--mechanism is triehh or left out, and triehh takes --epsilon")
+        refuse_unused_options(context, _RELEASE_OPTIONS, "a plan of triehh")
+        releases.compare_releases(devices, epsilon, delta, levels, contribution, json_path)
+        return
+    if epsilon is not None:
+        taken = _REPORT_OPTIONS | ({"max_bytes"} if domain == "strings" else set())
+        refuse_unused_options(context, taken, f"a plan of reports over {domain} with --epsilon")
+        recommend_reports(devices, domain, max_bytes, epsilon, goal, most, json_path)
+        return
+    refuse_unused_options(context, _SUM_OPTIONS, "a plan of sums")
+    rounds, threshold, words = _required_sum_options(devices, rounds, threshold, words, domain)
+    try:
+        if data is not None:
+            population = load_item_population(data)
+        else:
+            assumed: Domain = Hashed(max_bytes=max_bytes)
+            if domain == "alphabet":
+                assumed = Alphabet(characters=alphabet, length=length)
+            population = zipf_population(assumed, items, zipf)
+        setting = StudySetting(rounds, threshold, devices * contribution, words)
+        case = StudyCase(KeyedPopulation.of(population, setting.tokens), "none", contribution)
+        with progress_steps("sizes, at most", MAX_SIZES) as step:
+            forecast = forecast_study(case, setting, [(seed, run) for run in range(runs)], step)
+    except ValueError as error:
+        raise exit_with_error(error) from None
+    question = parse_question(
+        {
+            "mechanism": max(forecast.predictions, key=lambda row: row.f1).mechanism,
+            "threshold": threshold,
+            "contribution": contribution,
+            "words": words,
+            "domain": case.known.domain.model_dump(),
+        }
+    )
+    if json_path != "-":
+        _show(forecast, question)
+    document: dict[str, Any] = {"question": question.model_dump(mode="json")}
+    document["words"] = {str(goal): size for goal, size in forecast.words_by_goal.items()}
+    document["predictions"] = [asdict(row) for row in forecast.predictions]
+    write_json(json_path, document)
+
+
+def _required_sum_options(
+    devices: int, rounds: int | None, threshold: float | None, words: int | None, domain: str
+) -> tuple[int, float, int]:
+    """Return the options that a plan of sums needs; exit if one is missing or out of range."""
+    if rounds is None or threshold is None or words is None:
+        raise exit_with_error("sums take --rounds, --threshold and --words; reports take --epsilon")
+    if domain not in ("strings", "alphabet"):
+        raise exit_with_error(f"--domain is strings or alphabet without --epsilon, not {domain!r}")
+    if devices not in DEVICE_RANGE:
+        limits = f"{DEVICE_RANGE[0]} and {DEVICE_RANGE[-1]:,}"
+        raise exit_with_error(f"--devices must be within {limits}, not {devices}")
+    return rounds, threshold, words
+
+
+def _show(forecast: StudyForecast, question: AnyQuestion) -> None:
+    rows = [
+        (
+            row.mechanism,
+            f"{row.f1:.3f} \u00b1 {row.f1_deviation:.3f}",
+            f"{row.rounds_decoded:.1f}",
+            f"{row.upload_bytes:,}",
+            f"{row.download_bytes:,}",
+        )
+        for row in forecast.predictions
+    ]
+    numbers = ["F1", "rounds decoded", "bytes sent", "received, at most"]
+    title = "Results of a study, and bytes of a device in a round"
+    print_parts(result_table(["mechanism"], numbers, rows, title), "")
+    for goal, size in forecast.words_by_goal.items():
+        words = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
+        print_parts(f"An F1 of {goal:g} takes {words} with tracked.")
+    print_parts(
+        "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",
+        "To run the study, create it with this question:",
+    )
+    typer.echo(question.model_dump_json(indent=2))

@@ -1,0 +1,103 @@
+"""`blindtally privacy`: privacy loss of a device in a study, or in all studies of a population."""
+
+from typing import Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from blindtally.console.format import epsilon as epsilon_text
+from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
+from blindtally.console.tables import fact_table, print_parts, result_table
+from protocol.privacy.ledger import Budget, Statement
+
+
+def privacy(
+    study: Annotated[str | None, typer.Argument(help="Id of the study.")] = None,
+    population: Annotated[
+        str | None, typer.Option(help="Population whose studies to add up, instead of one study.")
+    ] = None,
+    new: Annotated[
+        bool,
+        typer.Option(
+            "--create", help="Create the population with the budget of the other options."
+        ),
+    ] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon of the new budget, which cannot change later.")
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Delta of all epsilons, and of a new budget.", show_default="1e-6"),
+    ] = None,
+    party: Annotated[
+        Literal["devices", "server", "analyst", "public"],
+        typer.Option(help="Party whose view a new budget bounds."),
+    ] = "public",
+    relation: Annotated[
+        Literal["add-remove", "replace-one"],
+        typer.Option(help="Neighbouring relation of a new budget."),
+    ] = "add-remove",
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    json_path: JsonOption = None,
+) -> None:
+    """Show the released counts, the privacy loss to each party, and the remaining budget.
+
+    Example:
+      blindtally privacy 3f2a0c55d1e9b7a4
+      blindtally privacy --population phones
+      blindtally privacy --population phones --create --epsilon 4 --party server
+    """
+    if (study is None) is (population is None):
+        raise exit_with_error("name a study, or a population with --population")
+    if new and (population is None or epsilon is None):
+        raise exit_with_error("--create takes --population and --epsilon")
+    with open_analyst(url, key) as analyst:
+        if new and population is not None and epsilon is not None:
+            budget = Budget(
+                epsilon=epsilon,
+                delta=1e-6 if delta is None else delta,
+                party=party,
+                relation=relation,
+            )
+            analyst.create_population(population, budget)
+        if population is not None:
+            statement = analyst.population_privacy(population, delta)
+        else:
+            statement = analyst.study(str(study)).privacy(delta)
+    if json_path != "-":
+        _show(statement)
+    write_json(json_path, statement.model_dump(mode="json"))
+
+
+def _show(statement: Statement) -> None:
+    sights = [
+        (sight.party, epsilon_text(sight.epsilon), epsilon_text(sight.epsilon_replace_one))
+        for sight in statement.parties
+    ]
+    title = f"Bounds for all releases together, at delta {statement.delta:g}"
+    print_parts(result_table(["party"], ["epsilon", "replace-one"], sights, title))
+    if statement.budget is not None:
+        budget, left = statement.budget, statement.remaining_epsilon
+        rest = "nothing remains" if left is None else f"about {left:.4g} remains"
+        print_parts(
+            f"\nbudget: epsilon {budget.epsilon:g} of the {budget.party}'s view at delta "
+            f"{budget.delta:g} ({budget.relation}); {rest}"
+        )
+    for line in statement.lines:
+        mechanism = line.entry.event.model_dump()
+        kind = mechanism.pop("kind")
+        of = ", ".join(f"{name} {_format_number(value)}" for name, value in mechanism.items())
+        views: dict[str, str] = {
+            who: f"epsilon {epsilon_text(line.epsilon[who])}; sees {view.sees}; "
+            f"assumption: {view.assumption}"
+            for who, view in line.views.items()
+        }
+        print_parts(Text(f"\n{line.entry.name}: {kind}, {of}", "bold"), fact_table(views))
+    if not statement.lines:
+        print_parts("\nno release yet")
+
+
+def _format_number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,275 @@
+"""`blindtally serve`: the service, on one address and one database, until Ctrl-C.
+
+Chance is chosen here, the system's randomness; the clock is the database's.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import structlog
+import typer
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from blindtally.console.output import setting_faults
+from blindtally.planning.predictions import predict
+from client.optional_deps import install_command
+from server.app import create_app
+from server.db import migrations
+from server.db.database import Database
+from server.db.repositories.access import AccessRepository
+from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
+from server.http.protocol_limits import ConnectionLimits, LimitedHttpProtocol
+from server.settings import Settings
+from server.telemetry import logs, traces
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as Sdk
+
+_KEEP_ALIVE_SECONDS = 75  # seconds: devices come back on the same connection between phases
+
+
+def serve(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BLINDTALLY_HOST", help="The address to listen on.", show_default="127.0.0.1"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="BLINDTALLY_PORT", help="The port; 0 takes a free one.", show_default="8000"
+        ),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            "--database",
+            envvar="BLINDTALLY_DATABASE_URL",
+            help="sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. Missing tables "
+            "are made, old ones brought up to date.",
+            show_default="sqlite:///blindtally.db",
+        ),
+    ] = None,
+    is_open: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            envvar="BLINDTALLY_OPEN",
+            help="Ask nobody for credentials. For trials: only on an address of this machine.",
+        ),
+    ] = False,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="BLINDTALLY_TLS_CERTIFICATE", help="A certificate chain (PEM): serve HTTPS."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(envvar="BLINDTALLY_TLS_KEY", help="The private key of the certificate (PEM)."),
+    ] = None,
+    forwarded_allow_ips: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
+            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["text", "json"], typer.Option(help="How to log, to standard error.")
+    ] = "text",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(metavar="LEVEL", help="From debug, info, warning or error on."),
+    ] = "info",
+) -> None:
+    """Serve studies to analysts and devices, until Ctrl-C.
+
+    Prints one line, `blindtally serves URL`, when it is ready. What was acknowledged is in
+    the database: kill it at any time and start it again, and running studies go on.
+
+    Every flag has an environment variable, and so have the finer settings:
+    BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
+    BLINDTALLY_MAX_HEADER_BYTES, BLINDTALLY_MAX_HEADER_FIELDS, BLINDTALLY_HEADER_SECONDS,
+    BLINDTALLY_BODY_IDLE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,
+    BLINDTALLY_POLL_SECONDS, BLINDTALLY_MIN_POLL_SECONDS, BLINDTALLY_LEASE_SECONDS,
+    BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
+    OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
+
+    Example:
+      blindtally serve --open
+      blindtally serve --database postgresql://me:secret@localhost/blindtally
+    """
+    settings = _load_settings(
+        host=host,
+        port=port,
+        database_url=database_url,
+        open=is_open,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        forwarded_allow_ips=forwarded_allow_ips,
+    )
+    logs.configure(as_json=log == "json", level=log_level)
+    _check_access(settings, has_keys=_upgrade_database(settings))
+    provider = _trace_provider()
+    app = create_app(settings, None, SystemRandom(), provider, predict)
+    config = _uvicorn_config(app, settings)
+    listener = _listen(settings)
+    server = _AnnouncingServer(config, app)
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
+        server.run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends what it still has
+    if not server.started:  # the log says why
+        raise typer.Exit(1)
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    limits = ConnectionLimits(
+        header_seconds=settings.header_seconds,
+        body_seconds=settings.body_seconds,
+        max_header_bytes=settings.max_header_bytes,
+        max_header_fields=settings.max_header_fields,
+    )
+    config = uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
+        ws="none",
+        log_level="warning",
+        log_config=None,  # its lines go where ours go
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl's own errors among them
+        typer.echo(f"the certificate or its key cannot be used: {error}", err=True)
+        raise typer.Exit(1) from None
+    return config
+
+
+def _load_settings(**flags: str | int | Path | None) -> Settings:
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        for line in setting_faults(error, Settings):
+            typer.echo(line, err=True)
+        raise typer.Exit(2) from None
+
+
+def _trace_provider() -> "Sdk | None":
+    """Return where to send traces, if the environment says so; without the extra, say that."""
+    if not traces.is_configured():
+        return None
+    try:
+        return traces.make_provider()
+    except ImportError:
+        how = install_command("traces")
+        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=how)
+        return None
+
+
+def _check_access(settings: Settings, *, has_keys: bool) -> None:
+    """Refuse to serve anybody beyond this machine, and say what a closed service lacks."""
+    if settings.open:
+        if not _is_loopback(settings.host):
+            typer.echo(
+                f"--open serves anybody who can reach it: not on {settings.host}, only on "
+                "127.0.0.1, ::1 or localhost; make keys with `blindtally keys create` instead",
+                err=True,
+            )
+            raise typer.Exit(2)
+        typer.echo("open: whoever reaches this address may create studies and read them", err=True)
+    elif not has_keys:
+        typer.echo(
+            "nobody has a key yet: make one with `blindtally keys create NAME`, "
+            "or serve with --open for a trial on this machine",
+            err=True,
+        )
+
+
+async def _store_first_credentials(access: AccessRepository, settings: Settings) -> None:
+    given = settings.initial_api_key, settings.initial_enrolment_token
+    first = [one.get_secret_value() if one else None for one in given]
+    try:
+        await access.add_initial(*first)
+    except IntegrityError:  # another replica kept the same, just now
+        await access.add_initial(*first)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _upgrade_database(settings: Settings) -> bool:
+    """Bring the database up to date, or say in one line why that cannot be.
+
+    Returns whether it has a key.
+    """
+
+    async def upgrade() -> bool:
+        database = Database(settings.database_url, settings.database_timeout_seconds)
+        try:
+            with sqlite_process_lock(database):
+                await migrations.upgrade(database)
+                access = AccessRepository(database, SystemRandom())
+                await _store_first_credentials(access, settings)
+                return bool(await access.keys())
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(upgrade())
+    except (migrations.UnknownSchemaError, DatabaseInUseError, SQLAlchemyError, OSError) as error:
+        why = getattr(error, "orig", None) or error
+        typer.echo(f"the database cannot be used: {why}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        typer.echo(f"cannot listen on {settings.host}:{settings.port}: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+class _AnnouncingServer(uvicorn.Server):
+    """Says when it is ready, and lets waiting devices go before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            scheme = "https" if self.config.is_ssl else "http"
+            typer.echo(f"blindtally serves {scheme}://{shown}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.service.notifier.shut_down()
+        await super().shutdown(sockets)

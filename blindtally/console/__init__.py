@@ -1,0 +1,1 @@
+"""Console output: tables, progress, errors and JSON."""

@@ -1,0 +1,53 @@
+"""Requests of commands to a running service: their options, and errors that advise a person."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import httpx
+import typer
+
+from blindtally.console.output import exit_with_error
+from client.analyst.study import Analyst
+from client.errors import BadRequestError, NotFoundError, ServiceError, WrongStateError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+ApiKeyOption = Annotated[
+    str | None,
+    typer.Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
+]
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", help="URL of the service.", show_default="this machine, port 8000"),
+]
+_TIMEOUT_SECONDS: Final = 30.0
+# The errors of the client advise programs; these advise people at a terminal.
+_ADVICE: Final[dict[type[ServiceError], str]] = {
+    NotFoundError: "check --url and the id; the dashboard, or /v1/studies, lists the studies",
+    BadRequestError: "",
+    WrongStateError: "the study's page on the dashboard shows its state",
+}
+
+
+@contextmanager
+def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
+    """Yield an analyst of the service.
+
+    Raises:
+        typer.Exit: if the service does not answer, or refuses a request.
+    """
+    try:
+        with Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst:
+            yield analyst
+    except httpx.TransportError as error:
+        raise exit_with_error(f"{url} is out of reach: {error}", code=1) from None
+    except (ServiceError, ValueError) as error:
+        raise service_error_exit(error) from None
+
+
+def service_error_exit(error: Exception) -> typer.Exit:
+    """Print why the service did not do what a command needs; return the exit with code 1."""
+    if not isinstance(error, ServiceError):
+        return exit_with_error(error, code=1)
+    advice = _ADVICE.get(type(error), error.advice)
+    return exit_with_error(f"{error.message} ({advice})" if advice else error.message, code=1)

@@ -1,0 +1,1 @@
+"""Data files: bundled data sets and readers of a user's own."""

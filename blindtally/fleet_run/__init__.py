@@ -1,0 +1,1 @@
+"""Runs of a study by simulated devices, for the commands `fleet` and `demo`."""

@@ -1,0 +1,227 @@
+"""Results of a demo: heavy hitters compared with the truth, rounds, dropouts, bytes and seconds.
+
+The *truth* is the total of the histograms of all devices whose vectors are in a sum: inside the
+domain, clipped to the contribution bound, over all rounds with a sum, decoded or not. A heavy
+hitter is right if its true count reaches the threshold.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from blindtally.simulate.accuracy import FoundItem, Score, compare_with_truth
+from client.fleet.config import FleetRound
+from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from protocol.messages import CohortView, HeavyHitter, StudyView
+from protocol.phases import Phase
+from protocol.reporting import ReportPlan
+from protocol.sketches.iblt.capacity import capacity
+from secagg.parameters import Mode
+from secagg.ring import Ring, Vector
+
+
+class InexactSumError(RuntimeError):
+    """A sum is not the sum of its survivors' vectors: this must never happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One round: its threshold, its sum, its dropouts and its seconds by phase.
+
+    `capacity` is the number of distinct items that its table holds, `distinct` the number in the
+    sum. `exact` is true if each sum was compared with its survivors' vectors, and equal.
+    `violations` has one line for each device that departed from the protocol, `failures` one for
+    each cohort without a sum, or with an excluded sum.
+    """
+
+    number: int
+    state: str
+    t: float
+    capacity: int
+    distinct: float | None
+    enrolled: int
+    participants: int
+    holders: int
+    threshold: int
+    exact: bool
+    dropouts: Mapping[Phase, int]
+    seconds: Mapping[Phase, float]
+    violations: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTraffic:
+    """Mean bytes of a device that finished: its packed vector, and HTTP with headers, both ways."""
+
+    vector: float
+    sent: float
+    received: float
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResults:
+    """All results of a run of the demo."""
+
+    study: str
+    mode: Mode
+    threshold: float
+    score: Score
+    heavy_hitters: tuple[FoundItem, ...]
+    missed: Mapping[str, int]
+    rounds: tuple[RoundResult, ...]
+    traffic: DeviceTraffic
+    seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rounds_decoded(self) -> int:
+        """Return the number of decoded rounds."""
+        return sum(result.state == "decoded" for result in self.rounds)
+
+    @property
+    def dropouts(self) -> Mapping[Phase, int]:
+        """Return the dropouts of each phase, over all rounds."""
+        return sum((Counter(result.dropouts) for result in self.rounds), Counter())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the results as a JSON document."""
+        return {
+            **asdict(self.score),
+            "words": -(-int(self.traffic.vector) // 2),
+            "rounds_decoded": self.rounds_decoded,
+            "thresholds": [result.t for result in self.rounds],
+            "sums_exact": all(result.exact for result in self.rounds),
+            "study": self.study,
+            "mode": self.mode,
+            "threshold": self.threshold,
+            "heavy_hitters": [asdict(item) | {"error": item.error} for item in self.heavy_hitters],
+            "missed": dict(self.missed),
+            "bytes_per_device": asdict(self.traffic),
+            "dropouts": dict(self.dropouts),
+            "rounds": [asdict(result) for result in self.rounds],
+            "seconds": self.seconds,
+            "settings": dict(self.settings),
+        }
+
+
+def verify_sum(played: FleetRound, cohort: CohortView, total: Vector) -> None:
+    """Compare the service's `total` with the sum of the survivors' vectors.
+
+    Raises:
+        InexactSumError: if they differ in any bit, or a survivor is not a device of this fleet.
+    """
+    plan = played.view.plan
+    ring: Ring = SUM_MECHANISMS[plan.question.mechanism].ring(plan)
+    survivors = played.results_in_sum(cohort)
+    where = f"round {played.view.number}, cohort {cohort.number}"
+    if len(survivors) != len(cohort.survivors):
+        raise InexactSumError(
+            f"{where}: {len(cohort.survivors) - len(survivors)} unknown devices in it"
+        )
+    expected = ring.zero()
+    for entry in survivors:
+        if entry.vector is None:
+            raise InexactSumError(
+                f"{where}: device {entry.device} is in the sum but sent no masked input"
+            )
+        ring.add(expected, entry.vector)
+    if ring.pack(expected) != ring.pack(total):
+        raise InexactSumError(f"{where}: the sum is not the sum of its {len(survivors)} vectors")
+
+
+def true_counts(played: Sequence[FleetRound]) -> Counter[str]:
+    """Return the true counts of all items in the sums."""
+    truth: Counter[str] = Counter()
+    for finished in played:
+        for cohort in finished.view.cohorts:
+            for entry in finished.results_in_sum(cohort):
+                truth.update(entry.contribution.histogram)
+    return truth
+
+
+def summarize_study(
+    study: StudyView,
+    rows: Sequence[HeavyHitter],
+    played: Sequence[FleetRound],
+    *,
+    rounds: Sequence[RoundResult],
+    seconds: float,
+    settings: Mapping[str, Any],
+) -> StudyResults:
+    """Return the results of a study that is over."""
+    threshold = study.question.threshold
+    estimates = ((row.item, row.estimate, row.standard_error) for row in rows)
+    compared = compare_with_truth(estimates, true_counts(played), threshold)
+    return StudyResults(
+        study=study.id,
+        mode=study.terms.mode,
+        threshold=threshold,
+        score=compared.score,
+        heavy_hitters=compared.found,
+        missed=compared.missed,
+        rounds=tuple(rounds),
+        traffic=_mean_traffic(played),
+        seconds=seconds,
+        settings=settings,
+    )
+
+
+def _table_capacity(plan: AnyPlan) -> int:
+    """Return the number of distinct items that a table of `plan` holds; 0 without a table."""
+    return 0 if isinstance(plan, FrequencySketchPlan | ReportPlan) else capacity(plan.cells)
+
+
+def summarize_round(played: FleetRound, exact: bool) -> RoundResult:
+    """Return the result of one round; `exact` is true if its sums were verified."""
+    view = played.view
+    # The service may hide these counts; a fleet without other devices knows them.
+    is_hidden = view.plan.question.hides_device_counts
+    joined = [entry for entry in played.results if entry.cohort >= 0]
+    masked = [entry for entry in joined if entry.vector is not None]
+    return RoundResult(
+        number=view.number,
+        state=view.state,
+        t=view.plan.t,
+        capacity=_table_capacity(view.plan),
+        distinct=view.distinct,
+        enrolled=len(joined) if is_hidden else sum(cohort.enrolled for cohort in view.cohorts),
+        participants=len(masked) if is_hidden else view.participants or 0,
+        holders=max(cohort.holders for cohort in view.cohorts),
+        threshold=max(cohort.threshold for cohort in view.cohorts),
+        exact=exact,
+        dropouts=dict(sorted(played.dropouts_by_phase().items())),
+        seconds=_phase_seconds(view.cohorts[0]),
+        violations=tuple(
+            f"cohort {cohort.number}, participant {slot} {violation}"
+            for cohort in view.cohorts
+            for slot, violation in cohort.blamed.items()
+        ),
+        failures=tuple(cohort.failure for cohort in view.cohorts if cohort.failure),
+    )
+
+
+def _phase_seconds(cohort: CohortView) -> dict[Phase, float]:
+    """Return the seconds that a cohort spent in each phase."""
+    pairs = zip(cohort.history, cohort.history[1:], strict=False)
+    return {now.phase: (after.entered - now.entered).total_seconds() for now, after in pairs}
+
+
+def _mean_traffic(played: Sequence[FleetRound]) -> DeviceTraffic:
+    finished = [
+        entry
+        for round_ in played
+        for entry in round_.results
+        if entry.error == "" and entry.vector is not None
+    ]
+    if not finished:
+        return DeviceTraffic(0, 0, 0)
+    plans = [round_.view.plan for round_ in played]
+    return DeviceTraffic(
+        vector=max(SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes for plan in plans),
+        sent=fmean(entry.traffic.sent for entry in finished),
+        received=fmean(entry.traffic.received for entry in finished),
+    )

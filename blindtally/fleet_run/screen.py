@@ -1,0 +1,195 @@
+"""The demo on a terminal: progress bars, a line per round, and tables.
+
+Bars are on standard error, if that is a terminal; the lines are the same without bars.
+"""
+
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.progress import TaskID, TextColumn
+from rich.table import Table
+
+from blindtally.console.progress import progress_bars
+from blindtally.console.tables import fact_table, result_table
+from blindtally.fleet_run.results import RoundResult, StudyResults
+from client.device.device import STEP_OF_PHASE
+from client.fleet.config import FleetProgress
+from protocol.messages import RoundView
+from protocol.phases import Phase, participant_phases
+
+MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
+
+
+class Screen:
+    """Live progress of a study of `rounds` rounds, and a line on `console` after each round."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._rounds = rounds
+        self._number = 0
+        watcher = Console(stderr=True)
+        self._bars = progress_bars(watcher, TextColumn("[dim]{task.fields[note]}"))
+        self._bar_console = watcher
+        # On result terminal, a line must go above the bars; in a file, it is where results are.
+        self._line_console = watcher if watcher.is_terminal and console.is_terminal else console
+        self._study = self._bars.add_task("rounds", total=rounds, note="")
+        self._tasks: dict[Phase, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        """Show the bars."""
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the bars."""
+        self._bars.stop()
+
+    @property
+    def has_bars(self) -> bool:
+        """Return whether standard error is a terminal."""
+        return self._bar_console.is_terminal
+
+    def print_line(self, line: str) -> None:
+        """Print a line, above the bars if there are any."""
+        self._bar_console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    def show_step(self, standing: FleetProgress) -> None:
+        """Show the progress of the round."""
+        view = standing.view
+        if view.number != self._number:
+            self._begin(view, standing.devices)
+        note = f"{standing.dropped_out} dropped out" if standing.dropped_out else ""
+        for phase, task in self._tasks.items():
+            done = standing.steps_taken.get(STEP_OF_PHASE[phase], 0)
+            self._bars.update(task, completed=done, note=note if done else "")
+
+    def show_round(self, result: RoundResult) -> None:
+        """Print a line about a finished round."""
+        self._bars.advance(self._study)
+        # Soft wrap: a file has no right edge.
+        self._line_console.print(_round_line(result, self._rounds), soft_wrap=True)
+
+    def _begin(self, view: RoundView, devices: int) -> None:
+        self._number = view.number
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._bars.update(self._study, note=f"in {view.number}, t = {view.plan.t:.2f}")
+        self._tasks = {
+            phase: self._bars.add_task(f"  {phase}", total=devices, note="")
+            for phase in participant_phases(view.plan.terms.mode)
+        }
+
+
+def _round_line(result: RoundResult, rounds: int) -> str:
+    sums = "[green]sum exact[/]" if result.exact else "[yellow]no sum[/]"
+    seconds = sum(result.seconds.values())
+    return (
+        f"round {result.number}/{rounds}  t {result.t:5.2f}  "
+        f"{result.participants} of {result.enrolled} devices, {sums}, "
+        f"{escape(_describe_outcome(result))}, {seconds:.1f} s"
+    )
+
+
+def _describe_outcome(result: RoundResult) -> str:
+    """Return the decoded result of a round, or the reasons of its failure."""
+    if result.state == "failed":
+        return "; ".join(
+            [f"failed: {reason}" for reason in dict.fromkeys(result.failures)] or ["failed"]
+        )
+    missing = (
+        f"; {len(result.failures)} cohorts without a sum: {result.failures[0]}"
+        if result.failures
+        else ""
+    )
+    if result.distinct is None:
+        return result.state + missing
+    room = f" (room for {result.capacity})" if result.capacity else ""
+    return f"{result.state}: {result.distinct:,.0f} items{room}{missing}"
+
+
+def print_results(console: Console, results: StudyResults) -> None:
+    """Print the tables."""
+    console.print(_heavy_hitter_table(results))
+    if results.missed:
+        missed = ", ".join(f"{item} ({count})" for item, count in results.missed.items())
+        console.print(f"missed: {escape(missed)}")
+    console.print(_round_table(results), _phase_table(results))
+    for result in results.rounds:
+        for line in result.violations:
+            console.print(f"blamed in round {result.number}: {escape(line)}")
+    console.print(_cost_table(results))
+
+
+def _heavy_hitter_table(results: StudyResults) -> Group:
+    rows = [
+        (
+            item.item,
+            f"{item.estimate:,.0f}",
+            f"{item.standard_error:,.1f}",
+            f"{item.true_count:,}",
+            f"{item.error:+,.0f}",
+        )
+        for item in results.heavy_hitters[:MAX_SHOWN_ITEMS]
+    ]
+    if len(results.heavy_hitters) > MAX_SHOWN_ITEMS:
+        rows.append((f"and {len(results.heavy_hitters) - MAX_SHOWN_ITEMS} more", "", "", "", ""))
+    title = f"Heavy hitters: held {results.threshold:g} times or more"
+    return result_table(["item"], ["estimate", "± s.e.", "true", "error"], rows, title)
+
+
+def _round_table(results: StudyResults) -> Group:
+    rows = [
+        (
+            str(result.number),
+            result.state,
+            f"{result.t:.2f}",
+            str(result.capacity),
+            "" if result.distinct is None else f"{result.distinct:,.0f}",
+            str(result.enrolled),
+            str(result.participants),
+            f"{result.threshold} of {result.holders}",
+        )
+        for result in results.rounds
+    ]
+    numbers = ["t", "room", "distinct", "devices", "in sum", "shares"]
+    return result_table(["round", "state"], numbers, rows, "Rounds")
+
+
+def _phase_table(results: StudyResults) -> Group:
+    phases = participant_phases(results.mode)
+    rows = [
+        (
+            str(result.number),
+            *(f"{result.dropouts.get(p, 0)}, {result.seconds.get(p, 0.0):.1f} s" for p in phases),
+        )
+        for result in results.rounds
+    ]
+    return result_table(["round"], [*phases], rows, "Dropouts and seconds of each phase")
+
+
+def _cost_table(results: StudyResults) -> Table:
+    cost = results.traffic
+    return fact_table(
+        {
+            "rounds decoded": f"{results.rounds_decoded} of {len(results.rounds)}",
+            "threshold t": " → ".join(f"{result.t:.2f}" for result in results.rounds),
+            "dropouts": ", ".join(f"{n} {phase}" for phase, n in results.dropouts.items()),
+            "bytes per device": f"{cost.vector:,.0f} packed vector; {cost.sent:,.0f} sent and "
+            f"{cost.received:,.0f} received in total",
+            "seconds": f"{results.seconds:.1f} in total; by phase: {_describe_seconds(results)}",
+        }
+    )
+
+
+def _describe_seconds(results: StudyResults) -> str:
+    totals = {
+        phase: sum(result.seconds.get(phase, 0.0) for result in results.rounds)
+        for phase in participant_phases(results.mode)
+    }
+    return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())

@@ -1,0 +1,143 @@
+"""The demo's study from its options: the devices' items, the question and its terms.
+
+Unless they are given, the threshold and the table's capacity grow with the fleet, so that every
+size shows the same behaviour. The table holds fewer items than there are devices, so that t starts
+above 1 and adapts from round to round. The threshold lies between the items of many devices and
+the long tail. `python -m benchmarks.demo` measures how often the defaults reach an F1 of 0.9.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import numpy as np
+
+from blindtally.datasets.reader import Dataset, DeviceHistograms, read_dataset
+from blindtally.fleet_run.study_run import FleetSetup
+from client.device.policy import Policy
+from client.fleet.config import FleetConfig
+from protocol.domains.strings import Alphabet, smallest_domain
+from protocol.histograms import Histogram
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
+from protocol.messages import Timeouts
+from protocol.sketches.iblt.capacity import cells_for
+from protocol.study import Terms
+from secagg.keys import Identity
+from secagg.parameters import Mode
+
+# Defaults of the demo; the constants below were chosen for them.
+DEFAULT_DEVICES: Final = 160
+DEFAULT_ROUNDS: Final = 7
+DEFAULT_DROPOUT: Final = 0.1
+DEFAULT_CONTRIBUTION: Final = 2
+DEFAULT_DATASET: Final = "link_user_domains"
+# Chosen before any device's items are known, as for a real study: lower-case domain names.
+DOMAIN_NAME_ALPHABET: Final = Alphabet(
+    characters="\0abcdefghijklmnopqrstuvwxyz0123456789-._", length=40, pad="\0"
+)
+HEAVY_HITTER_SHARE: Final = 0.015  # of all devices; used without --threshold
+TABLE_ITEMS_PER_DEVICE: Final = 0.8  # capacity of the first round's table; used without --words
+MIN_TABLE_ITEMS: Final = 12
+PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
+TIMEOUTS: Final = Timeouts(enrolling=120, idle=0.5)
+DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
+DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
+
+
+def build_setup(
+    data: Path | None,
+    *,
+    devices: int,
+    rounds: int,
+    dropout: float,
+    seed: int,
+    threshold: float | None,
+    contribution: int,
+    words: int | None,
+    mode: Mode = "active",
+    registrar: Identity | None = None,
+) -> FleetSetup:
+    """Return the study that the options describe, its devices enrolled by `registrar` if given.
+
+    Raises:
+        ValueError: if the data cannot be read or has too few devices, or no such study can exist.
+    """
+    population = load_population(data)
+    domain = DOMAIN_NAME_ALPHABET if data is None else smallest_domain(population.items)
+    terms = Terms(
+        cohort_size=devices,
+        minimum=max(3, devices // 2),
+        corrupt=0.1,
+        dropout=max(0.2, dropout + DROPOUT_MARGIN),
+        mode=mode,
+        registrar=registrar.public.hex() if registrar else None,
+    )
+    question = AdaptiveIbltQuestion(
+        threshold=threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
+        contribution=contribution,
+        domain=domain,
+        words=words or PROBE_WORDS,
+    )
+    if words is None:
+        question = question.model_copy(update={"words": _words_for_table(question, terms)})
+    # An impossible study must fail before a server is started.
+    plan = MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
+    holdings = holdings_for_fleet(population, rounds, devices, contribution, seed)
+    policy = Policy(
+        max_contribution=contribution,
+        min_cohort=min_cohort_for(devices),
+        modes=frozenset({mode}),
+        registrar=registrar.public if registrar else None,
+    )
+    for refusal in policy.violations(plan, plan.study, plan.round):
+        raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")
+    config = FleetConfig(devices, dropout, seed, policy, registrar=registrar)
+    return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings)
+
+
+def min_cohort_for(devices: int) -> int:
+    """Return the smallest cohort that simulated devices accept, in a study of `devices` devices."""
+    return max(2, min(DEFAULT_MIN_COHORT, devices // 4))
+
+
+def _words_for_table(question: AdaptiveIbltQuestion, terms: Terms) -> int:
+    """Return the words of a table with a capacity of `TABLE_ITEMS_PER_DEVICE` items per device."""
+    mechanism = SUM_MECHANISMS[question.mechanism]
+    plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
+    words_per_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
+    return math.ceil(
+        cells_for(max(MIN_TABLE_ITEMS, round(TABLE_ITEMS_PER_DEVICE * terms.max_devices)))
+        * words_per_cell
+    )
+
+
+def load_population(data: Path | None) -> Dataset:
+    """Return the data set in the file `data`, or the bundled one."""
+    if data is not None:
+        return read_dataset(data)
+    return read_dataset(Path(DEFAULT_DATASET))
+
+
+def holdings_for_fleet(
+    population: Dataset, rounds: int, devices: int, contribution: int, seed: int
+) -> Sequence[Histogram]:
+    """Return a histogram for each device of a fleet.
+
+    Raises:
+        ValueError: if the data has too few devices.
+    """
+    if isinstance(population, DeviceHistograms):
+        histograms = population.histograms
+        if len(histograms) < rounds * devices:
+            raise ValueError(
+                f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "
+                f"the data has {len(histograms):,}: use fewer rounds or devices"
+            )
+        return histograms
+    rng = np.random.default_rng([seed, 0])
+    blocks = chain.from_iterable(population.rounds(rounds, devices, contribution, rng))
+    return list(chain.from_iterable(blocks))

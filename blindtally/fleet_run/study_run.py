@@ -1,0 +1,151 @@
+"""One study from its creation to its answer: an analyst, a fleet, and a check of every sum.
+
+The check does not rely on the server. The fleet knows the vectors that its devices encoded, so each
+sum is compared with theirs, bit for bit, as soon as it is available.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from blindtally.fleet_run.results import (
+    RoundResult,
+    StudyResults,
+    summarize_round,
+    summarize_study,
+    verify_sum,
+)
+from client.analyst.study import Analyst, Study
+from client.fleet.config import FleetConfig, FleetRound
+from client.fleet.fleet import Fleet, ProgressReporter
+from client.fleet.shards import ShardPool
+from client.transport import http_client
+from protocol.histograms import Histogram
+from protocol.mechanisms.registry import AnyQuestion
+from protocol.messages import Timeouts
+from protocol.phases import Phase
+from protocol.study import Terms
+
+_CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSetup:
+    """The question, its terms, and the fleet of devices with their items."""
+
+    question: AnyQuestion
+    terms: Terms
+    rounds: int
+    timeouts: Timeouts
+    fleet_config: FleetConfig
+    holdings: Sequence[Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyObservers:
+    """Callbacks of a running study: after each step, after each round, and before it goes on.
+
+    `background_task` ends with the study, and its errors do not stop the study.
+    """
+
+    on_step: ProgressReporter
+    on_round: Callable[[RoundResult], None]
+    check_server: Callable[[], None]  # raises if the server is gone
+    background_task: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+
+def run_demo_study(
+    url: str, setup: FleetSetup, observers: StudyObservers, settings: dict[str, Any]
+) -> StudyResults:
+    """Return the results of a new study on the service at `url`.
+
+    Raises:
+        InexactError: if a sum is not the sum of its survivors' vectors.
+    """
+    began = time.monotonic()
+    with Analyst(url, setup.fleet_config.api_key) as analyst:
+        study = create_study(analyst, setup)
+        played, rounds = run_fleet(url, study, setup, observers)
+        rows = study.heavy_hitters()
+    seconds = time.monotonic() - began
+    return summarize_study(
+        study.view, rows, played, rounds=rounds, seconds=seconds, settings=settings
+    )
+
+
+def create_study(analyst: Analyst, setup: FleetSetup) -> Study:
+    """Create and start the study."""
+    return analyst.create(
+        "demo",
+        setup.question,
+        setup.terms,
+        rounds=setup.rounds,
+        timeouts=setup.timeouts,
+    )
+
+
+def run_fleet(
+    url: str,
+    study: Study,
+    setup: FleetSetup,
+    observers: StudyObservers,
+    workers: ShardPool | None = None,
+) -> tuple[list[FleetRound], list[RoundResult]]:
+    """Take part in a study until it is over; return its rounds, with every sum verified.
+
+    The devices run in this process, or in `workers`.
+
+    Raises:
+        LostWorkersError: if the workers have ended.
+        InexactError: if a sum is not the sum of its survivors' vectors.
+    """
+    fleet = Fleet(
+        partial(http_client, url),
+        study.view,
+        setup.holdings,
+        setup.fleet_config,
+        observers.on_step,
+        workers,
+    )
+    played: list[FleetRound] = []
+    rounds: list[RoundResult] = []
+
+    async def play() -> None:
+        async for finished in fleet.run():
+            played.append(finished)
+            exact = await asyncio.to_thread(_verify_sums, study, finished)
+            rounds.append(summarize_round(finished, exact))
+            observers.on_round(rounds[-1])
+
+    asyncio.run(_run_until_done(play(), observers))
+    return played, rounds
+
+
+async def _run_until_done(work: Coroutine[None, None, None], observers: StudyObservers) -> None:
+    """Finish `work`, or cancel it when the check of `observers` raises."""
+    task = asyncio.create_task(work)
+    tasks = [task]
+    if observers.background_task:
+        tasks.append(asyncio.create_task(observers.background_task()))
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_CHECK_SECONDS)
+            observers.check_server()
+        await task
+    finally:
+        for unfinished in tasks:
+            unfinished.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _verify_sums(study: Study, played: FleetRound) -> bool:
+    """Verify every sum of a round that the service shows; return whether there was a sum."""
+    summed = [cohort for cohort in played.view.cohorts if cohort.phase is Phase.SUMMED]
+    if study.view.question.discards_sums:
+        return bool(summed)
+    for cohort in summed:
+        verify_sum(played, cohort, study.cohort_sum(played.view, cohort.number))
+    return bool(summed)

@@ -1,0 +1,1 @@
+"""The command `plan`: predicted accuracy and cost of a study."""

@@ -1,0 +1,147 @@
+"""Words that a study needs: the smallest size from which the mean F1 over the runs reaches a goal.
+
+Sizes are tried on a grid whose steps are a fifth. Between two steps the size is interpolated by its
+logarithm.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from blindtally.planning.f1_curves import GOALS, F1Curve, F1Point, StudySetting, f1
+from blindtally.simulate.populations import DriftKind
+from blindtally.simulate.token_rounds import (
+    ItemMask,
+    KeyedPopulation,
+    TokenRounds,
+    TooFewWordsError,
+    run_tokens,
+)
+
+_SIZE_RATIO: Final = 1.2
+_MAX_WORDS: Final = 200_000
+_CONFIRMING_SIZES: Final = 2  # steps beyond the last goal that must reach it too
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Name of a mechanism, the smallest size to try, and the function that finds items.
+
+    `find` takes the rounds, the words, the threshold tau and a generator. Its mask has an entry for
+    each item, and one more for each found name that is not an item.
+    """
+
+    name: str
+    min_words: int
+    find: Callable[[TokenRounds, int, float, np.random.Generator], ItemMask]
+
+    @property
+    def max_sizes(self) -> int:
+        """Return the number of sizes up to the largest."""
+        return math.ceil(math.log(_MAX_WORDS / self.min_words, _SIZE_RATIO))
+
+
+def _find_tracked(
+    tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
+) -> ItemMask:
+    try:
+        return run_tokens("tracked", tokens, words, tau, rng).found_items
+    except TooFewWordsError:
+        return np.zeros(len(tokens.known.places), np.bool_)
+
+
+TRACKED: Final = Method("tracked", 60, _find_tracked)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyCase:
+    """A population, its drift, and the number of items per device."""
+
+    known: KeyedPopulation
+    drift: DriftKind
+    contribution: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnStudy:
+    """The devices of each round, and the items that are heavy over all rounds."""
+
+    tokens: TokenRounds
+    heavy: ItemMask
+
+    def f1_of(self, found: ItemMask) -> float:
+        """Return the F1 of found items, each wrong name included."""
+        wrong = np.zeros(len(found) - len(self.heavy), np.bool_)
+        return f1(found, np.append(self.heavy, wrong))
+
+
+def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> DrawnStudy:
+    """Draw the rounds of one study."""
+    rng = np.random.default_rng([*seed, 0])
+    population = case.known.population
+    rounds = list(population.rounds(setting.rounds, setting.tokens, rng, case.drift))
+    heavy: ItemMask = np.sum(rounds, axis=0) >= setting.tau
+    return DrawnStudy(case.known.deal(rounds, case.contribution, rng), heavy)
+
+
+def score_method(
+    method: Method, study: DrawnStudy, words: int, tau: float, rng: np.random.Generator
+) -> float:
+    """Return the F1 of `method` with `words`."""
+    return study.f1_of(method.find(study.tokens, words, tau, rng))
+
+
+def f1_over_sizes(
+    case: StudyCase,
+    method: Method,
+    setting: StudySetting,
+    seeds: Sequence[Sequence[int]],
+    step: Callable[[int], None] = lambda _: None,
+    every: int = 1,
+) -> F1Curve:
+    """Return F1 over words, from few words to where the mean stays above the last goal.
+
+    `setting.words` is not used. There is one run per seed, with the same rounds for all sizes.
+    `step` receives the number of sizes done, `method.max_sizes` in total. Only one in `every` sizes
+    of the grid is tried, and between two of those around a goal the sizes that bisect the rest.
+    """
+    studies = [draw_study(case, setting, seed) for seed in seeds]
+    points = dict[int, F1Point]()
+
+    def reaches(number: int, goal: float) -> bool:
+        if number not in points:
+            words = round(method.min_words * _SIZE_RATIO**number)
+            scores = [
+                score_method(method, study, words, setting.tau, np.random.default_rng(seed))
+                for study, seed in zip(studies, seeds, strict=True)
+            ]
+            points[number] = F1Point(words, tuple(scores))
+            step(1)
+        return points[number].mean >= goal
+
+    number, confirmed = 0, 0
+    while number < method.max_sizes and not reaches(number, GOALS[-1]):
+        number += every
+    for goal in GOALS:
+        number = _bisect_sizes(points, goal, reaches)
+    while number < method.max_sizes and confirmed <= _CONFIRMING_SIZES:
+        confirmed = confirmed + 1 if reaches(number, GOALS[-1]) else 0
+        number += 1
+    step(method.max_sizes - len(points))
+    return F1Curve(method.name, tuple(points[number] for number in sorted(points)))
+
+
+def _bisect_sizes(
+    points: dict[int, F1Point], goal: float, reaches: Callable[[int, float], bool]
+) -> int:
+    """Bisect between the last point below `goal` and the next one; return the upper end."""
+    low = max((number for number, point in points.items() if point.mean < goal), default=-1)
+    above = [number for number in points if number > low]
+    high = min(above, default=low + 1)
+    while above and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle, goal) else (middle, high)
+    return high

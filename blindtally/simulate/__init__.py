@@ -1,0 +1,1 @@
+"""The command `simulate`: studies in memory, measured against the truth."""

@@ -1,0 +1,171 @@
+"""Accuracy of a study: the items that it found compared with the items that devices held.
+
+An item is heavy if its true count reaches the threshold. The true count is over all devices in any
+sum, each clipped to the contribution bound. An item is found if its estimate, summed over the
+rounds, reaches the threshold. Precision is the share of found items that are heavy, and recall is
+the share of heavy items that are found. F1 = 2 correct / (found + heavy). A measure that would
+divide by zero is 1.
+
+Source: section 7 of [Gascon23].
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from protocol.mechanism import Estimate
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.simulation.study import RoundOutcome
+from protocol.study_state import EMPTY_STATE
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundItem:
+    """A heavy hitter that a study found, with its estimate and its true count."""
+
+    item: str
+    estimate: float
+    standard_error: float
+    true_count: int
+
+    @property
+    def error(self) -> float:
+        """Return the estimate minus the true count."""
+        return self.estimate - self.true_count
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Measures of found items against heavy items."""
+
+    f1: float
+    precision: float
+    recall: float
+
+    def facts(self) -> dict[str, str]:
+        """Return the lines of a table of facts."""
+        return {
+            "precision": f"{self.precision:.4f}",
+            "recall": f"{self.recall:.4f}",
+            "F1": f"{self.f1:.4f}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Found items beside the truth, and the true counts of heavy items that were not found."""
+
+    score: Score
+    found: tuple[FoundItem, ...]
+    missed: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyScore:
+    """Accuracy and cost of a study of secure sums.
+
+    `words` are the 16-bit words that a device sends in the largest round, `thresholds` the sampling
+    threshold t of each round, and `devices` those in any sum. A partial score is of the rounds
+    before Ctrl-C.
+    """
+
+    comparison: Comparison
+    words: int
+    rounds_decoded: int
+    thresholds: list[float]
+    devices: int
+    is_partial: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields of the JSON document."""
+        return {
+            "partial": self.is_partial,
+            **asdict(self.comparison.score),
+            "words": self.words,
+            "rounds_decoded": self.rounds_decoded,
+            "thresholds": self.thresholds,
+            "devices": self.devices,
+            "heavy_hitters": [asdict(hitter) for hitter in self.comparison.found],
+            "missed": self.comparison.missed,
+        }
+
+
+def score(found: set[str], heavy: set[str]) -> Score:
+    """Return precision, recall and F1 of the `found` items."""
+    correct = len(found & heavy)
+    return Score(
+        f1=2 * correct / (len(found) + len(heavy)) if found or heavy else 1.0,
+        precision=correct / len(found) if found else 1.0,
+        recall=correct / len(heavy) if heavy else 1.0,
+    )
+
+
+def compare_with_truth(
+    estimates: Iterable[tuple[str, float, float]], truth: Mapping[str, int], threshold: float
+) -> Comparison:
+    """Compare found items, each with estimate and standard error, with true counts."""
+    found = tuple(
+        FoundItem(item, estimate, error, truth.get(item, 0)) for item, estimate, error in estimates
+    )
+    heavy = {item: count for item, count in truth.items() if count >= threshold}
+    names = {hitter.item for hitter in found}
+    missed = sorted(heavy.keys() - names, key=lambda item: (-heavy[item], item))
+    return Comparison(score(names, set(heavy)), found, {item: heavy[item] for item in missed})
+
+
+def compare_estimates(
+    estimates: Iterable[Estimate], truth: Mapping[str, int], threshold: float
+) -> Comparison:
+    """Compare a mechanism's final estimates with true counts."""
+    rows = ((e.item, e.count, math.sqrt(e.variance)) for e in estimates)
+    return compare_with_truth(rows, truth, threshold)
+
+
+def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion) -> StudyScore:
+    """Return the score of a study whose rounds are run while they are read.
+
+    Only sums over the outcomes are kept, because there may be many. Ctrl-C ends the study, and the
+    score is of the rounds before it.
+    """
+    truth: Counter[str] = Counter()
+    words = decoded = devices = 0
+    thresholds, state = list[float](), EMPTY_STATE
+    remaining = InterruptibleIterator(outcomes)
+    for outcome in remaining:
+        truth.update(outcome.truth)
+        words = max(words, vector_words(outcome.plan))
+        decoded += outcome.answer is not None and outcome.answer.decoded
+        thresholds.append(outcome.plan.t)
+        devices += outcome.devices
+        state = outcome.study_state
+    estimates = SUM_MECHANISMS[question.mechanism].final_estimates(question, state)
+    comparison = compare_estimates(estimates, truth, question.threshold)
+    return StudyScore(comparison, words, decoded, thresholds, devices, remaining.stopped)
+
+
+class InterruptibleIterator(Iterator[T]):
+    """Iterator that Ctrl-C ends; before the first value Ctrl-C is raised."""
+
+    def __init__(self, values: Iterable[T]) -> None:
+        self.stopped = False
+        self._values, self._has_any = iter(values), False
+
+    def __next__(self) -> T:
+        try:
+            value = next(self._values)
+        except KeyboardInterrupt:
+            if not self._has_any:
+                raise
+            self.stopped = True
+            raise StopIteration from None
+        self._has_any = True
+        return value
+
+
+def vector_words(plan: AnyPlan) -> int:
+    """Return the 16-bit words of a device's vector."""
+    return -(-SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)

@@ -1,0 +1,83 @@
+"""Who holds what: each round, so many tokens drawn from a distribution that may drift.
+
+Every token is a device (m = 1). A round has M_r tokens, M_r normal with mean M and deviation
+M / 10, as in section 7 of [Gascon23]. Drifts are ours; the *other* distribution is flatter (shares
+to the power 0.6) and ranks items at random:
+
+    none       every round from the same distribution
+    gradual    from it to the other, in equal steps
+    sudden     from it to the other, half way
+    late       from it, but a sixth of the items come up in a random round only, and stay
+    crowds     from it, but a third of the devices come in every second week of rounds
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.datasets.reader import DataError, DeviceHistograms, read_dataset
+from protocol.domains.strings import Alphabet, Domain, smallest_domain
+
+DriftKind = Literal["none", "gradual", "sudden", "late", "crowds"]
+DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")
+RoundCounts: TypeAlias = NDArray[np.int64]  # counts by item
+
+PAPER_ALPHABET = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
+_CROWD_PERIOD_ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPopulation:
+    """Items with the shares they are drawn by, and the domain that holds them."""
+
+    items: tuple[str, ...]
+    shares: NDArray[np.float64]
+    domain: Domain
+
+    def rounds(
+        self, rounds: int, tokens: int, rng: np.random.Generator, drift: DriftKind = "none"
+    ) -> Iterator[RoundCounts]:
+        """Yield the counts of each of `rounds`, of `tokens` each on average."""
+        for number, shares in enumerate(self.shares_by_round(rounds, rng, drift)):
+            drawn = max(1, round(rng.normal(tokens, tokens / 10)))
+            if drift == "crowds" and number // _CROWD_PERIOD_ROUNDS % 2:
+                drawn = max(1, drawn // 3)
+            yield rng.multinomial(drawn, shares)
+
+    def shares_by_round(
+        self, rounds: int, rng: np.random.Generator, drift: DriftKind = "none"
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield the shares that each of `rounds` is drawn by; chance is needed before the first."""
+        flatter = self.shares**0.6
+        other = rng.permutation(flatter / flatter.sum())
+        comes = np.zeros(len(self.items), np.int64)
+        if drift == "late" and rounds > 1:
+            late = rng.random(len(self.items)) < 1 / 6
+            comes[late] = rng.integers(1, rounds, int(late.sum()))
+        for number in range(rounds):
+            away = 0.0
+            if drift == "gradual":
+                away = number / max(1, rounds - 1)
+            elif drift == "sudden":
+                away = float(2 * number >= rounds)
+            shares = ((1 - away) * self.shares + away * other) * (comes <= number)
+            yield shares / shares.sum()
+
+
+def load_item_population(path: Path) -> ItemPopulation:
+    """Return the population of a file of counts, over the paper's alphabet where it fits.
+
+    Raises:
+        DataError: if the file cannot be used; says why.
+    """
+    data = read_dataset(path)
+    if isinstance(data, DeviceHistograms):
+        form = "a CSV file of item,count, or words, which comes with us"
+        raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")
+    fits = all(item in PAPER_ALPHABET for item in data.items)
+    domain: Domain = PAPER_ALPHABET if fits else smallest_domain(data.items)
+    return ItemPopulation(data.items, data.counts / data.counts.sum(), domain)

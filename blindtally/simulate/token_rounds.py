@@ -1,0 +1,151 @@
+"""Studies over simulated rounds of tokens, from which `plan` and the figures predict accuracy.
+
+The tokens of a round are dealt to devices at random, m to each device. From there on a study is the
+same as any other simulation (`protocol.simulation.study.run_study`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindtally.simulate.populations import ItemPopulation, RoundCounts
+from protocol.arrays import Integers
+from protocol.domains.hashed import Hashed, min_key_bits
+from protocol.domains.strings import Domain
+from protocol.histograms import Histograms, ItemIndex
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.simulation.study import run_study
+from protocol.study import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
+
+_MAX_PLAIN_KEY_BITS = 64  # domains with longer keys are hashed
+_COHORT_SIZE = 1000
+
+ItemMask = NDArray[np.bool_]
+
+
+class TooFewWordsError(ValueError):
+    """No table fits into the words of a question."""
+
+
+def terms_for_tokens(tokens: int) -> Terms:
+    """Return terms for rounds of `tokens` devices on average, and a third more at most."""
+    cohorts = -(-4 * tokens // (3 * _COHORT_SIZE))
+    return Terms(cohort_size=_COHORT_SIZE, minimum=_COHORT_SIZE // 2, cohorts=cohorts)
+
+
+@dataclass(frozen=True)
+class KeyedPopulation:
+    """A population and the domain of its study's question."""
+
+    population: ItemPopulation
+    domain: Domain
+
+    @classmethod
+    def of(cls, population: ItemPopulation, tokens: int) -> "KeyedPopulation":
+        """Return the population with its own domain, or hashed if its keys are long.
+
+        Hashed keys are as short as rounds of `tokens` on average allow.
+        """
+        if population.domain.key_bit_count <= _MAX_PLAIN_KEY_BITS:
+            return cls(population, population.domain)
+        longest = max(len(item.encode()) for item in population.items)
+        bits = min_key_bits(terms_for_tokens(tokens).max_devices)
+        return cls(population, Hashed(max_bytes=longest, key_bits=bits))
+
+    @cached_property
+    def index(self) -> ItemIndex:
+        """Return the items in the order of histograms."""
+        return ItemIndex(self.population.items)
+
+    @cached_property
+    def places(self) -> Integers:
+        """Return the place of each of the population's items in `index`."""
+        return np.array([self.index.positions[item] for item in self.population.items], np.int64)
+
+    @cached_property
+    def is_admitted(self) -> ItemMask:
+        """Return which items of `index` are in the domain; devices do not send the others."""
+        return np.array([item in self.domain for item in self.index])
+
+    def deal(
+        self, rounds: Iterable[RoundCounts], contribution: int, rng: np.random.Generator
+    ) -> "TokenRounds":
+        """Return the devices to which the tokens of each round are dealt."""
+        histograms = [self._deal_round(counts, contribution, rng) for counts in rounds]
+        return TokenRounds(self, histograms, contribution)
+
+    def _deal_round(
+        self, counts: RoundCounts, contribution: int, rng: np.random.Generator
+    ) -> Histograms:
+        tokens, kinds = np.repeat(self.places, counts), len(self.index)
+        rng.shuffle(tokens)
+        devices = np.arange(len(tokens)) // contribution
+        holdings, held = np.unique(devices * kinds + tokens, return_counts=True)
+        ends = np.searchsorted(holdings, np.arange(1, devices[-1] + 2) * kinds)
+        dealt = Histograms(self.index, holdings % kinds, held, ends)
+        sent = np.where(self.is_admitted[dealt.item_indices], dealt.counts, 0)
+        return dealt if sent.all() else dealt.with_counts(sent)
+
+
+@dataclass(frozen=True)
+class TokenRounds:
+    """Devices of each round, with at most `contribution` tokens each."""
+
+    known: KeyedPopulation
+    rounds: Sequence[Histograms]
+    contribution: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStudy:
+    """Items that a study found, rounds that were decoded, and sizes in the last round.
+
+    The mask has an entry for each item of the population, and one more for each found name that is
+    not an item. A device sends `vector_bytes` and receives `plan_bytes`.
+    """
+
+    found_items: ItemMask
+    rounds_decoded: int
+    vector_bytes: int
+    plan_bytes: int
+    state: StudyState
+
+
+def run_tokens(
+    mechanism_name: str, tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
+) -> TokenStudy:
+    """Run a study of secure sums.
+
+    Raises:
+        TooFewWordsError: if no table fits into the words.
+    """
+    known, mechanism = tokens.known, SUM_MECHANISMS[mechanism_name]
+    fields: dict[str, Any] = {"mechanism": mechanism_name, "threshold": tau, "words": words}
+    fields |= {"contribution": tokens.contribution, "domain": known.domain}
+    terms, seed = terms_for_tokens(max(map(len, tokens.rounds))), Random(int(rng.integers(2**62)))
+    try:
+        question = parse_question(fields)
+        last_plan = mechanism.first_plan(question, terms, "plan", len(tokens.rounds), Random(0))
+    except ValueError as error:
+        raise TooFewWordsError(str(error)) from None
+    state, decoded = EMPTY_STATE, 0
+    rounds = ([histograms] for histograms in tokens.rounds)
+    for outcome in run_study(mechanism, question, terms, rounds, seed, planned=len(tokens.rounds)):
+        state, last_plan = outcome.study_state, outcome.plan
+        decoded += outcome.answer is not None and outcome.answer.decoded
+    names = [estimate.item for estimate in mechanism.final_estimates(question, state)]
+    wrong = len(names) - sum(name in known.index.positions for name in names)
+    found = np.isin(np.array(known.population.items), names)
+    return TokenStudy(
+        np.append(found, np.ones(wrong, np.bool_)),
+        decoded,
+        mechanism.ring(last_plan).nbytes,
+        len(last_plan.model_dump_json()),
+        state,
+    )

@@ -1,0 +1,104 @@
+"""Sends an analyst's requests in an event loop, and repeats those that fail for the moment.
+
+A request that may succeed later (no connection, a busy service, a proxy without its server) is
+repeated for up to `patience` seconds. A stream of events that breaks off is opened again after the
+last event that was received.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from typing import TypeVar
+
+import httpx
+import stamina
+from httpx_sse import EventSource, aconnect_sse
+
+from client.analyst.requests import (
+    RECONNECT_SECONDS,
+    ApiRequest,
+    EventCursor,
+    PagedRequest,
+    client_options,
+)
+from client.analyst.tables import ResultTable
+from client.errors import WrongStateError, check_response, is_retryable
+from protocol.events import Event, EventKind
+from protocol.messages import MAX_RETRY_SECONDS
+
+T = TypeVar("T")
+
+
+class AsyncSender:
+    """Sends requests to the service at `url`, with an API key unless the service is open."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        patience: float,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> None:
+        self._http = httpx.AsyncClient(transport=transport, **client_options(url, key))
+        caller = stamina.AsyncRetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)
+        self._retry = caller.on(is_retryable)
+
+    async def send(self, request: ApiRequest[T]) -> T:
+        """Return the answer to a request.
+
+        Raises:
+            ServiceError: if the service refuses it.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        return await self._retry(self._send_once, request)
+
+    async def _send_once(self, request: ApiRequest[T]) -> T:
+        return request.read(await self._http.request(**request.arguments))
+
+    async def rows(self, listing: PagedRequest[T]) -> AsyncIterator[T]:
+        """Yield the rows of a list, page by page."""
+        after = listing.after
+        while True:
+            rows, after = await self.send(listing.page(after))
+            for row in rows:
+                yield row
+            if after is None:
+                return
+
+    async def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
+        """Return all rows of a list."""
+        return ResultTable([row async for row in self.rows(listing)], listing.columns)
+
+    async def events(self, cursor: EventCursor) -> AsyncIterator[Event]:
+        """Yield events as they happen, until the study ends.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        while True:
+            async with AsyncExitStack() as stack:
+                try:
+                    source = await self._retry(self._open_stream, stack, cursor)
+                except WrongStateError:  # the study has ended, and all its events were received
+                    return
+                with suppress(httpx.TransportError):  # a broken stream is opened again below
+                    async for message in source.aiter_sse():
+                        if (event := cursor.parse(message)) is not None:
+                            yield event
+                            if event.kind is EventKind.STUDY_ENDED:
+                                return
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _open_stream(self, stack: AsyncExitStack, cursor: EventCursor) -> EventSource:
+        """Return the stream of the events after `cursor`; `stack` closes it."""
+        stream = aconnect_sse(self._http, "GET", cursor.path, headers=cursor.headers)
+        source = await stack.enter_async_context(stream)
+        if not source.response.is_success:
+            await source.response.aread()
+        check_response(source.response)
+        return source
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()

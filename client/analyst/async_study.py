@@ -1,0 +1,309 @@
+"""Handles of the service and of a study, for an analyst's program.
+
+    async with AsyncAnalyst("http://127.0.0.1:8000", key) as analyst:
+        study = await analyst.create("domains", question, devices=1000)
+        async for round in study.watch():
+            print(round.number, round.state)
+        for row in await study.heavy_hitters():
+            print(row.item, row.estimate, row.standard_error)
+
+Each method is one request, or one request per page. It is repeated if the service is out of reach
+for a moment. Cancelling a call closes its connection and changes nothing else: the study goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from client.analyst import requests
+from client.analyst.async_sender import AsyncSender
+from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
+from client.analyst.tables import ResultTable
+from protocol.events import Event
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
+from protocol.messages import (
+    HeavyHitter,
+    PopulationRequest,
+    PopulationView,
+    QueryResult,
+    QueryResults,
+    RoundView,
+    StudyView,
+    Timeouts,
+)
+from protocol.privacy.ledger import Budget, Statement
+from protocol.quantiles.cdf import Estimator
+from protocol.study import Terms
+from secagg.ring import Ring, Vector
+
+
+class AsyncStudy:
+    """A study of the service; `view` is its last received state."""
+
+    def __init__(self, sender: AsyncSender, view: StudyView) -> None:
+        self.id = view.id
+        self.view = view
+        self._sender = sender
+
+    def __repr__(self) -> str:
+        return f"<AsyncStudy {self.id} {self.view.name!r}, {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Return the last received state; sends no request."""
+        return self.view.state
+
+    async def refresh(self) -> StudyView:
+        """Return the current state of the study.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+        """
+        return await self._update(requests.get(StudyView, "studies", self.id))
+
+    async def start(self) -> StudyView:
+        """Start the study; a running study does not change."""
+        return await self._update(requests.post(StudyView, "studies", self.id, "start"))
+
+    async def stop(self) -> StudyView:
+        """Stop the study permanently: it opens no further round."""
+        return await self._update(requests.post(StudyView, "studies", self.id, "stop"))
+
+    async def _update(self, request: ApiRequest[StudyView]) -> StudyView:
+        self.view = await self._sender.send(request)
+        return self.view
+
+    async def rounds(self, after: int = 0) -> ResultTable[RoundView]:
+        """Return the rounds after number `after`, first to last."""
+        return await self._sender.table(requests.rounds(self.id, after))
+
+    async def round(self, number: int) -> RoundView:
+        """Return the current state of one round.
+
+        Raises:
+            NotFoundError: if the round does not exist yet.
+        """
+        request = requests.get(RoundView, "studies", self.id, "rounds", number)
+        return await self._sender.send(request)
+
+    async def cohort_sum(self, view: RoundView, cohort: int = 0) -> Vector:
+        """Return the sum of the vectors of one cohort of the round in `view`.
+
+        Raises:
+            WrongPhaseError: if the sum does not exist yet.
+            CohortFailedError: if the sum will never exist.
+        """
+        ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+        path = requests.path("studies", self.id, "rounds", view.number, "cohorts", cohort, "sum")
+        return await self._sender.send(ApiRequest("GET", path, ring.unpack))
+
+    async def heavy_hitters(self) -> ResultTable[HeavyHitter]:
+        """Return the items found so far, most frequent first."""
+        return await self._sender.table(requests.heavy_hitters(self.id))
+
+    async def quantiles(
+        self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the value of each rank in `q`, from 0 to 1.
+
+        The `estimator` matters for tries: "plain" counts pruned prefixes as 0, "ratio" keeps their
+        mass. An interval misses the truth with probability `beta`.
+
+        Raises:
+            WrongStateError: if nothing has been counted yet.
+            BadRequestError: if the study counts no prefixes, or an argument is out of range.
+        """
+        return await self._query("quantiles", estimator, beta, q=q)
+
+    async def ranks(
+        self, x: Sequence[float | str], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of devices below each value in `x`; see `quantiles`."""
+        return await self._query("ranks", estimator, beta, x=x)
+
+    async def masses(
+        self,
+        ranges: Sequence[tuple[float | str, float | str]],
+        *,
+        estimator: Estimator = "ratio",
+        beta: float = 0.05,
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of devices within each (low, high) of `ranges`; see `quantiles`."""
+        low, high = [low for low, _ in ranges], [high for _, high in ranges]
+        return await self._query("masses", estimator, beta, low=low, high=high)
+
+    async def frequencies(
+        self, prefixes: Sequence[str], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of values that begin with each of `prefixes`; see `quantiles`."""
+        return await self._query("frequencies", estimator, beta, prefix=prefixes)
+
+    async def cdf(
+        self, points: int = 101, *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the ranks of `points` values, from the first to the last; see `quantiles`."""
+        return await self._query("cdf", estimator, beta, points=points)
+
+    async def _query(
+        self, kind: str, estimator: Estimator, beta: float, **params: object
+    ) -> ResultTable[QueryResult]:
+        params |= {"estimator": estimator, "beta": beta}
+        page = await self._sender.send(
+            requests.get(QueryResults, "studies", self.id, kind, **params)
+        )
+        return ResultTable(page.results, QueryResult.model_fields)
+
+    async def privacy(self, delta: float | None = None) -> Statement:
+        """Return the privacy loss of a device to each party, at `delta` or the study's value."""
+        params = {} if delta is None else {"delta": delta}
+        return await self._sender.send(
+            requests.get(Statement, "studies", self.id, "privacy", **params)
+        )
+
+    async def watch(self, every: float = 0.5) -> AsyncIterator[RoundView]:
+        """Yield each round when it has changed, until the study ends.
+
+        `every` is the number of seconds between two requests.
+        """
+        changes = RoundChanges()
+        while True:
+            view = await self.refresh()  # first: a study that has ended opens no further round
+            listing = requests.rounds(self.id, changes.last_finished_round)
+            async for round_view in self._sender.rows(listing):
+                if changes.is_new(round_view):
+                    yield round_view
+            if view.state in requests.FINAL_STATES:
+                return
+            await asyncio.sleep(every)
+
+    async def wait(self, progress: Callable[[RoundView], None] | None = None) -> StudyView:
+        """Return the study when it has ended; `progress` receives each changed round."""
+        async for view in self.watch():
+            if progress:
+                progress(view)
+        return self.view
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yield the events after number `after` as they happen, until the study ends.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        return self._sender.events(EventCursor(self.id, after))
+
+
+class AsyncAnalyst:
+    """The service at `url` in an event loop.
+
+    `key` is an API key, None if the service is open. A request that fails for the moment is
+    repeated for `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        patience: float = requests.DEFAULT_PATIENCE_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._sender = AsyncSender(url, key, patience, transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._sender.close()
+
+    async def create(  # noqa: PLR0913 - one argument per field of a study
+        self,
+        name: str,
+        question: AnyQuestion,
+        terms: Terms | None = None,
+        *,
+        devices: int | None = None,
+        cohorts: int | None = None,
+        rounds: int = requests.DEFAULT_ROUNDS,
+        timeouts: Timeouts | None = None,
+        start: bool = True,
+        population: str | None = None,
+        key: str | None = None,
+    ) -> AsyncStudy:
+        """Create a study of `rounds` rounds, and start it unless `start` is False.
+
+        Either `terms` has all sizes, or `devices` is the largest number of devices in a round;
+        they form `cohorts` cohorts, by default of at most 1,000 devices each. Calls with the same
+        `key` within a day, also from other processes, create one study. Without a `key`, only the
+        repetitions of this call do.
+
+        Raises:
+            ValueError: if the number of devices is missing or given twice.
+            BadRequestError: if the question cannot be answered under these terms; lists every
+                fault.
+            BudgetSpentError: if its `population` has too little privacy budget left.
+            IdempotencyKeyReusedError: if `key` was used for another study.
+            httpx.TransportError: if no answer came. The study may exist: call again with the same
+                `key`, or look for it in `studies`.
+        """
+        request = requests.create_study(
+            name,
+            question,
+            terms,
+            devices=devices,
+            cohorts=cohorts,
+            rounds=rounds,
+            timeouts=timeouts,
+            start=start,
+            population=population,
+            key=key,
+        )
+        return AsyncStudy(self._sender, await self._sender.send(request))
+
+    async def study(self, study: str) -> AsyncStudy:
+        """Return the existing study with the id `study`.
+
+        Raises:
+            NotFoundError: if it does not exist.
+        """
+        view = await self._sender.send(requests.get(StudyView, "studies", study))
+        return AsyncStudy(self._sender, view)
+
+    async def studies(self) -> AsyncIterator[AsyncStudy]:
+        """Yield all studies, newest first."""
+        async for view in self._sender.rows(requests.studies()):
+            yield AsyncStudy(self._sender, view)
+
+    async def create_population(self, name: str, budget: Budget) -> PopulationView:
+        """Create a population whose studies share `budget`; an existing one does not change.
+
+        Raises:
+            ConflictError: if a population of this name has another budget.
+        """
+        path = requests.path("populations", name)
+        content = PopulationRequest(budget=budget).model_dump_json()
+        parse = PopulationView.model_validate_json
+        return await self._sender.send(ApiRequest("PUT", path, parse, content=content))
+
+    async def population_privacy(self, name: str, delta: float | None = None) -> Statement:
+        """Return the privacy loss of all studies of a population, and its remaining budget."""
+        params = {} if delta is None else {"delta": delta}
+        return await self._sender.send(
+            requests.get(Statement, "populations", name, "privacy", **params)
+        )
+
+    async def populations(self) -> ResultTable[PopulationView]:
+        """Return all populations, by name."""
+        return await self._sender.table(requests.populations())

@@ -1,0 +1,245 @@
+"""Requests of an analyst as plain data: content to send, and the parser of the answer.
+
+An `ApiRequest` is one request. A `PagedRequest` is a list that the service returns page by page.
+`client.analyst.sender` and `client.analyst.async_sender` send them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from secrets import token_urlsafe
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from httpx_sse import ServerSentEvent
+from pydantic import BaseModel
+
+from client.analyst.tables import ROUND_COLUMNS
+from client.errors import check_response
+from protocol.events import Event
+from protocol.mechanisms.registry import AnyQuestion
+from protocol.messages import (
+    HeavyHitter,
+    HeavyHitterPage,
+    PopulationPage,
+    PopulationView,
+    RoundPage,
+    RoundView,
+    StudyPage,
+    StudyRequest,
+    StudyView,
+    Timeouts,
+)
+from protocol.study import Terms
+
+DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
+DEFAULT_ROUNDS: Final = 5
+DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
+RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
+FINAL_STATES: Final = ("finished", "stopped")
+_RESPONSE_TIMEOUT_SECONDS: Final = 30.0
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest(Generic[T]):
+    """One request; the service executes requests with the same `idempotency_key` once."""
+
+    method: str
+    path: str
+    parse: Callable[[bytes], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    content: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `httpx.Client.request`."""
+        headers = {}
+        if self.content is not None:
+            headers["content-type"] = "application/json"
+        if self.idempotency_key is not None:
+            headers["idempotency-key"] = self.idempotency_key
+        return {
+            "method": self.method,
+            "url": self.path,
+            "params": self.params,
+            "content": self.content,
+            "headers": headers,
+        }
+
+    def read(self, response: httpx.Response) -> T:
+        """Return the parsed answer.
+
+        Raises:
+            ServiceError: if the service refused the request.
+        """
+        return self.parse(check_response(response).content)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRequest(Generic[T]):
+    """A list in pages after row `after`; `parse` returns a page's rows and the next `after`."""
+
+    path: str
+    parse: Callable[[bytes], tuple[Sequence[T], str | int | None]]
+    columns: tuple[str, ...]
+    after: str | int | None = None
+
+    def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
+        """Return the request of the page that starts after row `after`."""
+        return ApiRequest("GET", self.path, self.parse, {} if after is None else {"after": after})
+
+
+class RoundChanges:
+    """Detects the rounds of a study that have changed since the previous request."""
+
+    def __init__(self) -> None:
+        self.last_finished_round = 0  # rounds up to this one do not change any more
+        self._last: RoundView | None = None
+
+    def is_new(self, view: RoundView) -> bool:
+        """Return whether a round has changed; rounds must come in order, first to last."""
+        is_new = view != self._last
+        self._last = view
+        if view.state != "running":
+            self.last_finished_round = view.number
+        return is_new
+
+
+class EventCursor:
+    """Position in the events of a study: a stream continues after event number `after`."""
+
+    def __init__(self, study: str, after: int = 0) -> None:
+        self.path = path("studies", study, "events")
+        self.after = after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that request the events after this position."""
+        return {"Last-Event-ID": str(self.after)}
+
+    def parse(self, message: ServerSentEvent) -> Event | None:
+        """Return the event in `message`, None if it only has a retry time."""
+        if not message.data:
+            return None
+        event = Event.model_validate_json(message.data)
+        self.after = event.id
+        return event
+
+
+def path(*parts: object) -> str:
+    """Return the path of `parts`, each quoted."""
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
+
+
+def client_options(url: str, key: str | None) -> dict[str, Any]:
+    """Return the options of an HTTP client of the service at `url`."""
+    return {
+        "base_url": url.rstrip("/") + "/v1",
+        "timeout": _RESPONSE_TIMEOUT_SECONDS,
+        "headers": {"authorization": f"Bearer {key}"} if key else None,
+    }
+
+
+def get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
+    """Return the request of the `model` at a path."""
+    return ApiRequest("GET", path(*parts), model.model_validate_json, params)
+
+
+def post(model: type[M], *parts: object) -> ApiRequest[M]:
+    """Return a request without content that changes the `model` at a path."""
+    return ApiRequest("POST", path(*parts), model.model_validate_json)
+
+
+def create_study(  # noqa: PLR0913 - one argument per field of a study
+    name: str,
+    question: AnyQuestion,
+    terms: Terms | None = None,
+    *,
+    devices: int | None = None,
+    cohorts: int | None = None,
+    rounds: int = DEFAULT_ROUNDS,
+    timeouts: Timeouts | None = None,
+    start: bool = True,
+    population: str | None = None,
+    key: str | None = None,
+) -> ApiRequest[StudyView]:
+    """Return the request that creates a study.
+
+    Raises:
+        ValueError: if the number of devices is missing or given twice.
+    """
+    body = StudyRequest(
+        name=name,
+        question=question,
+        terms=_terms(terms, devices, cohorts),
+        rounds=rounds,
+        timeouts=timeouts or Timeouts(),
+        start=start,
+        population=population,
+    )
+    return ApiRequest(
+        "POST",
+        path("studies"),
+        StudyView.model_validate_json,
+        content=body.model_dump_json(),
+        idempotency_key=key or token_urlsafe(24),
+    )
+
+
+def _terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Terms:
+    if terms is not None:
+        if devices is not None or cohorts is not None:
+            raise ValueError("leave out `devices` and `cohorts`, which `terms` determines")
+        return terms
+    if devices is None:
+        raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
+    count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
+    size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
+    return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count)
+
+
+def studies() -> PagedRequest[StudyView]:
+    """Return the request of all studies, newest first."""
+
+    def parse(body: bytes) -> tuple[Sequence[StudyView], str | None]:
+        page = StudyPage.model_validate_json(body)
+        return page.studies, page.next
+
+    columns = ("id", "name", "state", "rounds", "round", "created")
+    return PagedRequest(path("studies"), parse, columns)
+
+
+def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
+    """Return the request of a study's rounds after number `after`, first to last."""
+
+    def parse(body: bytes) -> tuple[Sequence[RoundView], int | None]:
+        page = RoundPage.model_validate_json(body)
+        return page.rounds, page.next
+
+    return PagedRequest(path("studies", study, "rounds"), parse, ROUND_COLUMNS, after or None)
+
+
+def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
+    """Return the request of a study's heavy hitters, most frequent first."""
+
+    def parse(body: bytes) -> tuple[Sequence[HeavyHitter], str | None]:
+        page = HeavyHitterPage.model_validate_json(body)
+        return page.heavy_hitters, page.next
+
+    columns = tuple(HeavyHitter.model_fields)
+    return PagedRequest(path("studies", study, "heavy-hitters"), parse, columns)
+
+
+def populations() -> PagedRequest[PopulationView]:
+    """Return the request of all populations, by name."""
+
+    def parse(body: bytes) -> tuple[Sequence[PopulationView], str | None]:
+        page = PopulationPage.model_validate_json(body)
+        return page.populations, page.next
+
+    return PagedRequest(path("populations"), parse, ("name", "budget", "created"))

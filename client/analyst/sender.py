@@ -1,0 +1,104 @@
+# Generated from async_sender.py by `make generate`; do not edit.
+"""Sends an analyst's requests in a thread, and repeats those that fail for the moment.
+
+A request that may succeed later (no connection, a busy service, a proxy without its server) is
+repeated for up to `patience` seconds. A stream of events that breaks off is opened again after the
+last event that was received.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import TypeVar
+
+import httpx
+import stamina
+from httpx_sse import EventSource, connect_sse
+
+from client.analyst.requests import (
+    RECONNECT_SECONDS,
+    ApiRequest,
+    EventCursor,
+    PagedRequest,
+    client_options,
+)
+from client.analyst.tables import ResultTable
+from client.errors import WrongStateError, check_response, is_retryable
+from protocol.events import Event, EventKind
+from protocol.messages import MAX_RETRY_SECONDS
+
+T = TypeVar("T")
+
+
+class Sender:
+    """Sends requests to the service at `url`, with an API key unless the service is open."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        patience: float,
+        transport: httpx.BaseTransport | None,
+    ) -> None:
+        self._http = httpx.Client(transport=transport, **client_options(url, key))
+        caller = stamina.RetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)
+        self._retry = caller.on(is_retryable)
+
+    def send(self, request: ApiRequest[T]) -> T:
+        """Return the answer to a request.
+
+        Raises:
+            ServiceError: if the service refuses it.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        return self._retry(self._send_once, request)
+
+    def _send_once(self, request: ApiRequest[T]) -> T:
+        return request.read(self._http.request(**request.arguments))
+
+    def rows(self, listing: PagedRequest[T]) -> Iterator[T]:
+        """Yield the rows of a list, page by page."""
+        after = listing.after
+        while True:
+            rows, after = self.send(listing.page(after))
+            yield from rows
+            if after is None:
+                return
+
+    def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
+        """Return all rows of a list."""
+        return ResultTable(list(self.rows(listing)), listing.columns)
+
+    def events(self, cursor: EventCursor) -> Iterator[Event]:
+        """Yield events as they happen, until the study ends.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        while True:
+            with ExitStack() as stack:
+                try:
+                    source = self._retry(self._open_stream, stack, cursor)
+                except WrongStateError:  # the study has ended, and all its events were received
+                    return
+                with suppress(httpx.TransportError):  # a broken stream is opened again below
+                    for message in source.iter_sse():
+                        if (event := cursor.parse(message)) is not None:
+                            yield event
+                            if event.kind is EventKind.STUDY_ENDED:
+                                return
+            time.sleep(RECONNECT_SECONDS)
+
+    def _open_stream(self, stack: ExitStack, cursor: EventCursor) -> EventSource:
+        """Return the stream of the events after `cursor`; `stack` closes it."""
+        stream = connect_sse(self._http, "GET", cursor.path, headers=cursor.headers)
+        source = stack.enter_context(stream)
+        if not source.response.is_success:
+            source.response.read()
+        check_response(source.response)
+        return source
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()

@@ -1,0 +1,304 @@
+# Generated from async_study.py by `make generate`; do not edit.
+"""Handles of the service and of a study, for an analyst's program.
+
+    with Analyst("http://127.0.0.1:8000", key) as analyst:
+        study = analyst.create("domains", question, devices=1000)
+        for round in study.watch():
+            print(round.number, round.state)
+        for row in study.heavy_hitters():
+            print(row.item, row.estimate, row.standard_error)
+
+Each method is one request, or one request per page. It is repeated if the service is out of reach
+for a moment. Cancelling a call closes its connection and changes nothing else: the study goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from client.analyst import requests
+from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
+from client.analyst.sender import Sender
+from client.analyst.tables import ResultTable
+from protocol.events import Event
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
+from protocol.messages import (
+    HeavyHitter,
+    PopulationRequest,
+    PopulationView,
+    QueryResult,
+    QueryResults,
+    RoundView,
+    StudyView,
+    Timeouts,
+)
+from protocol.privacy.ledger import Budget, Statement
+from protocol.quantiles.cdf import Estimator
+from protocol.study import Terms
+from secagg.ring import Ring, Vector
+
+
+class Study:
+    """A study of the service; `view` is its last received state."""
+
+    def __init__(self, sender: Sender, view: StudyView) -> None:
+        self.id = view.id
+        self.view = view
+        self._sender = sender
+
+    def __repr__(self) -> str:
+        return f"<Study {self.id} {self.view.name!r}, {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Return the last received state; sends no request."""
+        return self.view.state
+
+    def refresh(self) -> StudyView:
+        """Return the current state of the study.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+        """
+        return self._update(requests.get(StudyView, "studies", self.id))
+
+    def start(self) -> StudyView:
+        """Start the study; a running study does not change."""
+        return self._update(requests.post(StudyView, "studies", self.id, "start"))
+
+    def stop(self) -> StudyView:
+        """Stop the study permanently: it opens no further round."""
+        return self._update(requests.post(StudyView, "studies", self.id, "stop"))
+
+    def _update(self, request: ApiRequest[StudyView]) -> StudyView:
+        self.view = self._sender.send(request)
+        return self.view
+
+    def rounds(self, after: int = 0) -> ResultTable[RoundView]:
+        """Return the rounds after number `after`, first to last."""
+        return self._sender.table(requests.rounds(self.id, after))
+
+    def round(self, number: int) -> RoundView:
+        """Return the current state of one round.
+
+        Raises:
+            NotFoundError: if the round does not exist yet.
+        """
+        request = requests.get(RoundView, "studies", self.id, "rounds", number)
+        return self._sender.send(request)
+
+    def cohort_sum(self, view: RoundView, cohort: int = 0) -> Vector:
+        """Return the sum of the vectors of one cohort of the round in `view`.
+
+        Raises:
+            WrongPhaseError: if the sum does not exist yet.
+            CohortFailedError: if the sum will never exist.
+        """
+        ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+        path = requests.path("studies", self.id, "rounds", view.number, "cohorts", cohort, "sum")
+        return self._sender.send(ApiRequest("GET", path, ring.unpack))
+
+    def heavy_hitters(self) -> ResultTable[HeavyHitter]:
+        """Return the items found so far, most frequent first."""
+        return self._sender.table(requests.heavy_hitters(self.id))
+
+    def quantiles(
+        self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the value of each rank in `q`, from 0 to 1.
+
+        The `estimator` matters for tries: "plain" counts pruned prefixes as 0, "ratio" keeps their
+        mass. An interval misses the truth with probability `beta`.
+
+        Raises:
+            WrongStateError: if nothing has been counted yet.
+            BadRequestError: if the study counts no prefixes, or an argument is out of range.
+        """
+        return self._query("quantiles", estimator, beta, q=q)
+
+    def ranks(
+        self, x: Sequence[float | str], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of devices below each value in `x`; see `quantiles`."""
+        return self._query("ranks", estimator, beta, x=x)
+
+    def masses(
+        self,
+        ranges: Sequence[tuple[float | str, float | str]],
+        *,
+        estimator: Estimator = "ratio",
+        beta: float = 0.05,
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of devices within each (low, high) of `ranges`; see `quantiles`."""
+        low, high = [low for low, _ in ranges], [high for _, high in ranges]
+        return self._query("masses", estimator, beta, low=low, high=high)
+
+    def frequencies(
+        self, prefixes: Sequence[str], *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the fraction of values that begin with each of `prefixes`; see `quantiles`."""
+        return self._query("frequencies", estimator, beta, prefix=prefixes)
+
+    def cdf(
+        self, points: int = 101, *, estimator: Estimator = "ratio", beta: float = 0.05
+    ) -> ResultTable[QueryResult]:
+        """Return the ranks of `points` values, from the first to the last; see `quantiles`."""
+        return self._query("cdf", estimator, beta, points=points)
+
+    def _query(
+        self, kind: str, estimator: Estimator, beta: float, **params: object
+    ) -> ResultTable[QueryResult]:
+        params |= {"estimator": estimator, "beta": beta}
+        page = self._sender.send(requests.get(QueryResults, "studies", self.id, kind, **params))
+        return ResultTable(page.results, QueryResult.model_fields)
+
+    def privacy(self, delta: float | None = None) -> Statement:
+        """Return the privacy loss of a device to each party, at `delta` or the study's value."""
+        params = {} if delta is None else {"delta": delta}
+        return self._sender.send(requests.get(Statement, "studies", self.id, "privacy", **params))
+
+    def watch(self, every: float = 0.5) -> Iterator[RoundView]:
+        """Yield each round when it has changed, until the study ends.
+
+        `every` is the number of seconds between two requests.
+        """
+        changes = RoundChanges()
+        while True:
+            view = self.refresh()  # first: a study that has ended opens no further round
+            listing = requests.rounds(self.id, changes.last_finished_round)
+            for round_view in self._sender.rows(listing):
+                if changes.is_new(round_view):
+                    yield round_view
+            if view.state in requests.FINAL_STATES:
+                return
+            time.sleep(every)
+
+    def wait(self, progress: Callable[[RoundView], None] | None = None) -> StudyView:
+        """Return the study when it has ended; `progress` receives each changed round."""
+        for view in self.watch():
+            if progress:
+                progress(view)
+        return self.view
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Yield the events after number `after` as they happen, until the study ends.
+
+        Raises:
+            NotFoundError: if the study does not exist.
+            httpx.TransportError: if the service is out of reach for too long.
+        """
+        return self._sender.events(EventCursor(self.id, after))
+
+
+class Analyst:
+    """The service at `url` in a thread.
+
+    `key` is an API key, None if the service is open. A request that fails for the moment is
+    repeated for `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        patience: float = requests.DEFAULT_PATIENCE_SECONDS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._sender = Sender(url, key, patience, transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._sender.close()
+
+    def create(  # noqa: PLR0913 - one argument per field of a study
+        self,
+        name: str,
+        question: AnyQuestion,
+        terms: Terms | None = None,
+        *,
+        devices: int | None = None,
+        cohorts: int | None = None,
+        rounds: int = requests.DEFAULT_ROUNDS,
+        timeouts: Timeouts | None = None,
+        start: bool = True,
+        population: str | None = None,
+        key: str | None = None,
+    ) -> Study:
+        """Create a study of `rounds` rounds, and start it unless `start` is False.
+
+        Either `terms` has all sizes, or `devices` is the largest number of devices in a round;
+        they form `cohorts` cohorts, by default of at most 1,000 devices each. Calls with the same
+        `key` within a day, also from other processes, create one study. Without a `key`, only the
+        repetitions of this call do.
+
+        Raises:
+            ValueError: if the number of devices is missing or given twice.
+            BadRequestError: if the question cannot be answered under these terms; lists every
+                fault.
+            BudgetSpentError: if its `population` has too little privacy budget left.
+            IdempotencyKeyReusedError: if `key` was used for another study.
+            httpx.TransportError: if no answer came. The study may exist: call again with the same
+                `key`, or look for it in `studies`.
+        """
+        request = requests.create_study(
+            name,
+            question,
+            terms,
+            devices=devices,
+            cohorts=cohorts,
+            rounds=rounds,
+            timeouts=timeouts,
+            start=start,
+            population=population,
+            key=key,
+        )
+        return Study(self._sender, self._sender.send(request))
+
+    def study(self, study: str) -> Study:
+        """Return the existing study with the id `study`.
+
+        Raises:
+            NotFoundError: if it does not exist.
+        """
+        view = self._sender.send(requests.get(StudyView, "studies", study))
+        return Study(self._sender, view)
+
+    def studies(self) -> Iterator[Study]:
+        """Yield all studies, newest first."""
+        for view in self._sender.rows(requests.studies()):
+            yield Study(self._sender, view)
+
+    def create_population(self, name: str, budget: Budget) -> PopulationView:
+        """Create a population whose studies share `budget`; an existing one does not change.
+
+        Raises:
+            ConflictError: if a population of this name has another budget.
+        """
+        path = requests.path("populations", name)
+        content = PopulationRequest(budget=budget).model_dump_json()
+        parse = PopulationView.model_validate_json
+        return self._sender.send(ApiRequest("PUT", path, parse, content=content))
+
+    def population_privacy(self, name: str, delta: float | None = None) -> Statement:
+        """Return the privacy loss of all studies of a population, and its remaining budget."""
+        params = {} if delta is None else {"delta": delta}
+        return self._sender.send(requests.get(Statement, "populations", name, "privacy", **params))
+
+    def populations(self) -> ResultTable[PopulationView]:
+        """Return all populations, by name."""
+        return self._sender.table(requests.populations())

@@ -1,0 +1,105 @@
+"""State that a device keeps from round to round: one secret, and a journal of what it has sent.
+
+The secret determines the device's identity in each study. So the device has the same identity
+whenever it returns to a study, and nobody can link its identities in two studies:
+
+    HMAC-SHA256(secret, purpose, service, study)
+
+All studies that ask for reports see one identity, because the service adds up the epsilon that it
+spends; `study` is then None, which cannot be the id of a study. `service` is the URL, so a second
+service with a study of the same id sees another identity. HMAC-SHA256 is a pseudorandom function
+[RFC 2104; Bellare06]: without the secret its outputs look like noise.
+
+A device that loses its secret becomes a new device. A device that loses its journal but not its
+secret may contribute twice. So both are in one folder, and one folder is one device.
+"""
+
+import hmac
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from random import Random, SystemRandom
+from tempfile import NamedTemporaryFile
+from typing import Final, Self
+
+import numpy as np
+from platformdirs import user_state_path
+
+from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
+from protocol.credentials import encode_secret
+from secagg.keys import KEY_BYTES, Identity
+
+_FILE_HEADER: Final = "blindtally device v1"  # marks the file as a device's secret
+
+
+class DeviceState:
+    """The `secret` of a device, 32 bytes, and its `journal`."""
+
+    def __init__(self, secret: bytes, journal: Journal) -> None:
+        self.journal = journal
+        self._secret = secret
+
+    @classmethod
+    def in_memory(cls, secrets: Random | None = None) -> Self:
+        """Return the state of a new device that ends with its process: for simulations."""
+        return cls((secrets or SystemRandom()).randbytes(KEY_BYTES), MemoryJournal())
+
+    @classmethod
+    def on_disk(cls, folder: Path | None = None, secrets: Random | None = None) -> Self:
+        """Return the state of the device in `folder`, which is created if it does not exist.
+
+        The default folder is in the state folder of the current user.
+
+        Raises:
+            JournalError: if the state cannot be read or created.
+        """
+        folder = folder or user_state_path("blindtally") / "device"
+        path = folder / "secret"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                _write_secret(path, (secrets or SystemRandom()).randbytes(KEY_BYTES))
+            text = path.read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise JournalError(f"{path}: {error.strerror}") from None
+        return cls(_parse_secret(path, text), FileJournal(folder / "journal"))
+
+    def identity(self, service: str, study: str | None) -> Identity:
+        """Return the device's identity in `study`; None stands for all studies of reports."""
+        return Identity.of(self._derive("identity", service, study))
+
+    def credential(self, service: str, study: str | None) -> str:
+        """Return the credential with which that identity is registered."""
+        return encode_secret(self._derive("credential", service, study))
+
+    def clipping_generator(self, service: str, study: str | None) -> np.random.Generator:
+        """Return the generator that selects the device's contribution, always the same one."""
+        seed = self._derive("choices", service, study)
+        return np.random.default_rng(int.from_bytes(seed, "big"))
+
+    def _derive(self, purpose: str, service: str, study: str | None) -> bytes:
+        message = json.dumps([purpose, service, study]).encode()  # an injective encoding
+        return hmac.digest(self._secret, message, "sha256")
+
+
+def _write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret to `path` atomically; the file of a faster process stays."""
+    with NamedTemporaryFile("w", dir=path.parent, encoding="ascii") as file:  # owner only
+        file.write(f"{_FILE_HEADER} {secret.hex()}\n")
+        file.flush()
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(file.name, path)
+    sync_folder(path.parent)
+
+
+def _parse_secret(path: Path, text: str) -> bytes:
+    header, _, digits = text.strip().rpartition(" ")
+    try:
+        secret = bytes.fromhex(digits)
+    except ValueError:
+        secret = b""
+    if header != _FILE_HEADER or len(secret) != KEY_BYTES:
+        raise JournalError(f"{path} does not contain the secret of a device")
+    return secret

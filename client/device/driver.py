@@ -1,0 +1,189 @@
+"""Driver of one device in one round, from the plan that it is shown to the end of its part.
+
+Both a program for one device (`client.device.take_part`) and a fleet drive devices by these
+functions, so the service and the other devices cannot distinguish them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import quote
+
+import httpx
+
+from client.device.device import Device, DeviceStep, refusing_malformed
+from client.device.participation import SumParticipation
+from client.device.policy import Policy, PolicyError
+from client.device.reporting import ReportParticipation
+from client.errors import (
+    CohortFailedError,
+    DroppedOutError,
+    NoRoundError,
+    ServiceError,
+    WrongPhaseError,
+)
+from client.transport import POLL_SECONDS, Transport
+from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.messages import RoundView, SlotAssignment
+from protocol.randomness import RandomWords
+from secagg.errors import ProtocolError
+from secagg.ring import Vector
+
+_DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time
+PARTICIPATION_ERRORS: Final = (ServiceError, ProtocolError, httpx.TransportError)
+
+
+class EndState(StrEnum):
+    """The end of a device's part in a round."""
+
+    FINISHED = "finished"
+    NOT_INVITED = "not invited"  # by its coin: it took no part, so it is not a dropout
+    DROPPED_OUT = "dropped out"  # its driver stopped it
+    NO_ROUND = "no round"  # no round took devices while it waited
+    OVER = "over"  # no round of the study will take devices any more
+    LATE = "late"  # the round was full, or the cohort continued without it
+    COHORT_FAILED = "cohort failed"
+    DECLINED = "declined"  # it left, because the service asked for too much
+    REJECTED = "rejected"  # the service refused it
+    DISCONNECTED = "disconnected"  # it had no connection for too long
+
+
+# Receives each step of a device, and the end of its part unless it finished.
+ProgressCallback: TypeAlias = Callable[[DeviceStep | EndState], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """The end of a device's part in a round.
+
+    Attributes:
+        last_step: the last step that the device took, None before the first.
+        error: the reason, if the device did not finish.
+        policy_error: the same, if the device's policy was the reason.
+    """
+
+    state: EndState
+    last_step: DeviceStep | None = None
+    error: str = ""
+    policy_error: PolicyError | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, error: Exception, last_step: DeviceStep | None = None) -> "RoundEnd":
+        """Return the end that is caused by `error`, one of `PARTICIPATION_ERRORS`."""
+        policy_error = error if isinstance(error, PolicyError) else None
+        text = f"{type(error).__name__}: {error}"
+        return cls(_end_state_of(error), last_step, text, policy_error)
+
+
+class RoundParticipation(Protocol):
+    """The participation of a device in one round, by a vector in a secure sum or by a report.
+
+    `assignment` and `vector` are None until they are known, and for a report.
+    """
+
+    assignment: SlotAssignment | None
+    vector: Vector | None
+
+    def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
+        """Take part in a round of `study`; yield after each step."""
+        ...
+
+
+def create_participation(
+    transport: Transport,
+    view: RoundView,
+    device: Device,
+    *,
+    policy: Policy,
+    secrets: Random,
+    chance: RandomWords,
+) -> RoundParticipation:
+    """Return the participation of `device` in the round of `view`."""
+    if view.plan.mechanism in REPORT_MECHANISMS:
+        return ReportParticipation(transport, view, device, policy=policy, chance=chance)
+    return SumParticipation(transport, view, device, policy=policy, secrets=secrets, chance=chance)
+
+
+async def wait_for_open_round(
+    transport: Transport,
+    study: str,
+    after: int = 0,
+    *,
+    ticket: str | None = None,
+    patience: float | None = None,
+) -> RoundView:
+    """Return the first round after number `after` that takes devices.
+
+    Raises:
+        NoRoundError: if there was none for `patience` seconds; None waits without limit.
+        WrongStateError: if the study has ended.
+        UnsafeRequestError: if the service sends a malformed answer.
+        ServiceError: if the service refuses to show the round.
+        httpx.TransportError: if the service is out of reach for too long.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = None if patience is None else clock() + patience
+    path, params = f"/studies/{quote(study, safe='')}/rounds/open", {"after": after}
+    while True:
+        left = POLL_SECONDS if deadline is None else max(0.0, deadline - clock())
+        try:
+            wait = min(POLL_SECONDS, left)
+            answer = await transport.send("GET", path, params=params, wait=wait, ticket=ticket)
+        except NoRoundError as error:
+            pause = error.retry_after or _DEFAULT_RETRY_SECONDS
+            if deadline is not None and clock() + pause > deadline:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            with refusing_malformed():
+                return RoundView.model_validate_json(answer.content)
+
+
+async def run_participation(
+    participation: RoundParticipation,
+    study: str,
+    on_progress: ProgressCallback = lambda _step: None,
+    last_step: DeviceStep | None = None,
+    pause_seconds: Sequence[float] = (),
+) -> RoundEnd:
+    """Run a participation in a round of `study` to its end, or drop out after `last_step`.
+
+    The device pauses after each step for the next of `pause_seconds`.
+
+    Raises:
+        JournalError: if a message cannot be recorded.
+    """
+    if last_step is not None and isinstance(participation, ReportParticipation):
+        on_progress(EndState.DROPPED_OUT)  # a report has only one step: no step comes before it
+        return RoundEnd(EndState.DROPPED_OUT)
+    step: DeviceStep | None = None
+    steps, pauses = participation.steps(study), iter(pause_seconds)
+    try:
+        async for step in steps:
+            on_progress(step)
+            if step is last_step:
+                end = RoundEnd(EndState.DROPPED_OUT, step)
+                break
+            await asyncio.sleep(next(pauses, 0.0))
+        else:
+            end = RoundEnd(EndState.FINISHED if step is not None else EndState.NOT_INVITED, step)
+    except PARTICIPATION_ERRORS as error:
+        end = RoundEnd.of(error, step)
+    finally:
+        await steps.aclose()
+    if end.state is not EndState.FINISHED:
+        on_progress(end.state)
+    return end
+
+
+def _end_state_of(error: Exception) -> EndState:
+    if isinstance(error, ProtocolError):
+        return EndState.DECLINED
+    if isinstance(error, DroppedOutError | NoRoundError | WrongPhaseError):
+        return EndState.LATE
+    if isinstance(error, CohortFailedError):
+        return EndState.COHORT_FAILED
+    return EndState.REJECTED if isinstance(error, ServiceError) else EndState.DISCONNECTED

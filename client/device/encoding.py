@@ -1,0 +1,63 @@
+"""Encoding of a device's records: first the histogram that it contributes, then its vector.
+
+A device holds any number of records of any text. Its contribution is a histogram of at most
+`contribution` records, all inside the question's domain. Records outside the domain are removed
+first, so that they do not count towards the bound; of the rest, a random subset stays. Estimates
+are estimates of the sum of these contributions, and so is the truth with which they are compared.
+
+Source: the contribution bound m of [Gascon23, section 2].
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.histograms import Histogram
+from protocol.mechanism import add_noise
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.randomness import RandomWords
+from protocol.sampling import clip
+from secagg.ring import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """The histogram that a device adds to one study, and the numbers of records left out."""
+
+    histogram: Histogram
+    outside_domain: int
+    over_bound: int  # beyond the contribution bound
+
+
+def count_items(records: Iterable[str]) -> Histogram:
+    """Return the number of occurrences of each item in `records`."""
+    return dict(Counter(records))
+
+
+def make_contribution(
+    question: AnyQuestion, holdings: Histogram, rng: np.random.Generator
+) -> Contribution:
+    """Return the contribution to `question` of a device with the items `holdings`."""
+    inside = Counter[str]()
+    for item, count in holdings.items():
+        canonical = question.canonical(item) if count else None
+        if canonical is not None:
+            inside[canonical] += count
+    histogram = clip(inside, question.contribution, rng)
+    total, clipped = sum(inside.values()), sum(histogram.values())
+    return Contribution(histogram, sum(holdings.values()) - total, total - clipped)
+
+
+def encode(
+    plan: AnyPlan, contribution: Contribution, cohort_size: int, chance: RandomWords
+) -> Vector:
+    """Return the vector of `contribution` in a cohort of `cohort_size` devices.
+
+    It contains the device's share of the noise, if the plan adds noise to sums.
+    """
+    mechanism = SUM_MECHANISMS[plan.question.mechanism]
+    vector: Vector = mechanism.encode(plan, contribution.histogram, chance)
+    add_noise(mechanism.ring(plan), vector, mechanism.noise_shares(plan, cohort_size), chance)
+    return vector

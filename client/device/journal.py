@@ -1,0 +1,302 @@
+"""Journal of what a device has sent: each message is recorded before it is sent.
+
+A vector is hidden by masks that only its device's holders can remove. A server gains nothing by
+asking for a message once. It may gain by asking again:
+
+    another vector              the difference of the two reveals part of their contents
+    another confirmation        two sets of survivors: each secret could be recovered for one set
+    other unmasking shares      both secrets of one device: its vector could be read
+    other key shares            nothing alone, but each draw selects other holders: after a billion
+                                draws the holders may be the server's own devices
+    another report              is private by its own randomness only: each costs epsilon again
+
+So a device sends each of the first three once per study. If the study asks the same devices in
+every round, and noise hides the differences of its sums, it sends them once per round, in a
+limited number of rounds. It draws holders a few times; a draw is recorded as the digest of its
+keys, because it counts even if nothing is sent for it. The device records the digest of a message
+durably before it sends the message. It may send the same bytes any number of times; it sends no
+other bytes, in this round or a later one, from this process or the next. That holds even if the
+first cohort failed, because the server may have read its sum and claimed otherwise.
+
+The journal contains no secret. Keys, seeds and shares exist in memory only, so after a restart
+nothing is left of a round that could be sent; the journal then prevents another round. A crash
+between record and send costs the device its part in one study, and nothing worse.
+
+A coin that decides whether a device joins a round is flipped once: a server that could have it
+flipped again would ask until it shows heads. So the result is recorded before it takes effect.
+
+For reports the journal also records epsilon, and so the epsilon spent in all studies together. For
+vectors it records rho, the privacy loss that the noise of their sums leaves. Each plan states the
+noise in its round, so the loss in a study is known from the vectors that were sent.
+"""
+
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from types import NoneType
+from typing import Self
+
+from client.device.policy import PolicyError
+from protocol.phases import MessageKind
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A message that a device sent to a study's cohort.
+
+    Attributes:
+        digest: SHA-256 of the message in hexadecimal; of an invitation, the digest of the plan.
+        epsilon: the privacy loss of a report.
+        rho: the privacy loss of a vector in a sum with noise, None without noise.
+        joins: the result of an invitation's coin.
+    """
+
+    study: str
+    round: int
+    cohort: int
+    kind: MessageKind
+    digest: str
+    epsilon: float = 0.0
+    rho: float | None = None
+    joins: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        study: str,
+        number: int,
+        cohort: int,
+        kind: MessageKind,
+        body: bytes,
+        epsilon: float = 0.0,
+    ) -> Self:
+        """Return the entry of the message `body` in round `number`."""
+        return cls(study, number, cohort, kind, sha256(body).hexdigest(), epsilon)
+
+
+class JournalError(RuntimeError):
+    """The journal cannot be read or written, so nothing may be sent."""
+
+
+class Journal(ABC):
+    """The messages that one device has sent, in all its studies."""
+
+    def record(
+        self,
+        entry: JournalEntry,
+        max_per_study: int = 1,
+        *,
+        max_per_round: int | None = None,
+        check_epsilon: Callable[[float], None] | None = None,
+        check_rho: Callable[[float], None] | None = None,
+    ) -> None:
+        """Record a message, which may be sent as soon as this function has returned.
+
+        `check_epsilon` receives the epsilon spent so far, and `check_rho` the rho spent in this
+        study. Both may refuse the message.
+
+        Raises:
+            PolicyError: if the device has sent `max_per_study` other messages of this kind in this
+                study, or `max_per_round` in this round, or if a check raises it.
+            JournalError: if the message cannot be recorded.
+        """
+        with self._locked_entries() as entries:
+            key = entry.study, entry.kind
+            same_kind = [other for other in entries if (other.study, other.kind) == key]
+            if entry in same_kind:
+                return
+            in_round = sum(other.round == entry.round for other in same_kind)
+            if len(same_kind) >= max_per_study:
+                limit = "max_sharings" if entry.kind is MessageKind.KEY_SHARES else "max_rounds"
+                reason = f"asks for {entry.kind} number {max_per_study + 1} in study {entry.study}"
+                raise PolicyError("once per study" if max_per_study == 1 else limit, reason)
+            if max_per_round is not None and in_round >= max_per_round:
+                where = f"round {entry.round} of study {entry.study}"
+                raise PolicyError("once per round", f"asks for another {entry.kind} in {where}")
+            if check_epsilon is not None:
+                check_epsilon(_epsilon_spent(entries))
+            if check_rho is not None:
+                check_rho(_rho_spent(entries, entry.study))
+            self._append(entry)
+
+    def decide_to_join(self, study: str, number: int, plan: str, flip: Callable[[], bool]) -> bool:
+        """Return whether the device joins round `number` of `study`, by one `flip` of its coin.
+
+        `plan` is the digest of the plan for which the coin is flipped. The device does not join by
+        another plan of that round, where the same result may be worth more. It also does not join
+        if it sent a message in the round before its coin was flipped.
+
+        Raises:
+            JournalError: if the result cannot be recorded.
+        """
+        with self._locked_entries() as entries:
+            in_round = [entry for entry in entries if (entry.study, entry.round) == (study, number)]
+            for entry in in_round:
+                if entry.joins is not None:
+                    return entry.joins and entry.digest == plan
+            joins = not in_round and flip()
+            self._append(JournalEntry(study, number, -1, MessageKind.INVITATION, plan, joins=joins))
+            return joins
+
+    def has_join_decision(self, study: str, number: int) -> bool:
+        """Return whether a coin was flipped for a plan of round `number` of `study`.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._locked_entries() as entries:
+            return any(
+                (entry.study, entry.round) == (study, number) and entry.joins is not None
+                for entry in entries
+            )
+
+    def rounds_by_study(self) -> Mapping[str, frozenset[int]]:
+        """Return the rounds of each study to which the device sent a vector or a report.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        rounds: dict[str, frozenset[int]] = {}
+        with self._locked_entries() as entries:
+            for entry in entries:
+                if entry.kind in (MessageKind.MASKED_INPUT, MessageKind.REPORT):
+                    rounds[entry.study] = rounds.get(entry.study, frozenset()) | {entry.round}
+        return rounds
+
+    def epsilon_spent(self) -> float:
+        """Return the epsilon of all reports.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._locked_entries() as entries:
+            return _epsilon_spent(entries)
+
+    def rho_spent(self, study: str) -> float:
+        """Return the rho of all vectors sent to `study`, infinite if a sum had no noise.
+
+        Raises:
+            JournalError: if the journal cannot be read.
+        """
+        with self._locked_entries() as entries:
+            return _rho_spent(entries, study)
+
+    @abstractmethod
+    @contextmanager
+    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+        """Yield all entries while no other thread or process reads or appends."""
+
+    @abstractmethod
+    def _append(self, entry: JournalEntry) -> None:
+        """Append an entry, within `_locked_entries`."""
+
+
+def _epsilon_spent(entries: list[JournalEntry]) -> float:
+    return math.fsum(entry.epsilon for entry in entries)
+
+
+def _rho_spent(entries: list[JournalEntry], study: str) -> float:
+    key = study, MessageKind.MASKED_INPUT
+    vectors = (entry for entry in entries if (entry.study, entry.kind) == key)
+    return math.fsum(math.inf if entry.rho is None else entry.rho for entry in vectors)
+
+
+class MemoryJournal(Journal):
+    """A journal that ends with its process, for devices that also do."""
+
+    def __init__(self, entries: Iterable[JournalEntry] = ()) -> None:
+        self._entries = list(entries)
+        self._lock = Lock()
+
+    @property
+    def entries(self) -> tuple[JournalEntry, ...]:
+        """Return all entries."""
+        return tuple(self._entries)
+
+    @contextmanager
+    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+        with self._lock:
+            yield list(self._entries)
+
+    def _append(self, entry: JournalEntry) -> None:
+        self._entries.append(entry)
+
+
+class FileJournal(Journal):
+    """A journal in the file at `path`, with one line of JSON per entry.
+
+    Processes take turns by a lock on the file (POSIX). Only its owner can read the file: it
+    contains no secret, but it shows in which studies the device took part. Keep it next to the
+    device's secret: without the journal, its identities must not be used again.
+
+    If the machine stops while an entry is written, the entry is incomplete. It did not count yet,
+    and nothing was sent, so a last line without its end is dropped. Any other line that cannot be
+    read means that another program wrote to the file. The device then takes part in nothing until
+    a person has checked the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()  # the file's lock does not separate the threads of a process
+        self._file = -1
+
+    @contextmanager
+    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+        import fcntl  # noqa: PLC0415 - exists on POSIX only, and `MemoryJournal` works without
+
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with self._lock:
+            try:
+                self._file = os.open(self._path, flags, 0o600)
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX)
+                    yield self._read()
+                finally:
+                    os.close(self._file)  # releases the lock
+            except OSError as error:
+                raise JournalError(f"{self._path}: {error.strerror}") from error
+
+    def _read(self) -> list[JournalEntry]:
+        with open(self._file, "rb", closefd=False) as file:
+            content = file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            os.ftruncate(self._file, len(complete))
+        lines = complete.split(b"\n")[:-1]
+        return [self._parse_line(number, line) for number, line in enumerate(lines, start=1)]
+
+    def _parse_line(self, number: int, line: bytes) -> JournalEntry:
+        try:
+            fields = json.loads(line)
+            entry = JournalEntry(**(fields | {"kind": MessageKind(fields["kind"])}))
+            is_valid = all(0 <= cost < math.inf for cost in (entry.epsilon, entry.rho or 0.0))
+            is_invitation = entry.kind is MessageKind.INVITATION
+            is_valid &= type(entry.joins) is (bool if is_invitation else NoneType)
+        except (ValueError, TypeError, KeyError):
+            is_valid = False
+        if not is_valid:
+            reason = "not an entry; another program wrote here, so the device sends nothing more"
+            raise JournalError(f"{self._path}, line {number}: {reason}")
+        return entry
+
+    def _append(self, entry: JournalEntry) -> None:
+        with open(self._file, "ab", closefd=False) as file:
+            file.write(json.dumps(asdict(entry)).encode() + b"\n")
+        os.fsync(self._file)
+        sync_folder(self._path.parent)  # the file may be new: its name must be on the disk as well
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names of the files in `folder` to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,276 @@
+"""Limits of a device, checked before it sends anything.
+
+A plan states how much each device contributes and in how large a group it is hidden. The device
+compares the plan with its policy and refuses a plan beyond a limit. The roster comes later and may
+be smaller than the plan promised, so the device checks it as well. A refusal names its limit, so
+that the operator of the devices knows which one to change.
+
+`min_cohort` bounds the devices *in a sum*. A cohort of n devices keeps at least `quorum(n)` of
+them, so the policy compares the quorum, not the n devices at the start.
+
+The numbers of holders and of confirmations are not limits of a policy: the device computes them
+from the plan's terms, which it checks here, and from the roster.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
+from protocol.messages import SlotAssignment
+from protocol.signed_report import packed_report_bytes
+from secagg.errors import UnsafeRequestError
+from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.messages import KeyShares, SeedShares
+from secagg.parameters import Mode, choose_parameters
+
+
+class PolicyError(UnsafeRequestError):
+    """The service asks for more than the device's policy allows.
+
+    Attributes:
+        limit: the name of the limit in `Policy`, or of the promise that was broken.
+        needed: the value of the limit that would accept the request, if one value is enough.
+    """
+
+    def __init__(self, limit: str, reason: str, needed: float | str | None = None) -> None:
+        super().__init__(f"{reason} ({limit})")
+        self.limit = limit
+        self.needed = needed
+        self._arguments = limit, reason, needed
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, float | str | None]]:
+        """Return the class and its arguments: processes of a fleet exchange refusals."""
+        return type(self), self._arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Limits of a device: upper bounds on its contribution, lower bounds on its protection.
+
+    Attributes:
+        max_contribution: items that the device adds to a round.
+        min_cohort: devices in a sum.
+        min_corrupt, max_dropout, min_sigma: bounds on the assumptions from which the numbers of
+            holders and the threshold follow. Terms that assume no corrupt device protect nobody.
+        modes: the modes of rounds in which the device takes part. By default it does not trust
+            the server to follow the protocol.
+        max_upload_bytes: bytes that the device sends in one round before the survivors are known:
+            its key shares and seed shares, and its vector, or its report.
+        max_sharings: how often the device shares keys in one study without sending a vector. Each
+            time gives an attacker who wants certain holders another chance of 2^-sigma.
+        registrar: the public key of the one registrar that may enrol the others; None accepts any
+            registrar, and none.
+        max_epsilon: epsilon of the locally private reports in all studies together.
+        max_delta: the probability that a report reveals more than its epsilon. For reports only
+            `max_epsilon`, `max_delta`, `registrar` and `max_upload_bytes` matter.
+        max_rounds: rounds of a study that asks the same devices in every round. The noise of all
+            of them together must keep `max_epsilon` at `max_delta`.
+        repeat_exact: accepts such a study even if it adds no noise. The difference of two sums, of
+            which one contains the device and the other does not, then reveals its contribution.
+    """
+
+    max_contribution: int = 100
+    min_cohort: int = 50
+    min_corrupt: float = 0.05
+    max_dropout: float = 0.5
+    min_sigma: int = 40
+    modes: frozenset[Mode] = frozenset({"active"})
+    max_upload_bytes: int = 4 * 2**20
+    max_sharings: int = 64
+    registrar: bytes | None = None
+    max_epsilon: float = 4.0
+    max_delta: float = 1e-5
+    max_rounds: int = 32
+    repeat_exact: bool = False
+
+    def check_plan(
+        self,
+        plan: AnyPlan,
+        study: str,
+        number: int,
+        rounds_by_study: Mapping[str, Collection[int]] | None = None,
+    ) -> None:
+        """Check the plan that the service shows for round `number` of `study`.
+
+        `rounds_by_study` has the rounds to which the device has contributed. It contributes once
+        per study, or once per round if the study asks the same devices in every round.
+
+        Raises:
+            PolicyError: for the first limit that the plan exceeds.
+        """
+        for violation in self.violations(plan, study, number, rounds_by_study):
+            raise violation
+
+    def violations(
+        self,
+        plan: AnyPlan,
+        study: str,
+        number: int,
+        rounds_by_study: Mapping[str, Collection[int]] | None = None,
+    ) -> Iterator[PolicyError]:
+        """Yield an error for every limit that the plan exceeds, so users can fix all at once."""
+        if (plan.study, plan.round) != (study, number):
+            reason = f"shows the plan of round {plan.round} of {plan.study}"
+            yield PolicyError("plan", f"{reason} for round {number} of {study}")
+        yield from self._repetition_violations(plan, (rounds_by_study or {}).get(study, ()))
+        yield from self._registrar_violations(plan)
+        if plan.mechanism in SUM_MECHANISMS:
+            yield from self._terms_violations(plan)
+        else:
+            yield from self._delta_violations(REPORT_MECHANISMS[plan.mechanism].delta(plan))
+        yield from self._size_violations(plan)
+
+    def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
+        """Check that the plan's registrar enrolled this device.
+
+        Raises:
+            PolicyError: if another registrar did, so that the other devices may be invented.
+        """
+        if plan.registry and not plan.registry.admits(identity.public, enrolment):
+            raise PolicyError("registrar", "names a registrar that did not enrol this device")
+
+    def check_cohort(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
+        """Check that a cohort of `n` devices is one that `plan` promised.
+
+        Raises:
+            PolicyError: for the limit that is exceeded, or the promise that is broken.
+        """
+        terms = plan.terms
+        if not terms.minimum <= n <= terms.cohort_size:
+            promised = f"{terms.minimum} to {terms.cohort_size}"
+            raise PolicyError("terms", f"runs a cohort of {n} devices, and promised {promised}")
+        if not (0 <= assignment.slot < n and 0 <= assignment.cohort < terms.cohorts):
+            place = f"slot {assignment.slot} of cohort {assignment.cohort}"
+            raise PolicyError("slot", f"assigned {place}, which does not exist")
+        for violation in self._quorum_violations(terms.assumptions.quorum(n)):
+            raise violation
+
+    def check_rho(self, plan: AnyPlan, spent: float) -> None:
+        """Check that noise hides the device in this sum and in those before, of rho `spent`.
+
+        A plan states the noise in its round only; later rounds may have less.
+
+        Raises:
+            PolicyError: if the study asks the same devices in every round, and the noise is too
+                small.
+        """
+        if not plan.question.asks_every_round or self.repeat_exact:
+            return
+        rho = rho_of(plan)
+        for violation in self._rho_violations(spent + (math.inf if rho is None else rho)):
+            raise violation
+
+    def check_epsilon(self, spent: float, epsilon: float) -> None:
+        """Check that the device may spend `epsilon` in addition to `spent`.
+
+        Raises:
+            PolicyError: if less is left.
+        """
+        if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # also refuses NaN
+            left = max(0.0, self.max_epsilon - spent)
+            reason = f"asks for epsilon {epsilon:g}, and {left:g} is left"
+            raise PolicyError("max_epsilon", reason, _round_up(spent + epsilon))
+
+    def _repetition_violations(
+        self, plan: AnyPlan, rounds: Collection[int]
+    ) -> Iterator[PolicyError]:
+        """Yield the limits on contributing again, after `rounds` of the same study."""
+        if not plan.question.asks_every_round:
+            if rounds:
+                reason = f"asks for a second contribution to study {plan.study}"
+                yield PolicyError("once per study", reason)
+            return
+        yield from self._noise_violations(plan, max(plan.rounds, len(rounds) + 1))
+        if plan.round in rounds:
+            where = f"round {plan.round} of study {plan.study}"
+            yield PolicyError("once per round", f"asks for a second contribution to {where}")
+        if len(rounds) >= self.max_rounds:
+            reason = f"asks for more than {self.max_rounds} rounds of study {plan.study}"
+            yield PolicyError("max_rounds", reason)
+
+    def _noise_violations(self, plan: AnyPlan, releases: int) -> Iterator[PolicyError]:
+        """Yield the limits that the noise of `releases` sums does not keep.
+
+        Epsilon is that of a Gaussian of the same variance [BunSteinke16, proposition 1.3]. This is
+        not an exact account, but it detects noise that is far too small. The device does not count
+        its own coins as protection.
+        """
+        rho = rho_of(plan)
+        if rho is None:
+            if not self.repeat_exact:
+                reason = "asks the same devices in every round, and adds no noise to the sums"
+                yield PolicyError("repeat_exact", reason)
+            return
+        yield from self._rho_violations(rho * releases)
+
+    def _rho_violations(self, rho: float) -> Iterator[PolicyError]:
+        epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
+        if not epsilon <= self.max_epsilon:
+            reason = f"adds noise for epsilon {epsilon:.3g}, above {self.max_epsilon:g}"
+            yield PolicyError("max_epsilon", reason, _round_up(epsilon))
+
+    def _registrar_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
+        if self.registrar is not None and plan.terms.registrar != self.registrar.hex():
+            named = plan.terms.registrar or "no registrar"
+            yield PolicyError("registrar", f"names {named} instead of {self.registrar.hex()}")
+
+    def _terms_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
+        terms = plan.terms
+        yield from self._quorum_violations(terms.assumptions.quorum(terms.minimum))
+        if terms.mode not in self.modes:
+            modes = " or ".join(sorted(self.modes))
+            reason = f"asks for the {terms.mode} mode instead of {modes}"
+            yield PolicyError("modes", reason, terms.mode)
+        if terms.corrupt < self.min_corrupt:
+            reason = f"assumes a corrupt fraction of {terms.corrupt}, below {self.min_corrupt}"
+            yield PolicyError("min_corrupt", reason, terms.corrupt)
+        if terms.dropout > self.max_dropout:
+            reason = f"allows a dropout fraction of {terms.dropout}, above {self.max_dropout}"
+            yield PolicyError("max_dropout", reason, terms.dropout)
+        if terms.sigma < self.min_sigma:
+            reason = f"allows failures with probability 2^-{terms.sigma}, above 2^-{self.min_sigma}"
+            yield PolicyError("min_sigma", reason, terms.sigma)
+
+    def _delta_violations(self, delta: float) -> Iterator[PolicyError]:
+        if not delta <= self.max_delta * (1 + 1e-9):
+            yield PolicyError(
+                "max_delta", f"asks for delta {delta:g}, above {self.max_delta:g}", delta
+            )
+
+    def _quorum_violations(self, quorum: int) -> Iterator[PolicyError]:
+        if quorum < self.min_cohort:
+            reason = f"may sum as few as {quorum} devices, below {self.min_cohort}"
+            yield PolicyError("min_cohort", reason, quorum)
+
+    def _size_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
+        contribution = plan.question.contribution
+        if contribution > self.max_contribution:
+            reason = f"asks for up to {contribution} items, above {self.max_contribution}"
+            yield PolicyError("max_contribution", reason, contribution)
+        nbytes = upload_bytes(plan)
+        if nbytes > self.max_upload_bytes:
+            reason = f"asks for {nbytes} bytes, above {self.max_upload_bytes}"
+            yield PolicyError("max_upload_bytes", reason, nbytes)
+
+
+def _round_up(epsilon: float) -> float | None:
+    """Return `epsilon` rounded up to two decimals, None if it is not finite."""
+    return math.ceil(100 * epsilon) / 100 if math.isfinite(epsilon) else None
+
+
+def rho_of(plan: AnyPlan) -> float | None:
+    """Return a device's privacy loss rho in one sum [BunSteinke16], None if it has no noise."""
+    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
+    return None if shares is None else plan.question.max_votes / shares.variance / 2
+
+
+def upload_bytes(plan: AnyPlan) -> int:
+    """Return the bytes of a report, or of a device's shares and vector in a full cohort."""
+    if plan.mechanism in REPORT_MECHANISMS:
+        nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
+        return packed_report_bytes(nbytes, plan.registry is not None)
+    holders = choose_parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
+    vector: int = SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes
+    return KeyShares.nbytes(holders) + SeedShares.nbytes(holders) + vector + SIGNATURE_BYTES

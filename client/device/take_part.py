@@ -1,0 +1,228 @@
+"""Participation of one device with its items: the function that a program on a device calls.
+
+    outcomes = await take_part("https://counts.example.org", ["hello", "world"], Policy())
+    for outcome in outcomes:
+        print(outcome.study, outcome.round, outcome.state)
+
+It finds a round that takes devices, checks the round against the policy, contributes once and
+returns the outcome. The device's state (`client.device.device_state`) is on its disk: a program
+that calls again, today or next year, is the same device, which contributes to no study twice.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import Final, TypeAlias
+
+from client.device.device import Device, DeviceStep, refusing_malformed
+from client.device.device_state import DeviceState
+from client.device.driver import (
+    PARTICIPATION_ERRORS,
+    EndState,
+    RoundEnd,
+    create_participation,
+    run_participation,
+    wait_for_open_round,
+)
+from client.device.encoding import count_items, make_contribution
+from client.device.enrolment import enrol_device
+from client.device.policy import Policy
+from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
+from client.transport import Transport, http_client
+from protocol.histograms import Histogram
+from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.messages import RoundView, SlotAssignment, StudyPage
+from protocol.randomness import system_words
+from secagg.session import Registry
+
+MAX_STUDIES_AT_ONCE: Final = 20  # bounds the work that a service can give to a device
+DEFAULT_PATIENCE_SECONDS: Final = 120.0
+
+Items: TypeAlias = Iterable[str | float] | Mapping[str, int]
+EnrolmentSigner: TypeAlias = Callable[[Registry, bytes], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipationOutcome:
+    """The part of a device in a study.
+
+    Attributes:
+        round: None if the service showed no round.
+        cohort, slot: the place in a secure sum, None without one.
+        last_step: the last step that the device took, None before the first.
+        bytes_sent, bytes_received: bytes of HTTP.
+        error: the reason, if the device did not finish.
+    """
+
+    study: str
+    state: EndState
+    round: int | None = None
+    cohort: int | None = None
+    slot: int | None = None
+    last_step: DeviceStep | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    error: str = ""
+
+
+async def take_part(  # noqa: PLR0913 - devices differ in all of these
+    url: str,
+    items: Items,
+    policy: Policy | None = None,
+    *,
+    study: str | None = None,
+    device_state: DeviceState | None = None,
+    token: str | None = None,
+    enrolment_signer: EnrolmentSigner | None = None,
+    wait: float = 0.0,
+    patience: float = DEFAULT_PATIENCE_SECONDS,
+) -> tuple[ParticipationOutcome, ...]:
+    """Let one device with `items` take part in a round; return one outcome per study.
+
+    Without a `study`, the device takes part in the newest running studies that the service lists; a
+    closed service lists none to devices. It waits up to `wait` seconds for a round with room. The
+    default `device_state` is that of the current user on this machine: several devices on one
+    machine need one folder each. A closed service admits the device by an enrolment `token`. If a
+    study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
+    identity. A service out of reach is tried again for `patience` seconds.
+
+    Cancelling the call drops the device out. Messages that were recorded count as sent.
+
+    Raises:
+        JournalError: if a message cannot be recorded; it is then not sent.
+        ServiceError: if the service does not list its studies. Errors in a study are an outcome.
+        httpx.TransportError: if the service is out of reach for its list of studies.
+    """
+    histogram = dict(items) if isinstance(items, Mapping) else count_items(map(str, items))
+    if device_state is None:
+        device_state = await asyncio.to_thread(DeviceState.on_disk)
+    run = _DeviceRun(
+        url.rstrip("/"),
+        histogram,
+        policy or Policy(),
+        device_state,
+        token,
+        enrolment_signer,
+        wait,
+        patience,
+    )
+    studies = (study,) if study is not None else await run.running_studies()
+    tasks = [asyncio.create_task(run.run(each)) for each in studies]
+    try:
+        return tuple([await task for task in tasks])
+    finally:  # an error of the journal or a cancellation ends all of them
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceRun:
+    """A device at a service, for one round of each study."""
+
+    url: str
+    histogram: Histogram = field(repr=False)
+    policy: Policy
+    device_state: DeviceState
+    token: str | None = field(repr=False)
+    enrolment_signer: EnrolmentSigner | None
+    wait: float
+    patience: float
+
+    async def running_studies(self) -> tuple[str, ...]:
+        """Return the ids of the newest running studies."""
+        async with http_client(self.url) as http:
+            transport = Transport(http, self.patience)
+            answer = await transport.send("GET", "/studies", params={"limit": MAX_STUDIES_AT_ONCE})
+            with refusing_malformed():
+                page = StudyPage.model_validate_json(answer.content)
+        studies = page.studies[:MAX_STUDIES_AT_ONCE]
+        return tuple(view.id for view in studies if view.state == "running")
+
+    async def run(self, study: str) -> ParticipationOutcome:
+        """Take part in one round of `study`; if that round is full, in the next one."""
+        deadline = time.monotonic() + self.wait
+        rounds_by_study = await asyncio.to_thread(self.device_state.journal.rounds_by_study)
+        after = max(rounds_by_study.get(study, ()), default=0)
+        async with http_client(self.url) as http:
+            transport = Transport(http, self.patience)
+            while True:
+                left = deadline - time.monotonic()
+                outcome = await self._run_round(transport, study, after, left)
+                is_full = outcome.state is EndState.LATE and outcome.last_step is None
+                if outcome.round is None or not is_full or time.monotonic() >= deadline:
+                    return outcome
+                after = outcome.round
+
+    async def _run_round(
+        self, transport: Transport, study: str, after: int, wait: float
+    ) -> ParticipationOutcome:
+        view: RoundView | None = None
+        assignment: SlotAssignment | None = None
+        try:
+            view, device = await self._prepare(transport, study, after, wait)
+        except PARTICIPATION_ERRORS as error:
+            end = _end_before_joining(error)
+        else:
+            participation = create_participation(
+                transport,
+                view,
+                device,
+                policy=self.policy,
+                secrets=SystemRandom(),
+                chance=system_words,
+            )
+            end = await run_participation(participation, study)
+            assignment = participation.assignment
+        return ParticipationOutcome(
+            study,
+            end.state,
+            view.number if view else None,
+            assignment.cohort if assignment else None,
+            assignment.slot if assignment else None,
+            end.last_step,
+            transport.traffic.sent,
+            transport.traffic.received,
+            end.error,
+        )
+
+    async def _prepare(
+        self, transport: Transport, study: str, after: int, wait: float
+    ) -> tuple[RoundView, Device]:
+        """Return an open round, and the device with its identity for the study."""
+        ticket = await self._ensure_enrolled(transport, study)
+        view = await wait_for_open_round(transport, study, after, ticket=ticket, patience=wait)
+        plan = view.plan
+        is_report = plan.mechanism in REPORT_MECHANISMS
+        if is_report:
+            ticket = await self._ensure_enrolled(transport, None)
+        identity = self.device_state.identity(self.url, None if is_report else study)
+        enrolment = b""
+        if plan.registry is not None and self.enrolment_signer is not None:
+            enrolment = await self.enrolment_signer(plan.registry, identity.public)
+        rng = self.device_state.clipping_generator(self.url, study)
+        contribution = make_contribution(plan.question, self.histogram, rng)
+        return view, Device(identity, contribution, self.device_state.journal, enrolment, ticket)
+
+    async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
+        """Register the device's identity in `study` if a token is given; return its credential.
+
+        An expired token registers no new device, but registered devices stay registered.
+        """
+        identity = self.device_state.identity(self.url, study)
+        credential = self.device_state.credential(self.url, study)
+        if self.token is not None:
+            with suppress(NotAuthorisedError):
+                await enrol_device(transport, identity, self.token, credential)
+        return credential
+
+
+def _end_before_joining(error: Exception) -> RoundEnd:
+    if isinstance(error, NoRoundError):
+        return RoundEnd(EndState.NO_ROUND, error=str(error))
+    if isinstance(error, WrongStateError):
+        return RoundEnd(EndState.OVER, error=str(error))
+    return RoundEnd.of(error)

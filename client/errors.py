@@ -1,0 +1,228 @@
+"""Errors of the service as exceptions, and the rule that decides which requests to repeat.
+
+An error response is problem+json (RFC 9457) with a stable `type`. Each type has an exception class
+here, so callers can catch the ones that they can act on: a device that was left out may return, a
+device that came in the wrong phase may not. An error that may pass (no connection, a busy
+database, a proxy without its server) is worth a repetition, after the time in Retry-After or after
+a growing one. Repeating a request has no further effect. This also holds for the creation of a
+study, because of the idempotency key that is sent with it.
+"""
+
+from typing import ClassVar, Final
+
+import httpx
+from pydantic import ValidationError
+
+from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.phases import Phase
+
+TRANSIENT_STATUSES: Final = frozenset({408, 429, 502, 503, 504})  # worth a repetition
+MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After
+
+
+class ServiceError(Exception):
+    """The service refused a request.
+
+    Attributes:
+        problem: the problem document of the response.
+        message: its detail, or each of its faults once. The text of the error adds the advice of
+            its class.
+        retry_after: the seconds of the Retry-After header, if the response has one.
+    """
+
+    advice: ClassVar[str] = ""
+
+    def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
+        self.message = _message_of(problem)
+        super().__init__(f"{self.message} ({self.advice})" if self.advice else self.message)
+        self.problem = problem
+        self.retry_after = retry_after
+
+    @property
+    def phase(self) -> Phase | None:
+        """Return the phase of the cohort, None if the response has none."""
+        return self.problem.phase
+
+
+class NotFoundError(ServiceError):
+    """The study, round or participant does not exist."""
+
+    advice = "check the address and the id; `Analyst.studies()` lists all studies"
+
+
+class NotAuthorisedError(ServiceError):
+    """The key, token or credential is missing or not valid."""
+
+    advice = "`blindtally keys` makes API keys, `blindtally tokens` lets devices in"
+
+
+class ForbiddenError(ServiceError):
+    """The credential is valid, but does not allow this."""
+
+    advice = "`blindtally keys create --scope` makes keys with more rights"
+
+
+class TooManyRequestsError(ServiceError):
+    """The service refused too many requests, for the whole `patience`."""
+
+
+class BadRequestError(ServiceError):
+    """The request is wrong: repeating it unchanged does not help."""
+
+    advice = "fix the request"
+
+
+class WrongPhaseError(ServiceError):
+    """The message came too early or too late."""
+
+
+class ConflictError(ServiceError):
+    """An earlier request for the same thing had other content."""
+
+
+class IdempotencyKeyReusedError(ConflictError):
+    """An earlier creation with other content had the same key."""
+
+    advice = "use a new key for another request"
+
+
+class WrongStateError(ServiceError):
+    """The state of the study does not allow this."""
+
+    advice = "`Study.refresh()` shows its state"
+
+
+class NoRoundError(ServiceError):
+    """No round takes devices now."""
+
+    advice = "come back later"
+
+
+class AlreadyCountedError(ServiceError):
+    """The device is already in the sum of an earlier round of the study."""
+
+
+class PlanMismatchError(ServiceError):
+    """The report was made for a plan other than the round's."""
+
+    advice = "report to the round that `rounds/open` shows"
+
+
+class BudgetSpentError(ServiceError):
+    """The device has spent its privacy budget with this service."""
+
+
+class NotEnrolledError(ServiceError):
+    """The study's registrar did not sign this device's identity for the study."""
+
+    advice = "the registrar enrols a device separately for each study"
+
+
+class BarredError(ServiceError):
+    """The device departed from the protocol in an earlier cohort of the study."""
+
+    advice = "`blamed` of the round's cohorts shows the reason"
+
+
+class CohortFailedError(ServiceError):
+    """The cohort failed, so its sum will never exist."""
+
+    advice = "the device may take part in a later round, unless it sent its vector"
+
+
+class DroppedOutError(ServiceError):
+    """The cohort continued without this participant."""
+
+    advice = "the device may take part in a later round, unless it sent its vector"
+
+
+class UnavailableError(ServiceError):
+    """The service could not answer, for the whole `patience`."""
+
+    advice = "check that the server is running and its database reachable"
+
+
+ERROR_CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
+    ProblemType.NOT_FOUND: NotFoundError,
+    ProblemType.NOT_AUTHORISED: NotAuthorisedError,
+    ProblemType.FORBIDDEN: ForbiddenError,
+    ProblemType.TOO_MANY: TooManyRequestsError,
+    ProblemType.MALFORMED: BadRequestError,
+    ProblemType.WRONG_MEDIA_TYPE: BadRequestError,
+    ProblemType.METHOD_NOT_ALLOWED: BadRequestError,
+    ProblemType.TOO_LARGE: BadRequestError,
+    ProblemType.HEADERS_TOO_LARGE: BadRequestError,
+    ProblemType.TOO_SLOW: UnavailableError,
+    ProblemType.WRONG_PHASE: WrongPhaseError,
+    ProblemType.CONFLICT: ConflictError,
+    ProblemType.IDEMPOTENCY_KEY_REUSED: IdempotencyKeyReusedError,
+    ProblemType.WRONG_STATE: WrongStateError,
+    ProblemType.NO_ROUND: NoRoundError,
+    ProblemType.ALREADY_COUNTED: AlreadyCountedError,
+    ProblemType.PLAN_MISMATCH: PlanMismatchError,
+    ProblemType.BUDGET_SPENT: BudgetSpentError,
+    ProblemType.NOT_ENROLLED: NotEnrolledError,
+    ProblemType.BARRED: BarredError,
+    ProblemType.COHORT_FAILED: CohortFailedError,
+    ProblemType.DROPPED_OUT: DroppedOutError,
+    ProblemType.UNAVAILABLE: UnavailableError,
+    ProblemType.INTERNAL: ServiceError,
+}
+
+
+def check_response(response: httpx.Response) -> httpx.Response:
+    """Return `response` if it is a success.
+
+    Raises:
+        ServiceError: of the class of its problem type, if it is not.
+    """
+    if response.is_success:
+        return response
+    problem = _parse_problem(response)
+    kind = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
+    error = ERROR_CLASSES[ProblemType(kind)] if kind in set(ProblemType) else ServiceError
+    if response.status_code in TRANSIENT_STATUSES:
+        error = UnavailableError
+    raise error(problem, retry_after_seconds(response))
+
+
+def is_retryable(error: Exception) -> bool | float:
+    """Return whether the request may succeed later: a bool, or the seconds to wait."""
+    if isinstance(error, ServiceError):
+        if error.problem.status not in TRANSIENT_STATUSES:
+            return False
+        return error.retry_after or True  # 0 seconds would let many devices return at once
+    return isinstance(error, httpx.TransportError)
+
+
+def _message_of(problem: Problem) -> str:
+    """Return the detail, or every fault if the detail lists only some of them."""
+    faults = [dict(fault) for fault in problem.errors or ()]
+    if not faults:
+        return problem.detail
+    if all(fault.get("detail") == problem.detail for fault in faults):
+        whole = {"body", "query", "path"}  # the whole request: not a useful location
+        places = [
+            fault["location"] for fault in faults if fault.get("location", "body") not in whole
+        ]
+        return ": ".join([*places[:1], problem.detail])
+    return "; ".join(": ".join(fault.values()) for fault in faults)
+
+
+def _parse_problem(response: httpx.Response) -> Problem:
+    try:
+        return Problem.model_validate_json(response.content)
+    except ValidationError:  # a proxy's page, or another service
+        detail = f"{response.url} answered {response.status_code} {response.reason_phrase}"
+        return Problem(
+            type="about:blank",
+            title=response.reason_phrase or "no reason given",
+            status=response.status_code,
+            detail=detail,
+        )
+
+
+def retry_after_seconds(response: httpx.Response) -> float | None:
+    """Return the seconds of Retry-After; a date is ignored, because the service sends none."""
+    value = response.headers.get("retry-after", "")
+    return min(float(value), MAX_RETRY_AFTER_SECONDS) if value.isdecimal() else None

@@ -1,0 +1,1 @@
+"""Fleets: many simulated devices that use a real service."""

@@ -1,0 +1,127 @@
+"""Configuration and results of a fleet, and the selection of the devices of a round.
+
+`seed` determines selection, dropouts and clipping: two runs select the same devices, and the same
+ones drop out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from client.device.device import DeviceStep, steps_in_mode
+from client.device.driver import EndState
+from client.device.encoding import Contribution
+from client.device.policy import Policy, PolicyError
+from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
+from client.transport import Traffic
+from protocol.messages import CohortView, RoundView
+from protocol.phases import Phase, participant_phases
+from secagg.keys import Identity
+from secagg.parameters import Mode
+from secagg.ring import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """Configuration of a fleet.
+
+    Attributes:
+        devices: devices per round.
+        dropout: the fraction of them that drops out, before any phase with equal probability.
+            `behaviour` can set it by phase instead.
+        registrar: enrols the devices for their study; None leaves them without an enrolment.
+        token: registers the devices at a closed service.
+        api_key: lets the fleet read the rounds of a closed service.
+    """
+
+    devices: int
+    dropout: float = 0.0
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+    patience: float = 120.0
+    registrar: Identity | None = None
+    token: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    behaviour: FleetBehaviour = field(default_factory=FleetBehaviour)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceResult:
+    """The part of one device in one round; `cohort` and `slot` are -1 without a cohort."""
+
+    device: int
+    state: EndState
+    last_step: DeviceStep | None
+    cohort: int
+    slot: int
+    traffic: Traffic
+    contribution: Contribution = field(repr=False)
+    vector: Vector | None = field(repr=False)  # None if it dropped out before it masked
+    error: str = ""
+    policy_error: PolicyError | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRound:
+    """One round: the results of its devices, and the service's view after its end."""
+
+    view: RoundView
+    results: tuple[DeviceResult, ...]
+
+    def results_in_sum(self, cohort: CohortView) -> list[DeviceResult]:
+        """Return the results of the devices that the service lists as survivors of `cohort`."""
+        survivors = set(cohort.survivors)
+        results = (result for result in self.results if result.cohort == cohort.number)
+        return [result for result in results if result.slot in survivors]
+
+    def dropouts_by_phase(self) -> Mapping[Phase, int]:
+        """Return the number of devices that dropped out in each phase."""
+        missed = missed_phases(self.view.plan.terms.mode)
+        present = (EndState.FINISHED, EndState.NOT_INVITED)
+        last_steps = (result.last_step for result in self.results if result.state not in present)
+        return Counter(missed[step] for step in last_steps if step in missed)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProgress:
+    """Progress of a round: the numbers of devices that took each step, and of dropouts.
+
+    `devices` does not count devices that know they are not invited.
+    """
+
+    view: RoundView
+    devices: int
+    steps_taken: Mapping[DeviceStep, int]
+    dropped_out: int
+
+
+def droppable_steps(mode: Mode) -> tuple[DeviceStep, ...]:
+    """Return the steps after which a device may drop out: all except the last."""
+    return steps_in_mode(mode)[:-1]
+
+
+def missed_phases(mode: Mode) -> dict[DeviceStep | None, Phase]:
+    """Return the phase in which a device is missing, by its last step."""
+    return dict(zip((None, *droppable_steps(mode)), participant_phases(mode), strict=True))
+
+
+def select_devices(
+    config: FleetConfig, number: int, mode: Mode, eligible: Sequence[int]
+) -> tuple[list[int], dict[int, DeviceStep]]:
+    """Return the devices of round `number`, and the last step of each dropout among them."""
+    rng, possible = np.random.default_rng([config.seed, number]), droppable_steps(mode)
+    size = min(config.devices, len(eligible))
+    selected = [eligible[place] for place in rng.permutation(len(eligible))[:size]]
+    order = rng.permutation(size)
+    if config.behaviour.dropout_by_phase:
+        fractions = dropouts_by_step(config.behaviour.dropout_by_phase, mode)
+        ends = np.rint(np.cumsum([0.0, *fractions.values()]) * size).astype(int).tolist()
+        parts = zip(fractions, pairwise(ends), strict=True)
+        return selected, {selected[p]: step for step, (a, b) in parts for p in order[a:b]}
+    dropouts = order[: round(config.dropout * size)]
+    last_steps = rng.integers(len(possible), size=len(dropouts))
+    pairs = zip(dropouts, last_steps, strict=True)
+    return selected, {selected[place]: possible[step] for place, step in pairs}

@@ -1,0 +1,214 @@
+"""Devices of a fleet in one process: their identities and journals, and their part in a round."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from random import SystemRandom
+from typing import TypeAlias
+
+import httpx
+import numpy as np
+
+from client.device.device import Device
+from client.device.driver import (
+    PARTICIPATION_ERRORS,
+    ProgressCallback,
+    RoundEnd,
+    create_participation,
+    run_participation,
+)
+from client.device.encoding import make_contribution
+from client.device.enrolment import enrol_device
+from client.device.journal import JournalEntry, MemoryJournal
+from client.fleet.behaviour import DeviceBehaviour
+from client.fleet.config import DeviceResult, FleetConfig
+from client.transport import Transport
+from protocol.credentials import new_secret
+from protocol.histograms import Histogram
+from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.messages import RoundView, StudyView
+from protocol.randomness import system_words
+from protocol.reporting import ALL_REPORT_STUDIES
+from protocol.study import enrolment_scope
+from secagg.keys import KEY_BYTES, Identity
+from secagg.session import Registry
+
+ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # one client per device
+Holdings: TypeAlias = Sequence[Histogram] | Mapping[int, Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSnapshot:
+    """A device as plain data, for another process: see `client.device.device.Device`."""
+
+    index: int
+    secret: bytes = field(repr=False)  # of its identity
+    journal_entries: tuple[JournalEntry, ...]
+    enrolment: bytes
+    credential: str = field(repr=False)
+    is_enrolled: bool  # at a closed service
+    behaviour: DeviceBehaviour
+
+
+class FleetDevices:
+    """The devices with `holdings`, one histogram each, in `study`."""
+
+    def __init__(
+        self, connect: ClientFactory, study: StudyView, holdings: Holdings, config: FleetConfig
+    ) -> None:
+        self._connect = connect
+        self._study = study
+        self._holdings = holdings
+        self._config = config
+        self._devices: dict[int, Device] = {}  # created when they are first selected
+        self._identity_secrets: dict[int, bytes] = {}
+        self._enrolled: set[bytes] = set()  # identities that a closed service knows
+        self._secrets = SystemRandom()
+
+    def eligible(self, number: int) -> list[int]:
+        """Return the devices that may still contribute to round `number`."""
+        repeats = self._study.question.asks_every_round
+        ineligible = set()
+        for index, device in self._devices.items():
+            rounds = device.journal.rounds_by_study().get(self._study.id, ())
+            if number in rounds if repeats else rounds:
+                ineligible.add(index)
+        return [index for index in range(len(self._holdings)) if index not in ineligible]
+
+    async def run_round(
+        self,
+        view: RoundView,
+        behaviours: Mapping[int, DeviceBehaviour],
+        on_progress: ProgressCallback = lambda _step: None,
+    ) -> tuple[DeviceResult, ...]:
+        """Let devices take part in the round of `view`, all at once."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._run_device(view, index, behaviour, on_progress))
+                for index, behaviour in behaviours.items()
+            ]
+        return tuple(task.result() for task in tasks)
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[Transport]:
+        """Yield a new connection to the service."""
+        async with self._connect() as http:
+            yield Transport(http, self._config.patience)
+
+    async def _run_device(
+        self,
+        view: RoundView,
+        index: int,
+        behaviour: DeviceBehaviour,
+        on_progress: ProgressCallback,
+    ) -> DeviceResult:
+        await asyncio.sleep(behaviour.arrival_seconds)
+        device, config = self._device(index), self._config
+        async with self.transport() as transport:
+            participation = create_participation(
+                transport,
+                view,
+                device,
+                policy=config.policy,
+                secrets=self._secrets,
+                chance=system_words,
+            )
+            try:
+                await self._ensure_enrolled(transport, device)
+            except PARTICIPATION_ERRORS as error:
+                end = RoundEnd.of(error)
+                on_progress(end.state)
+            else:
+                end = await run_participation(
+                    participation,
+                    self._study.id,
+                    on_progress,
+                    behaviour.last_step,
+                    behaviour.pause_seconds,
+                )
+        assignment = participation.assignment
+        return DeviceResult(
+            index,
+            end.state,
+            end.last_step,
+            assignment.cohort if assignment else -1,
+            assignment.slot if assignment else -1,
+            transport.traffic,
+            device.contribution,
+            participation.vector,
+            end.error,
+            end.policy_error,
+        )
+
+    async def _ensure_enrolled(self, transport: Transport, device: Device) -> None:
+        token, public = self._config.token, device.identity.public
+        if token is not None and public not in self._enrolled:
+            await enrol_device(transport, device.identity, token, device.credential)
+            self._enrolled.add(public)
+
+    def _device(self, index: int) -> Device:
+        if index not in self._devices:
+            secret = self._secrets.randbytes(KEY_BYTES)
+            enrolment = sign_enrolment(self._config.registrar, self._study, Identity.of(secret))
+            credential = new_secret(self._secrets) if self._config.token else ""
+            self._create(index, secret, MemoryJournal(), enrolment, credential)
+        return self._devices[index]
+
+    def _create(
+        self, index: int, secret: bytes, journal: MemoryJournal, enrolment: bytes, credential: str
+    ) -> None:
+        rng = np.random.default_rng([self._config.seed, index])
+        contribution = make_contribution(self._study.question, self._holdings[index], rng)
+        self._identity_secrets[index] = secret
+        self._devices[index] = Device(
+            Identity.of(secret), contribution, journal, enrolment, credential
+        )
+
+    def snapshot(self, index: int, behaviour: DeviceBehaviour) -> DeviceSnapshot:
+        """Return a device as plain data."""
+        device = self._device(index)
+        return DeviceSnapshot(
+            index,
+            self._identity_secrets[index],
+            self.journal_entries(index),
+            device.enrolment,
+            device.credential,
+            device.identity.public in self._enrolled,
+            behaviour,
+        )
+
+    def restore(self, snapshot: DeviceSnapshot) -> None:
+        """Create the device of a snapshot."""
+        self._create(
+            snapshot.index,
+            snapshot.secret,
+            MemoryJournal(snapshot.journal_entries),
+            snapshot.enrolment,
+            snapshot.credential,
+        )
+        if snapshot.is_enrolled:
+            self._enrolled.add(self._devices[snapshot.index].identity.public)
+
+    def journal_entries(self, index: int) -> tuple[JournalEntry, ...]:
+        """Return the entries of a device's journal."""
+        journal = self._devices[index].journal
+        assert isinstance(journal, MemoryJournal)  # `_create` made it
+        return journal.entries
+
+    def update(self, result: DeviceResult, entries: Sequence[JournalEntry]) -> None:
+        """Store the journal that a device has after its part in another process."""
+        device = replace(self._devices[result.device], journal=MemoryJournal(entries))
+        self._devices[result.device] = device
+        if result.last_step is not None:
+            self._enrolled.add(device.identity.public)
+
+
+def sign_enrolment(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
+    """Return the enrolment of `identity` for `study`, empty without a registrar."""
+    if registrar is None or study.terms.registrar is None:
+        return b""
+    is_report = study.question.mechanism in REPORT_MECHANISMS
+    scope = enrolment_scope(ALL_REPORT_STUDIES if is_report else study.id)
+    registry = Registry(registrar.public, scope)
+    return registrar.sign(registry.enrolment_statement(identity.public))

@@ -1,0 +1,195 @@
+"""Fleet of simulated devices in one process, which use a real service.
+
+Each device has its own histogram and takes part like any other device, over HTTP, with an identity
+that it keeps as long as the fleet exists. A round selects devices that have sent no vector yet, or
+no vector to this round if the study asks the same devices in every round. A fixed fraction of them
+drops out, each after any of its steps except the last, with equal probability. Where devices join
+by coins, those selected flip theirs, and most may not be invited. The fleet remembers the vector
+that each device encoded, which no service ever sees, so a demo or a test can check that a sum is
+exact.
+
+`seed` determines selection, dropouts and clipping: two runs select the same devices, and the same
+ones drop out. Secrets, sampling and noise always use the system's randomness.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from client.device.device import STEP_OF_PHASE, DeviceStep
+from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
+from client.device.policy import PolicyError
+from client.errors import WrongStateError
+from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
+from client.fleet.config import (
+    DeviceResult,
+    FleetConfig,
+    FleetProgress,
+    FleetRound,
+    select_devices,
+)
+from client.fleet.devices import ClientFactory, FleetDevices, Holdings
+from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
+from protocol.messages import RoundView, StudyView
+
+_CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
+_PROGRESS_POLL_SECONDS: Final = 1.0  # between two requests for a round that shards run
+
+ProgressReporter: TypeAlias = Callable[[FleetProgress], None]
+
+
+class NobodyEnteredError(RuntimeError):
+    """No device of the fleet took part in a round, so waiting has no use.
+
+    Attributes:
+        refusals: the violations of the policy, one per limit; empty if the policy is not the cause.
+    """
+
+    def __init__(self, number: int, reason: str, refusals: Sequence[PolicyError] = ()) -> None:
+        super().__init__(f"no device of this fleet took part in round {number}: {reason}")
+        self.refusals = tuple(refusals)
+
+
+class Fleet:
+    """Devices with `holdings`, one histogram each, that take part in `study`."""
+
+    def __init__(
+        self,
+        connect: ClientFactory,
+        study: StudyView,
+        holdings: Holdings,
+        config: FleetConfig,
+        report: ProgressReporter | None = None,
+        workers: ShardPool | None = None,
+    ) -> None:
+        self._connect = connect
+        self._study = study
+        self._holdings = holdings
+        self._config = config
+        self._report = report
+        self._workers = workers
+        self._devices = FleetDevices(connect, study, holdings, config)
+
+    async def run(self) -> AsyncIterator[FleetRound]:
+        """Take part in round after round; yield each round when it has ended.
+
+        It stops when the study ends, or when every device has sent its vector.
+
+        Raises:
+            NobodyEnteredError: if no device took part in a round.
+        """
+        after = 0
+        while self._devices.eligible(after + 1):
+            view = await self.next_round(after)
+            if view is None:
+                return
+            results = await self.run_round(view)
+            after = view.number
+            if all(result.last_step is None for result in results):
+                invited = [each for each in results if each.state is not EndState.NOT_INVITED]
+                if not invited or any(result.state is EndState.LATE for result in invited):
+                    continue  # no coin invited a device, or the round was full: try the next one
+                raise NobodyEnteredError(view.number, *self._why_nobody_entered(view, invited[0]))
+            yield FleetRound(await self._wait_until_closed(view.number), results)
+
+    def _why_nobody_entered(
+        self, view: RoundView, result: DeviceResult
+    ) -> tuple[str, list[PolicyError]]:
+        """Return the error of one device, or every limit of the policy that the plan exceeds."""
+        if result.policy_error is None:
+            return result.error, []
+        violations = self._config.policy.violations(view.plan, self._study.id, view.number)
+        by_limit = {error.limit: error for error in (result.policy_error, *violations)}
+        return "; ".join(map(str, by_limit.values())), list(by_limit.values())
+
+    async def next_round(self, after: int) -> RoundView | None:
+        """Return the next round that takes devices, or None if the study has ended."""
+        async with self._devices.transport() as transport:
+            try:
+                return await wait_for_open_round(
+                    transport, self._study.id, after, ticket=self._config.api_key
+                )
+            except WrongStateError:
+                return None
+
+    async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
+        """Let selected devices take part in the round of `view`, all at once."""
+        selected, last_steps = select_devices(
+            self._config, view.number, view.plan.terms.mode, self._devices.eligible(view.number)
+        )
+        seed = [self._config.seed, view.number, 1]
+        behaviours = draw_behaviours(self._config.behaviour, selected, last_steps, seed)
+        if self._workers is None:
+            return await self._run_devices(view, behaviours)
+        return await self._run_shards(self._workers, view, behaviours)
+
+    async def _run_devices(
+        self, view: RoundView, behaviours: Mapping[int, DeviceBehaviour]
+    ) -> tuple[DeviceResult, ...]:
+        steps: Counter[DeviceStep] = Counter()
+        ends: Counter[EndState] = Counter()
+
+        def on_progress(progress: DeviceStep | EndState) -> None:
+            if isinstance(progress, EndState):
+                ends[progress] += 1
+            else:
+                steps[progress] += 1
+            if self._report:
+                not_invited = ends[EndState.NOT_INVITED]
+                devices, dropouts = len(behaviours) - not_invited, ends.total() - not_invited
+                self._report(FleetProgress(view, devices, dict(steps), dropouts))
+
+        return await self._devices.run_round(view, behaviours, on_progress)
+
+    async def _run_shards(
+        self, workers: ShardPool, view: RoundView, behaviours: Mapping[int, DeviceBehaviour]
+    ) -> tuple[DeviceResult, ...]:
+        """Let workers run shards of the devices; report the service's view meanwhile."""
+        loop = asyncio.get_running_loop()
+        config = replace(self._config, registrar=None, api_key=None)
+        shards = []
+        for part in workers.split(list(behaviours)):
+            devices = [self._devices.snapshot(index, behaviours[index]) for index in part]
+            holdings = {index: self._holdings[index] for index in part}
+            shards.append(Shard(self._connect, self._study, view, config, holdings, devices))
+        watching = loop.create_task(self._watch(view, len(behaviours)))
+        try:
+            shard_results = await gather_results(
+                [loop.run_in_executor(workers.executor, run_shard, shard) for shard in shards]
+            )
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        results: dict[int, DeviceResult] = {}
+        for result, entries in (pair for part in shard_results for pair in part):
+            self._devices.update(result, entries)
+            results[result.device] = result
+        return tuple(results[index] for index in behaviours)
+
+    async def _watch(self, view: RoundView, devices: int) -> None:
+        """Report the number of messages that the service has received in each phase."""
+        while self._report:
+            with suppress(*PARTICIPATION_ERRORS):
+                view = await self._fetch_round(view.number)
+            steps = Counter[DeviceStep]()
+            for record in (record for cohort in view.cohorts for record in cohort.history):
+                if record.phase in STEP_OF_PHASE:
+                    steps[STEP_OF_PHASE[record.phase]] += record.received
+            self._report(FleetProgress(view, devices, dict(steps), 0))
+            await asyncio.sleep(_PROGRESS_POLL_SECONDS)
+
+    async def _wait_until_closed(self, number: int) -> RoundView:
+        while True:
+            view = await self._fetch_round(number)
+            if view.state != "running":
+                return view
+            await asyncio.sleep(_CLOSING_POLL_SECONDS)
+
+    async def _fetch_round(self, number: int) -> RoundView:
+        async with self._devices.transport() as transport:
+            path = f"/studies/{self._study.id}/rounds/{number}"
+            answer = await transport.send("GET", path, ticket=self._config.api_key)
+        return RoundView.model_validate_json(answer.content)

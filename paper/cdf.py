@@ -1,0 +1,114 @@
+"""The command that shows a distribution of numbers: true, and by each way to release counts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from blindtally.console import completion
+from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.tables import print_parts, result_table
+from blindtally.simulate.numbers import NumberStudy, run_numbers
+from blindtally.simulate.request import RELEASE_DEFAULTS, SimulationRequest
+from paper import drawing, output
+from protocol.privacy.release import ReleaseMode
+
+RELEASE_METHODS: dict[str, tuple[str, ReleaseMode]] = {
+    "histogram, in noise": ("hierarchical-histogram", "noise"),
+    "trie, in noise": ("triehh", "noise"),
+    "trie, sampled": ("triehh", "sample-threshold"),
+}
+_CDF_POINTS = 401
+
+
+def cdf(
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="A CSV file of numbers and counts.", autocompletion=completion.complete_data
+        ),
+    ],
+    column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Numbers from here on.", show_default="the least")
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(help="And up to here.", show_default="the greatest")
+    ] = None,
+    clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
+    epsilon: Annotated[float, typer.Option(help="What all rounds may cost.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="And the delta of that.")] = 1e-6,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
+    out: output.OutOption = None,
+    json_path: JsonOption = None,
+) -> None:
+    """Distribution of numbers beside the truth, and errors of ranks, by histogram and trie.
+
+    Example:
+      python -m paper cdf --data ages --low 0 --high 120 --out cdf
+    """
+    output.check_output_path(out)
+    found: dict[str, NumberStudy] = {}
+    try:
+        for name, (mechanism, mode) in RELEASE_METHODS.items():
+            found[name] = run_numbers(
+                SimulationRequest(
+                    mechanism=mechanism,
+                    data=data,
+                    column=column,
+                    clients=clients,
+                    low=low,
+                    high=high,
+                    levels=RELEASE_DEFAULTS["hierarchical-histogram"][0],  # the same cells for all
+                    epsilon=epsilon,
+                    delta=delta,
+                    release=mode,
+                    seed=seed,
+                )
+            )
+    except ValueError as error:
+        raise exit_with_error(error) from None
+    rows = {name: _cdf_columns(one) for name, one in found.items()}
+    if json_path != "-":
+        _show(rows, clients, epsilon, delta)
+    title = (
+        f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}\n"
+        f"one study each, seed {seed}; bands: 95% intervals"
+    )
+    output.write_figure(
+        out, lambda path: drawing.draw_cdf(path, rows, title), list(_point_rows(rows))
+    )
+    write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
+
+
+def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each method's points, one by one."""
+    for name, row in rows.items():
+        columns = {"value": "values", "true": "true", "rank": "ranks", "low": "low", "high": "high"}
+        for values in zip(*(row[column] for column in columns.values()), strict=True):
+            yield {"method": name} | dict(zip(columns, values, strict=True))
+
+
+def _cdf_columns(result: NumberStudy) -> dict[str, Any]:
+    """Return values, their true ranks, and those found with their intervals."""
+    values, ranks = result.distribution.cdf(_CDF_POINTS)
+    before = np.concatenate(([0], np.cumsum(result.cell_counts))) / result.devices
+    cells = np.arange(_CDF_POINTS) * result.domain.cells // (_CDF_POINTS - 1)
+    errors = result.rank_errors()
+    return {
+        "values": values.tolist(),
+        "true": before[cells].tolist(),
+        "ranks": ranks.values.tolist(),
+        "low": ranks.low.tolist(),
+        "high": ranks.high.tolist(),
+        "max_error": float(errors.max()),
+        "mean_error": float(errors.mean()),
+    }
+
+
+def _show(rows: dict[str, dict[str, Any]], clients: int, epsilon: float, delta: float) -> None:
+    cells = [(k, f"{row['max_error']:.2g}", f"{row['mean_error']:.2g}") for k, row in rows.items()]
+    title = f"{clients:,} devices, epsilon {epsilon:g}, delta {delta:g}"
+    print_parts(result_table(["released by"], ["rank error, most", "mean"], cells, title))

@@ -1,0 +1,126 @@
+"""The paper's methods at the paper's price: 8 words a unit of capacity, 1.3 cells a unit.
+
+A table of C words has capacity L0 = C / 8 and 1.3 L0 cells in three sub-tables; it is read if
+peeling ends empty. Which keys peel hangs on which cells they hash to and on nothing else, so
+that is all that is simulated: random cells, no contents (a false key has odds of 2^-31).
+
+Source: Algorithms 2 and 4, section 7 and appendix C of [Gascon23].
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from blindtally.simulate.populations import RoundCounts
+from blindtally.simulate.token_rounds import ItemMask, TokenRounds
+from protocol.mechanisms.iblt.threshold_control import paper_threshold
+from protocol.sampling import ThresholdSampler
+
+WORDS_PER_KEY = 8
+CELLS_PER_KEY = 1.3
+_SUBTABLES = 3
+FIXED_THRESHOLDS = (1, 1.25, 2, 5, 10, 20, 50, 100)  # the candidates of figure 3
+
+Estimates = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """A table of `words` words."""
+
+    words: int
+
+    @property
+    def capacity(self) -> float:
+        """Return L0."""
+        return self.words / WORDS_PER_KEY
+
+    @property
+    def cells(self) -> int:
+        """Return the cells, a multiple of three."""
+        return _SUBTABLES * max(1, math.floor(CELLS_PER_KEY * self.capacity / _SUBTABLES))
+
+    def decode(self, keys: int, rng: np.random.Generator) -> tuple[bool, float]:
+        """Return whether `keys` keys can be read, and how many they are, or seem to be."""
+        stuck = stuck_cells(keys, self.cells, rng)
+        return stuck == 0, float(keys) if stuck == 0 else estimate_stuck_keys(stuck, self.cells)
+
+
+def stuck_cells(keys: int, cells: int, rng: np.random.Generator, hashes: int = _SUBTABLES) -> int:
+    """Return the cells that stay non-empty when `keys` random keys are peeled; 0 if none.
+
+    Each key is in `hashes` cells, one in each of as many sub-tables.
+    """
+    width = cells // hashes
+    places = rng.integers(0, width, (keys, hashes)) + np.arange(hashes) * width
+    while len(places):
+        load = np.bincount(places.reshape(-1), minlength=cells)
+        alone = (load[places] == 1).any(axis=1)
+        if not alone.any():
+            return int((load > 0).sum())
+        places = places[~alone]
+    return 0
+
+
+def estimate_stuck_keys(stuck: int, cells: int) -> float:
+    """Return the keys that equations (3) and (4) see in a core of `stuck` of `cells` cells.
+
+    A full core would be infinitely many; it counts as one with half a cell empty.
+    """
+    share = min(stuck, cells - 0.5) / cells
+    x = float(brentq(lambda x: -math.expm1(-x) - x * math.exp(-x) - share, 1e-9, 700.0))
+    return cells * x / (3 * math.expm1(-x) ** 2)
+
+
+def practical_threshold(words: int, tokens: int, tau: float) -> float:
+    """Return t = max(1, min(M / L0, tau / 2))."""
+    return max(1.0, min(tokens / PaperTable(words).capacity, tau / 2))
+
+
+def run_fixed_threshold(
+    rounds: Sequence[RoundCounts], words: int, t: float, rng: np.random.Generator
+) -> Estimates:
+    """Return what algorithm 2 with one table at threshold `t` estimates; 1 samples nothing away."""
+    table, estimates = PaperTable(words), np.zeros(len(rounds[0]))
+    for counts in rounds:
+        sampled = rng.binomial(counts, 1 / t)
+        if table.decode(int((sampled > 0).sum()), rng)[0]:
+            estimates += sampled * t
+    return estimates
+
+
+def run_adaptive(
+    rounds: Sequence[RoundCounts], words: int, tokens: int, rng: np.random.Generator
+) -> Estimates:
+    """Return what algorithm 4 estimates, starting from t = M / L0."""
+    table, estimates = PaperTable(words), np.zeros(len(rounds[0]))
+    t = max(1.0, tokens / table.capacity)
+    for counts in rounds:
+        sampled = rng.binomial(counts, 1 / t)
+        is_read, distinct = table.decode(int((sampled > 0).sum()), rng)
+        if is_read:
+            estimates += sampled * t
+        t = max(1.0, paper_threshold(t, distinct, table.capacity))
+    return estimates
+
+
+def run_paper_adaptive(
+    tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
+) -> ItemMask:
+    """Return the items that algorithm 4 finds at the paper's price."""
+    table, places = PaperTable(words), tokens.known.places
+    estimates = np.zeros(len(places))
+    t = max(1.0, len(tokens.rounds[0]) * tokens.contribution / table.capacity)
+    for held in tokens.rounds:
+        threshold = ThresholdSampler(t, tokens.contribution)
+        sample = threshold.sample(held.counts, rng.random(len(held.counts)))
+        sampled = held.item_totals(sample)[places]
+        is_read, distinct = table.decode(int((sampled > 0).sum()), rng)
+        if is_read:
+            estimates += sampled * threshold.unit
+        t = max(1.0, paper_threshold(t, distinct, table.capacity))
+    return estimates >= tau

@@ -1,0 +1,1 @@
+"""Domains: how the items of a question become integer keys and back."""

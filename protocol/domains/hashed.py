@@ -1,0 +1,122 @@
+"""Domains of hashed items: keys of one size, independent of the length of an item.
+
+A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 24 in one, 32,
+48, or 72 in 3. Two items with the same key are counted together, and while devices hold both, no
+string is recovered. Only held items matter, not the number of possible items: N tokens of other
+items add N / 2^b to a count on average. They spoil a string only in the round that fetches it, if
+they are in that round. For n devices with at most m tokens each, a piece of a string is lost with
+probability at most n m / 2^b (and fetched again, and lost again if the other item is held in every
+round).
+
+With few bits cells are small. With 24 bits one piece in 400 is lost for up to 41,943 tokens
+(`min_key_bits`); with 40 bits the probability is 1e-8 for 10,000 tokens. But 2^24 hashes find an
+item with a given key, and a device that holds it can spoil or falsify the string: where devices may
+be malicious, take 72 bits.
+
+A round recovers only a key, from which the item cannot be computed; `tracked` then fetches the
+items of heavy keys (`mechanisms/tracked/string_pieces.py`). A party that guesses an item can hash
+it and look for its key: hashing only hides items that cannot be guessed.
+
+The *name* of a key replaces its item until the item is known: `#` and the key in hexadecimal. A
+text with the form of a name is not an item.
+
+Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are ours.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from pydantic import Field
+
+from protocol.arrays import Keys
+from protocol.domains.base import BaseDomain
+
+_MAX_CHUNK_BITS = 24
+# The distance from 2^b down to a prime, so that a chunk needs no more bits in its lane.
+_PRIME_GAPS = {16: 15, 20: 3, 24: 3}
+KEY_NAME_PREFIX = "#"
+_HEX_PATTERN = re.compile(r"[0-9a-f]+")
+
+
+KeyBits = Literal[24, 32, 40, 48, 72]
+_MAX_PIECE_LOSS = 1 / 400  # probability for a piece of a string
+
+
+class Hashed(BaseDomain):
+    """Text of at most `max_bytes` bytes of UTF-8, without NUL; `salt` distinguishes studies."""
+
+    kind: Literal["hashed"] = "hashed"
+    max_bytes: int = Field(ge=1, le=4096)
+    key_bits: KeyBits = 40
+    salt: str = Field(default="", max_length=16, pattern=r"^[ -~]*$")
+
+    @property
+    def chunks(self) -> int:
+        """Return the number of integers of a key."""
+        return -(-self.key_bits // _MAX_CHUNK_BITS)
+
+    @property
+    def bound(self) -> int:
+        """Return the bound that every chunk stays below."""
+        return (1 << self._chunk_bits) - _PRIME_GAPS[self._chunk_bits]
+
+    def __contains__(self, item: str) -> bool:
+        """Return whether `item` has a key."""
+        try:
+            size = len(item.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return False
+        if (
+            len(item) == 1 + self._hex_digits
+            and item[0] == KEY_NAME_PREFIX
+            and _HEX_PATTERN.fullmatch(item[1:])
+        ):
+            return False  # it would be mistaken for a key whose item is not known
+        return size <= self.max_bytes and "\0" not in item
+
+    def name(self, item: str) -> str:
+        """Return the name of the key of `item`."""
+        salt = self.salt.encode()
+        digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
+        number = int.from_bytes(digest.digest(), "big")
+        return self._name(self._chunks([number])[0])
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        """Return the keys of these names; ValueError if one is not a name."""
+        rows = self._chunks(int(name.removeprefix(KEY_NAME_PREFIX), 16) for name in names)
+        return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        """Return the name of each key."""
+        return [self._name(row) for row in keys.tolist()]
+
+    @property
+    def _hex_digits(self) -> int:
+        """Return the hexadecimal digits of a name."""
+        return self.key_bits // 4
+
+    @property
+    def _chunk_bits(self) -> int:
+        return self.key_bits // self.chunks
+
+    def _chunks(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Return the chunks of each number, its lowest bits first, modulo the prime bound."""
+        bits, bound = self._chunk_bits, self.bound
+        shifts, low = range(0, self.key_bits, bits), (1 << bits) - 1
+        return [[(number >> shift & low) % bound for shift in shifts] for number in numbers]
+
+    def _name(self, chunks: Sequence[int]) -> str:
+        number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
+        return f"{KEY_NAME_PREFIX}{number:0{self._hex_digits}x}"
+
+
+def min_key_bits(tokens: int) -> KeyBits:
+    """Return the smallest size of keys for rounds of `tokens` tokens.
+
+    Another item spoils a piece of a heavy item's string with probability at most 1/400.
+    """
+    sizes: tuple[KeyBits, ...] = get_args(KeyBits)
+    return next((bits for bits in sizes if tokens <= _MAX_PIECE_LOSS * 2**bits), sizes[-1])

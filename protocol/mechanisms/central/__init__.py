@@ -1,0 +1,1 @@
+"""Mechanisms whose counts are released with central differential privacy."""

@@ -1,0 +1,255 @@
+"""A hierarchical histogram: all prefixes of all lengths, counted in one round with central noise.
+
+    device   adds one to the cell of its item on each of the levels 1 .. L: L cells of
+             b + b^2 + .. + b^L, where a prefix of l digits to the base b is a cell of level l
+    sum      noisy counts of all cells; rounds have different devices, so their counts add up
+    heavy    the leaves of the consistent counts that exceed the noise (`complete_tree.py`)
+
+Ranks, quantiles and ranges are sums of few cells. Their noise grows with the logarithm of the
+number of leaves, where the noise of a flat histogram grows with its square root; see `queries.py`.
+One round answers what a trie needs L rounds for, and nothing is pruned. The price is a vector of
+all cells. The root is not counted: the number of devices in a round is not secret, but the number
+of devices without an item is.
+
+An item changes L cells, so a device is charged for L releases of one count. Without noise (mode
+"sample-threshold") each of the L votes has its own coin, counts below theta are discarded in each
+round, and the remaining counts are read as a trie.
+
+Source: [Hay10]; noise in shares and secure sums as in `release.py`.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.special import ndtri
+
+from protocol.arrays import Flags, Floats, Indices
+from protocol.confidence import reaches_threshold
+from protocol.domains.digits import Digits
+from protocol.histograms import Histogram
+from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
+from protocol.mechanisms.central.release import (
+    DEVICES_ARRAY,
+    ReleaseMechanism,
+    ReleasePlan,
+    devices_per_level,
+)
+from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.mechanisms.encode_input import device_values
+from protocol.privacy.events import DpEvent
+from protocol.privacy.noise import tail_bound
+from protocol.privacy.release import ReleaseMode
+from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
+from protocol.randomness import RandomWords
+from protocol.study import WORD_BITS, Terms, first_plan_fields
+from protocol.study_state import StudyState
+from secagg.ring import Lane, Ring, Vector
+
+# Arrays of the study state.
+COUNTS_ARRAY, NOISE_ARRAY, SAMPLING_VARIANCE_ARRAY = "level counts", "noise", "sampling variance"
+MAX_LEAVES = 2**22
+_EXPECTED_FALSE_POSITIVES = 0.3  # mean number of reported leaves that only noise makes heavy
+_FAULT_FALSE_ALARM_PROBABILITY = 2.0**-64
+
+
+class HierarchicalHistogramQuestion(ReleaseQuestion):
+    """Question for the distribution of the devices' values, on each level of their digits."""
+
+    mechanism: Literal["hierarchical-histogram"] = "hierarchical-histogram"
+    contribution: int = Field(default=1, ge=1, le=1)
+    mode: ReleaseMode = "noise"
+    every_round: bool = False
+
+    @model_validator(mode="after")
+    def _has_levels(self) -> Self:
+        if not isinstance(self.domain, Digits) or self.domain.base > 256:
+            raise ValueError(
+                "a hierarchical histogram needs a domain of digits below 256, such as an interval"
+            )
+        if self.digits.base**self.digits.width > MAX_LEAVES:
+            raise ValueError(f"a hierarchical histogram has at most {MAX_LEAVES:,} leaves")
+        return self
+
+    @property
+    def digits(self) -> Digits:
+        """Return the domain, whose items are strings of digits."""
+        assert isinstance(self.domain, Digits)  # `_has_levels`
+        return self.domain
+
+    @property
+    def max_votes(self) -> int:
+        """Return the number of cells of an item: one per level."""
+        return self.digits.width
+
+    @property
+    def cells(self) -> int:
+        """Return the number of cells of all levels."""
+        return sum(self.digits.base**level for level in range(1, self.digits.width + 1))
+
+
+class HierarchicalHistogramPlan(ReleasePlan):
+    """Plan of a round: each device adds one to the cell of its item on every level."""
+
+    mechanism: Literal["hierarchical-histogram"] = "hierarchical-histogram"
+    question: HierarchicalHistogramQuestion
+
+    @model_validator(mode="after")
+    def _fits_the_words(self) -> Self:
+        _check_words(self.question, self.cell_bits)
+        self.check_noise(self.cells)
+        return self
+
+    @property
+    def cells(self) -> int:
+        """Return the number of cells of all levels, which are stored level by level."""
+        return self.question.cells
+
+    def cells_of(self, values: Indices) -> Indices:
+        """Return the cells of items as integers, one per level: `(len(values), levels)`."""
+        base, width = self.question.digits.base, self.question.digits.width
+        levels = range(1, width + 1)
+        first = np.cumsum([0, *(base**level for level in levels)])[:-1]
+        nodes = np.stack([values // base ** (width - level) for level in levels], axis=1)
+        return np.asarray(nodes + first, np.int64)
+
+
+class HierarchicalHistogram(
+    ReleaseMechanism[HierarchicalHistogramQuestion, HierarchicalHistogramPlan]
+):
+    """Mechanism of the counts of all prefixes in one round."""
+
+    name = "hierarchical-histogram"
+
+    def first_plan(
+        self,
+        question: HierarchicalHistogramQuestion,
+        terms: Terms,
+        study: str,
+        rounds: int,
+        rng: Random,
+    ) -> HierarchicalHistogramPlan:
+        """Return the plan of round 1; later plans change the seed only.
+
+        Raises:
+            ValueError: if the budget cannot be met, or the words do not hold all levels; the text
+                has the words needed.
+        """
+        release = design_release(question, terms, _release_count(question, rounds), rounds)
+        _check_words(question, cell_bits(release, terms))
+        return HierarchicalHistogramPlan(
+            **first_plan_fields(question, terms, study, rounds, rng), release=release
+        )
+
+    def ring(self, plan: HierarchicalHistogramPlan) -> Ring:
+        """Return the ring of the cells: one lane that holds all votes and noise."""
+        return Ring((Lane(2**plan.cell_bits, plan.question.cells),))
+
+    def encode_sum(
+        self, plan: HierarchicalHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        """Return the sum of the devices' votes, with a coin for each vote, without noise."""
+        values = device_values(plan.question.domain, histograms)
+        values = values[values < plan.question.digits.value_count]
+        cells = plan.cells_of(values.astype(np.int64)).ravel()  # device by device, like the coins
+        cells = cells[plan.vote_coins(chance, len(cells))]
+        votes = np.bincount(cells, minlength=plan.question.cells)
+        return (votes.astype(self.ring(plan).lanes[0].dtype),)
+
+    def fault(
+        self, plan: HierarchicalHistogramPlan, total: Vector, participants: int
+    ) -> str | None:
+        """Return the law that `total` breaks: a device adds 0 or 1 to a cell, and 1 to a level.
+
+        Noise exceeds its margin with probability 2^-64. Sums within the laws are not detected,
+        nor is one vote more or less under noise. The text has no counts, since it is published.
+        """
+        votes, noise = plan.signed_votes(total[0]), plan.max_noise
+        if int(votes.min()) < -noise or int(votes.max()) > participants + noise:
+            return "a cell has more votes than there are devices, or a negative number"
+        terms, base = plan.terms, plan.question.digits.base
+        variance = plan.release.max_variance(terms.cohorts, terms.dropout, plan.min_honest_share)
+        for level in CompleteTree.from_counts(base, votes.astype(np.float64)).levels:
+            spread = (
+                tail_bound(variance * len(level), _FAULT_FALSE_ALARM_PROBABILITY) if noise else 0
+            )
+            if not -spread <= int(level.sum()) <= participants + spread:
+                return "a level has more votes than there are devices, or a negative number"
+        return None
+
+    def decode(
+        self,
+        plan: HierarchicalHistogramPlan,
+        total: Vector,
+        participants: int,
+        state: StudyState,
+    ) -> Answer:
+        """Return the highest leaves of this round that noise rarely reaches.
+
+        The study state keeps all counts; without noise, only those of theta or more.
+        """
+        sums = plan.signed_votes(total[0])
+        noise = plan.max_noise_variance(participants)
+        shown = sums >= plan.release.threshold
+        estimates, variances = plan.release.estimate_counts(sums, noise)
+        p = plan.release.probability
+        counts = sums / p if plan.release.variance else np.where(shown, estimates, 0.0)
+        leaves = _shown_leaves(plan.question, shown, estimates, variances)
+        earlier = state.arrays.get(COUNTS_ARRAY, np.zeros(len(counts)))
+        earlier_noise = state.arrays.get(NOISE_ARRAY, np.zeros(1))
+        devices = np.append(devices_per_level(state), float(participants))
+        state = state.with_array(COUNTS_ARRAY, earlier + counts).with_array(
+            NOISE_ARRAY, earlier_noise + noise / p**2
+        )
+        state = state.with_array(SAMPLING_VARIANCE_ARRAY, np.array([(1 - p) / p])).with_array(
+            DEVICES_ARRAY, devices
+        )
+        return Answer(True, float(shown.sum()), tuple(leaves[:MAX_SHOWN_ESTIMATES]), state)
+
+    def final_estimates(
+        self, question: HierarchicalHistogramQuestion, state: StudyState
+    ) -> list[Estimate]:
+        """Return the leaves that are heavy by the consistent counts, highest estimate first."""
+        if COUNTS_ARRAY not in state.arrays:
+            return []
+        counts, noise = state.arrays[COUNTS_ARRAY], float(state.arrays[NOISE_ARRAY][0])
+        tree = CompleteTree.from_counts(question.digits.base, counts)
+        if noise:
+            tree = tree.consistent()
+        leaves = tree.levels[-1]
+        alone = noise * leaf_variance(tree.base, tree.depth)
+        variances = alone + np.maximum(leaves, 0) * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
+        is_heavy = reaches_threshold(leaves, variances, question.threshold, question.confidence)
+        tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
+        is_heavy &= leaves > -ndtri(tail) * np.sqrt(alone)
+        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
+
+    def dp_event(self, plan: HierarchicalHistogramPlan, rounds: int) -> DpEvent:
+        """Return the privacy loss of `rounds` rounds: a release per level and round of a device."""
+        return release_loss(plan.question, plan.release, _release_count(plan.question, rounds))
+
+
+def _release_count(question: HierarchicalHistogramQuestion, rounds: int) -> int:
+    """Return the number of counts of a device's value that are released in `rounds` rounds."""
+    return question.max_votes * (rounds if question.every_round else 1)
+
+
+def _check_words(question: HierarchicalHistogramQuestion, bits: int) -> None:
+    if question.cells * bits > 8 * question.nbytes:
+        raise ValueError(
+            f"{question.words} words are too few: {question.cells:,} cells of all "
+            f"{question.digits.width} levels, {bits} bits each, take "
+            f"{-(-question.cells * bits // WORD_BITS):,} words; use more words or fewer digits"
+        )
+
+
+def _shown_leaves(
+    question: HierarchicalHistogramQuestion, shown: Flags, counts: Floats, variances: Floats
+) -> list[Estimate]:
+    """Return the shown leaves, highest first; the last cells are the leaves."""
+    size = question.digits.base**question.digits.width
+    rows = np.flatnonzero(shown[-size:])
+    return estimates_of_values(question.domain, rows, counts[-size:], variances[-size:])

@@ -1,0 +1,121 @@
+"""Plans and mechanisms whose counts are released with central differential privacy.
+
+The plan carries a `Release`: the coins, theta and noise that hide its counts. Questions are in
+`release_question.py`, and the search for the release in `release_design.py`.
+"""
+
+import math
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from protocol.arrays import Flags, Floats, Integers
+from protocol.mechanism import SumMechanism
+from protocol.mechanisms.central.release_design import (
+    cell_bits,
+    check_join_probability,
+    min_honest_share,
+)
+from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues
+from protocol.privacy.release import Release
+from protocol.randomness import RandomWords
+from protocol.study import Plan
+from protocol.study_state import StudyState
+
+DEVICES_ARRAY = "devices"  # in the study state: devices counted in each level or round
+
+
+class ReleasePlan(Plan):
+    """Plan whose counts are hidden by its `release`."""
+
+    question: ReleaseQuestion
+    release: Release
+
+    @model_validator(mode="after")
+    def _has_the_mode_of_the_question(self) -> Self:
+        if self.release.mode != self.question.mode:
+            raise ValueError(
+                f"a release of mode {self.release.mode} for a question of mode {self.question.mode}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _votes_by_a_coin(self) -> Self:
+        check_join_probability(self.question.join_probability, self.release)
+        return self
+
+    @property
+    def join_probability(self) -> float:
+        """Return the probability that a device joins the round."""
+        return self.question.join_probability
+
+    def vote_coins(self, chance: RandomWords, votes: int) -> Flags:
+        """Return for each of `votes` votes of devices that joined whether its coin fell heads."""
+        return self.release.vote_coins(chance, votes, self.question.join_probability)
+
+    @property
+    def min_honest_share(self) -> float:
+        """Return the smallest fraction of survivors that add their noise and keep it secret."""
+        return min_honest_share(self.terms)
+
+    @property
+    def max_noise(self) -> int:
+        """Return the bound that all noise of a cell exceeds with probability 2^-64 at most."""
+        return self.release.max_noise(self.terms.cohorts, self.terms.dropout, self.min_honest_share)
+
+    @property
+    def cell_bits(self) -> int:
+        """Return the width of a cell in bits."""
+        return cell_bits(self.release, self.terms)
+
+    @property
+    def max_noisy_cells(self) -> int:
+        """Return the number of cells for which a device of the smallest cohort can draw noise."""
+        shares = self.release.noise_shares(
+            self.terms.minimum, self.terms.dropout, self.min_honest_share
+        )
+        return 2**62 if shares is None else math.floor(MAX_EVENTS / shares.share)
+
+    def check_noise(self, cells: int) -> None:
+        """Check that a device can draw its noise for `cells`.
+
+        Raises:
+            ValueError: if that is too much work; the text names ways to reduce it.
+        """
+        if cells > self.max_noisy_cells:
+            raise ValueError(
+                f"noise of variance {self.release.variance:.4g} in {cells:,} cells is too much for "
+                f"cohorts of {self.terms.minimum} devices: at most {self.max_noisy_cells:,} cells; "
+                "use a larger epsilon, fewer digits or more devices"
+            )
+
+    def signed_votes(self, sums: NDArray[Any]) -> Integers:
+        """Return the integers whose remainders are the `sums` of a lane."""
+        whole = sums.astype(np.int64)
+        return signed_residues(whole, self.cell_bits) if self.release.variance else whole
+
+    def max_noise_variance(self, participants: int) -> float:
+        """Return the largest variance of the noise in the sum of `participants` devices."""
+        quorum = self.terms.assumptions.quorum(self.terms.minimum)
+        cohorts = min(self.terms.cohorts, max(1, participants // quorum))
+        return self.release.max_variance(cohorts, self.terms.dropout, self.min_honest_share)
+
+
+RQ = TypeVar("RQ", bound=ReleaseQuestion)
+RP = TypeVar("RP", bound=ReleasePlan)
+
+
+class ReleaseMechanism(SumMechanism[RQ, RP]):
+    """Base of mechanisms whose counts are hidden by the `release` of their plans."""
+
+    def noise_shares(self, plan: RP, contacted: int) -> NoiseShares | None:
+        """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
+        return plan.release.noise_shares(contacted, plan.terms.dropout, plan.min_honest_share)
+
+
+def devices_per_level(state: StudyState) -> Floats:
+    """Return the number of devices behind the counts of each level; empty before round 1."""
+    return np.asarray(state.arrays.get(DEVICES_ARRAY, np.zeros(0)), np.float64)

@@ -1,0 +1,229 @@
+"""TrieHH: heavy strings of a population, found symbol by symbol with central privacy.
+
+    level l   each device whose item begins with a prefix of the frontier votes for that prefix
+              and the next digits; votes are sampled, hidden in noise, or both (`release.py`)
+    shown     the cells with theta votes or more: nodes of the tree, with their counts
+    frontier  the shown nodes of level l that are not complete items; if the words do not hold
+              all of them, those with most votes
+    heavy     the shown nodes that are complete items, or have the largest length
+
+Each level is a round: one secure sum over all combinations of a frontier prefix with the next
+`stride` digits of an item (`protocol/domains/digits.py`). A device without a vote, because its
+prefix was pruned or its coin fell tails, sends a vector of zeros, with noise like the others. A
+device votes once per cell, so several items with one prefix give one vote. Each vote has its own
+coin, which is fresh on each level: votes of one sample on two levels would reveal a device that
+is alone in the difference. A failed round is repeated, if there are rounds left.
+
+Items longer than the domain may be cut (`truncate`). A result is then a prefix of items, or an
+item of exactly that length. If a pad ends items, no item may contain it inside: such an item
+would count for the part before its pad.
+
+Source: [Cormode21, sections 2 and 3], with counts. We compute theta and p from the exact loss,
+where the note has lemma 3. A secure sum needs no votes for "nothing", since it hides zeros too.
+Noise in shares, several items and several symbols per level are ours.
+"""
+
+from collections.abc import Iterable
+from random import Random
+
+import numpy as np
+
+from protocol.arrays import DigitRows
+from protocol.confidence import reaches_threshold
+from protocol.histograms import Histogram
+from protocol.mechanism import Answer, Estimate, ranked
+from protocol.mechanisms.central.release import DEVICES_ARRAY, ReleaseMechanism, devices_per_level
+from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.trie_plan import (
+    MAX_PREFIXES,
+    MAX_TRIE_CELLS,
+    TrieHhPlan,
+    TrieHhQuestion,
+)
+from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
+from protocol.privacy.events import DpEvent
+from protocol.quantiles.tree import (
+    PrefixTree,
+)
+from protocol.randomness import RandomWords
+from protocol.sketches.vote_table import VoteTableShape
+from protocol.study import WORD_BITS, Terms, first_plan_fields
+from protocol.study_state import StudyState
+from secagg.ring import Lane, Ring, Vector
+
+
+class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
+    """Mechanism of the strings found level by level."""
+
+    name = "triehh"
+
+    def first_plan(
+        self, question: TrieHhQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> TrieHhPlan:
+        """Return the plan of level 1.
+
+        Raises:
+            ValueError: if the budget cannot be met, or the words do not hold the first level;
+                the text names numbers that work.
+        """
+        releases = rounds if question.every_round else 1
+        release = design_release(question, terms, releases, question.levels)
+        cells = question.digits.base ** min(question.stride, question.digits.width)
+        bits = cells * cell_bits(release, terms)
+        table = vote_table_shape(question, terms, release, rounds, cells)
+        holds = cells <= MAX_TRIE_CELLS and bits <= 8 * question.nbytes
+        if table is None and not holds:
+            raise ValueError(
+                f"{question.words} words are too few: the continuations of a prefix take {cells:,} "
+                f"cells, or {-(-bits // WORD_BITS):,} words; a smaller stride takes less"
+            )
+        return TrieHhPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            release=release,
+            level=1,
+            frontier=("",),
+            table_shape=None
+            if table is None or (holds and bits <= 8 * table.ring.nbytes)
+            else table,
+        )
+
+    def next_plan(
+        self, plan: TrieHhPlan, answer: Answer | None, state: StudyState, rng: Random
+    ) -> TrieHhPlan:
+        """Return the plan of the next level; of the same level if it failed or is the last."""
+        rows, table = self._frontier(plan, PrefixTree.from_state(state))
+        if answer is None or not answer.decoded or not len(rows):
+            return plan.next_round(rng)
+        prefixes = tuple(row.tobytes().hex() for row in rows)
+        return plan.next_round(rng, level=plan.level + 1, frontier=prefixes, table_shape=table)
+
+    def is_over(self, plan: TrieHhPlan, answer: Answer | None, state: StudyState) -> bool:
+        """Return whether no prefix can be extended any more."""
+        if answer is None or not answer.decoded:
+            return False
+        return not len(self._frontier(plan, PrefixTree.from_state(state))[0])
+
+    def _frontier(
+        self, plan: TrieHhPlan, tree: PrefixTree
+    ) -> tuple[DigitRows, VoteTableShape | None]:
+        """Return the prefixes of the next level, those with most votes first, and its vote table.
+
+        The table is None unless it is smaller than a lane of all cells, or holds more prefixes.
+        """
+        digits, level = plan.question.digits, tree.level(plan.node_length)
+        if plan.level == plan.question.levels:
+            return np.zeros((0, plan.node_length), np.uint8), None
+        if digits.terminator is not None:
+            level = level.select(
+                (level.rows[:, : plan.node_length] != digits.terminator).all(axis=1)
+            )
+        following = min(plan.question.stride, digits.width - plan.node_length)
+        choices = digits.base**following
+        order = np.argsort(-level.counts, kind="stable")[:MAX_PREFIXES]
+        rows, most = level.rows[order, : plan.node_length], MAX_TRIE_CELLS // choices
+        most = min(most, 8 * plan.question.nbytes // plan.cell_bits // choices)
+        most = min(most, plan.max_noisy_cells // choices)
+        # Try a table for all rows, then for half of them, and so on.
+        kept, table = len(rows), self._table(plan, len(rows) * choices)
+        while table is None and kept > most:
+            kept //= 2
+            table = self._table(plan, kept * choices)
+        if table is None or (
+            kept <= most and kept * choices * plan.cell_bits <= 8 * table.ring.nbytes
+        ):
+            return rows[:most], None
+        return rows[:kept], table
+
+    def _table(self, plan: TrieHhPlan, cells: int) -> VoteTableShape | None:
+        return vote_table_shape(plan.question, plan.terms, plan.release, plan.rounds, cells)
+
+    def ring(self, plan: TrieHhPlan) -> Ring:
+        """Return the ring of the table or of the cells; it holds all votes and noise."""
+        if plan.table_shape is not None:
+            return plan.table_shape.ring
+        return Ring((Lane(2**plan.cell_bits, plan.cells),))
+
+    def encode_sum(
+        self, plan: TrieHhPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        """Return the sum of the devices' votes, with a coin for each vote, without noise."""
+        device, item, names = device_items(histograms, plan.question.contribution)
+        return encode_votes(plan, plan.question.digits_of(names), item, chance, device)
+
+    def fault(self, plan: TrieHhPlan, total: Vector, participants: int) -> str | None:
+        """Return the law that `total` breaks.
+
+        A cell has at most one vote per device, and all cells together at most one per item. Noise
+        exceeds its margin with probability 2^-64. Votes within these laws for items that no device
+        holds are not detected, nor is one vote more or less under noise. The text has no counts,
+        since it is published.
+        """
+        table = plan.vote_table
+        if table is not None:
+            return table.fault(total, participants * plan.question.contribution)
+        votes = plan.signed_votes(total[0])
+        noise = plan.max_noise
+        if int(votes.min()) < -noise or int(votes.max()) > participants + noise:
+            return "a cell has more votes than there are devices, or a negative number"
+        most = participants * plan.question.contribution + noise * plan.cells
+        if int(votes.sum()) > most:
+            return "there are more votes than devices have items"
+        return None
+
+    def decode(
+        self, plan: TrieHhPlan, total: Vector, participants: int, state: StudyState
+    ) -> Answer:
+        """Return the cells with theta votes or more; smaller counts are discarded here.
+
+        The answer does not reveal whether a table was read whole.
+        """
+        table = plan.vote_table
+        if table is not None:
+            cells, sums = table.decode(total)
+        else:
+            sums = plan.signed_votes(total[0])
+            cells = np.arange(len(sums))
+        theta = plan.release.threshold
+        shown, sums = cells[sums >= theta], sums[sums >= theta]
+        counts, variances = plan.release.estimate_counts(
+            sums, plan.max_noise_variance(participants)
+        )
+        depths = np.full(len(shown), plan.node_length)
+        grown = PrefixTree(plan.nodes_at(shown), depths, counts, variances)
+        items = _complete_items(plan.question, grown)
+        before = PrefixTree.from_state(state)  # this answer replaces an earlier one of its level
+        tree = before.select(before.depths != plan.node_length).extended(grown)
+        asked = devices_per_level(state)[: plan.level - 1]
+        state = tree.store_in(state).with_array(
+            DEVICES_ARRAY, np.append(asked, float(participants))
+        )
+        return Answer(True, float(len(shown)), tuple(ranked(items)), state)
+
+    def final_estimates(self, question: TrieHhQuestion, state: StudyState) -> list[Estimate]:
+        """Return the complete items that are heavy, highest estimate first."""
+        items = _complete_items(question, PrefixTree.from_state(state))
+        counts = np.array([item.count for item in items])
+        variances = np.array([item.variance for item in items])
+        heavy = reaches_threshold(counts, variances, question.threshold, question.confidence)
+        return ranked(item for item, is_heavy in zip(items, heavy, strict=True) if is_heavy)
+
+    def dp_event(self, plan: TrieHhPlan, rounds: int) -> DpEvent:
+        """Return the privacy loss of `rounds` rounds."""
+        return release_loss(plan.question, plan.release, rounds if plan.question.every_round else 1)
+
+
+def _complete_items(question: TrieHhQuestion, tree: PrefixTree) -> list[Estimate]:
+    """Return the nodes that are complete items: ended by a pad, or of the largest length."""
+    digits = question.digits
+    ended = tree.depths == digits.width
+    if digits.terminator is not None and len(tree):
+        ended |= tree.rows[np.arange(len(tree)), tree.depths - 1] == digits.terminator
+    items = []
+    for place in np.flatnonzero(ended).tolist():
+        row = tree.rows[place].copy()
+        if digits.terminator is not None:
+            row[tree.depths[place] :] = digits.terminator
+        item = digits.item_of(row)
+        if item is not None and question.canonical(item) == item:  # others are false votes
+            items.append(Estimate(item, float(tree.counts[place]), float(tree.variances[place])))
+    return items

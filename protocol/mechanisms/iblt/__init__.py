@@ -1,0 +1,1 @@
+"""Mechanisms that insert sampled items into invertible Bloom lookup tables."""

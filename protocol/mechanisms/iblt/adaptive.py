@@ -1,0 +1,177 @@
+"""The adaptive subsampled IBLT: heavy hitters through a table that mostly common items enter.
+
+Each device samples its histogram at threshold t (`protocol/sampling.py`) and inserts the sampled
+items into an IBLT (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled
+item with the sum of its values, an unbiased estimate of its count. A table has room for L0 keys
+(`capacity.py`). So t must be so large that at most about L0 distinct items are sampled, and
+not larger, since an item of count N is estimated with variance up to N (E[T] - 1). t therefore
+adapts to the data:
+
+    t_1  =  max(1, n m / L0)        at most L0 expected items, for any data of devices
+
+and later by the question's `rule`, from the number of distinct items in the sum. This number is
+exact if the table was read, and otherwise estimated from the part that is stuck.
+`threshold_control.py` has the paper's rule and a better one. After a failed round t stays. Items
+that earlier rounds listed help to read a table (`known_keys.py`).
+
+Source: Algorithm 4 and section 7 of [Gascon23]. The paper's fixed rule caps t at threshold / 2, so
+that heavy hitters are in one round or more with probability 1 - e^-2. We do not: a table that
+overflows at that t gives no estimate, while a larger t gives an unbiased estimate with a reported
+variance. Our cap is 2 t_1: honest devices never need more, but false vectors could ask for it.
+"""
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from protocol.histograms import Histogram
+from protocol.mechanism import Answer, SumMechanism, add_estimates
+from protocol.mechanisms.encode_input import keyed_histograms
+from protocol.mechanisms.iblt.sampled_table import (
+    MAX_CELLS,
+    SampledTable,
+    TableQuestion,
+    check_words,
+    max_cells,
+    needed_words,
+    sampled_table,
+    worst_case_threshold,
+)
+from protocol.mechanisms.iblt.threshold_control import (
+    TableLoad,
+    ThresholdController,
+    ThresholdRule,
+    first_controller,
+    paper_threshold,
+)
+from protocol.randomness import RandomWords, uniform_floats
+from protocol.sampling import ThresholdSampler
+from protocol.sketches.iblt.capacity import capacity
+from protocol.sketches.iblt.decoding import DecodedTable, decode_table
+from protocol.study import Plan, Terms, first_plan_fields
+from protocol.study_state import StudyState
+from secagg.ring import Ring, Vector
+
+_CONTROLLER_ARRAY = "controller"  # of the study state: the forecast of the next round
+
+
+class AdaptiveIbltQuestion(TableQuestion):
+    """Question for the heavy items of `domain`; the sampling threshold follows by `rule`."""
+
+    mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
+    rule: ThresholdRule = "steady"
+
+
+class AdaptiveIbltPlan(Plan):
+    """Plan of a round: sample at threshold `t` (not tau), and insert into a table of `cells`."""
+
+    mechanism: Literal["adaptive-iblt"] = "adaptive-iblt"
+    question: AdaptiveIbltQuestion
+    cells: int = Field(ge=1, le=MAX_CELLS)
+
+    @model_validator(mode="after")
+    def _fits_the_words(self) -> Self:
+        if needed_words(self.question, self.terms, self.t, self.cells) > self.question.words:
+            limit = max_cells(self.question, self.terms, self.t)
+            raise ValueError(
+                f"{self.cells} cells do not fit in {self.question.words} words; {limit} do"
+            )
+        _table(self)
+        return self
+
+    @property
+    def sampler(self) -> ThresholdSampler:
+        """Return the sampler of the devices."""
+        return ThresholdSampler(self.t, self.question.contribution)
+
+
+class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
+    """Mechanism of one table per round, at a threshold that follows the data."""
+
+    name = "adaptive-iblt"
+
+    def first_plan(
+        self, question: AdaptiveIbltQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> AdaptiveIbltPlan:
+        """Return the plan of round 1, with t_1 for the largest data that devices can hold.
+
+        Raises:
+            ValueError: if the words do not hold a table of `MIN_CAPACITY` keys; the text has the
+                words needed. Also if the counts of devices may add up to 2^31 or more.
+        """
+        check_words(question, terms)
+        t = worst_case_threshold(question, terms)
+        return AdaptiveIbltPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            t=t,
+            cells=max_cells(question, terms, t),
+        )
+
+    def ring(self, plan: AdaptiveIbltPlan) -> Ring:
+        """Return the ring of the round's tables."""
+        return _table(plan).iblt.ring
+
+    def encode_sum(
+        self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        """Return the sum of the devices' tables; each item is inserted once."""
+        held = keyed_histograms(plan.question, histograms)
+        return _table(plan).insert(held, uniform_floats(chance, len(held.counts)))
+
+    def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
+        """Return the law of the table that `total` breaks; `Iblt.fault` has laws and probabilities.
+
+        A device that adds and subtracts honest tables is not detected. It can invent items, remove
+        counts of other items, or change cells so that the sum cannot be read. It cannot add more
+        counts than all devices may insert, of which honest devices use about 1 / t.
+        """
+        return _table(plan).iblt.fault(total, participants * plan.sampler.max_device_units)
+
+    def decode(
+        self, plan: AdaptiveIbltPlan, total: Vector, participants: int, state: StudyState
+    ) -> Answer:
+        """Return the estimates in `total`, highest first, and the number of distinct keys."""
+        table = _table(plan)
+        known = plan.question.domain.keys_of(state.items)
+        listing = decode_table(table.iblt, total, known)
+        state = _update_controller(plan, listing, participants, state)
+        if not listing.complete:
+            return Answer(False, listing.distinct, state=state)
+        estimates = table.estimates(plan.question.domain, listing)
+        return Answer(True, listing.distinct, tuple(estimates), add_estimates(state, estimates))
+
+    def next_plan(
+        self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random
+    ) -> AdaptiveIbltPlan:
+        """Return the plan of the next round, with another seed and the t of the rule."""
+        t, limit = plan.t, capacity(plan.cells)
+        if answer is not None and plan.question.rule == "paper":
+            t = paper_threshold(t, answer.distinct, limit)
+        elif answer is not None and _CONTROLLER_ARRAY in state.arrays:
+            t = ThresholdController.unpack(state.arrays[_CONTROLLER_ARRAY]).next_threshold(limit)
+        t = min(max(1.0, t), 2 * worst_case_threshold(plan.question, plan.terms))
+        return plan.next_round(rng, t=t, cells=max_cells(plan.question, plan.terms, t))
+
+
+def _update_controller(
+    plan: AdaptiveIbltPlan, listing: DecodedTable, devices: int, state: StudyState
+) -> StudyState:
+    """Return `state` with the forecast of the next round updated."""
+    if plan.question.rule == "paper":
+        return state
+    token_value = 1 if plan.sampler.unit > 1 else math.ceil(plan.t)  # of one sampled token
+    singletons = int((listing.values <= token_value).sum()) if listing.complete else None
+    load = TableLoad(plan.t, devices, listing.distinct, singletons)
+    stored = state.arrays.get(_CONTROLLER_ARRAY)
+    if stored is None:
+        controller = first_controller(load)
+    else:
+        controller = ThresholdController.unpack(stored).updated(load)
+    return state.with_array(_CONTROLLER_ARRAY, controller.pack())
+
+
+def _table(plan: AdaptiveIbltPlan) -> SampledTable:
+    return sampled_table(plan.question, plan.terms, plan.t, plan.cells, bytes.fromhex(plan.seed))

@@ -1,0 +1,223 @@
+"""Tables of sampled items, which all mechanisms with an IBLT share.
+
+A device samples its histogram at threshold t (`protocol/sampling.py`) and inserts the sampled
+items (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled item with the
+sum of its values, an unbiased estimate of its count. A table has room for L0 keys (`capacity.py`);
+L0 depends on the words and on the width of a cell.
+
+A question may use fewer `hash_bits` per key, or none. Cells are then smaller, and only keys of a
+table that is not read whole may be false. This needs more cells than two keys can share by chance:
+of tables of 4, 8 and 12 cells, up to 3 in 4, 1 in 70 and 1 in 100 end empty and are wrong; of
+tables of 16 cells or more, none of some 50,000 was. So tables of less than 48 cells have 7 hash
+bits in any case.
+
+A question may also use *tight* tables (`protocol/sketches/iblt/tight.py`), which choose their hash
+bits themselves. They have more cells in the same words, but give no keys if they are too full. The
+bound on the value of a key is then the likely sum of all tokens, since it would
+be useless to try larger values.
+
+Source: Algorithms 1 and 2 of [Gascon23].
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocol.domains.strings import Domain
+from protocol.mechanism import Estimate, ranked
+from protocol.mechanisms.encode_input import KeyedHistograms
+from protocol.sampling import ThresholdSampler
+from protocol.sketches.iblt.capacity import capacity, cells_for
+from protocol.sketches.iblt.decoding import DecodedTable
+from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
+from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
+from protocol.study import WORD_BITS, SumQuestion, Terms
+from secagg.ring import Vector
+
+_MIN_CELLS_WITHOUT_HASH_BITS = 48
+MIN_CAPACITY = 10  # keys, with 2.8 cells each; smaller tables need more per key
+MAX_CELLS = 3 * 2**22
+_VALUE_LIMIT = 2**31
+
+
+class TableQuestion(SumQuestion):
+    """Question for one table per round of mode `table`; `hash_bits` is for the default mode."""
+
+    table: Literal["default", "tight"] = "default"
+    hash_bits: int = Field(default=7, ge=0, le=24)
+
+    @model_validator(mode="after")
+    def _has_room_for_hash_bits(self) -> Self:
+        chunks, bound = self.domain.chunks, self.domain.bound
+        limit = (30 - (bound - 1).bit_length()) * chunks  # so that an element stays below 2^31
+        if self.hash_bits > max(7, limit):
+            raise ValueError(f"hash_bits {self.hash_bits} do not fit in this domain: {limit} do")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTable:
+    """One table, and the sampler of the items that devices insert."""
+
+    iblt: Iblt
+    sampler: ThresholdSampler
+
+    def insert(self, held: KeyedHistograms, uniform: NDArray[np.float64]) -> Vector:
+        """Return the sum of the devices' tables; `uniform` has a random number for each holding."""
+        return self.iblt.insert(*held.item_totals(self.sampler.sample(held.counts, uniform)))
+
+    def estimates(self, domain: Domain, listing: DecodedTable) -> list[Estimate]:
+        """Return the estimates of `listing`, highest first.
+
+        A variance is N (E[T] - 1) with the estimate in place of N: unbiased if each device holds
+        an item once, else too high. Keys without an item are invented by a device, and left out.
+        """
+        unit, spread = self.sampler.unit, self.sampler.mean_threshold - 1
+        items = domain.decode(listing.keys)
+        return ranked(
+            Estimate(item, value * unit, value * unit * spread)
+            for item, value in zip(items, listing.values.tolist(), strict=True)
+            if item is not None
+        )
+
+
+def sampled_table(
+    question: SumQuestion, terms: Terms, t: float, cells: int, seed: bytes
+) -> SampledTable:
+    """Return the table of `cells` cells; ValueError if there is none of this size."""
+    cell = cell_in_mode(question, _worst_case_cell(question, terms, t), cells)
+    return SampledTable(Iblt(cell, cells, seed), ThresholdSampler(t, question.contribution))
+
+
+def cell_in_mode(question: SumQuestion, cell: CellFormat, cells: int) -> CellFormat:
+    """Return the format of `cell` in a table of `cells` cells, in the mode of the question."""
+    if _is_tight(question):
+        return tight_cell(cell, cells)
+    return cell if cells >= _MIN_CELLS_WITHOUT_HASH_BITS else _with_full_evidence(cell)
+
+
+def cells_in_bytes(question: SumQuestion, cell: CellFormat, nbytes: int) -> int:
+    """Return the largest number of cells of a table in `nbytes`; 0 if no table fits."""
+    if _is_tight(question):
+        return min(MAX_CELLS, max_tight_cells(cell, nbytes))
+    cells = cell.max_cells(nbytes)
+    if cells < _MIN_CELLS_WITHOUT_HASH_BITS:
+        cells = _with_full_evidence(cell).max_cells(nbytes)
+    return min(MAX_CELLS, cells)
+
+
+def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
+    """Return the largest number of cells of each of `tables` tables in the question's words.
+
+    Raises:
+        ValueError: if the devices' counts may add up to 2^31 or more.
+    """
+    return cells_in_bytes(question, _worst_case_cell(question, terms, t), question.nbytes // tables)
+
+
+def needed_words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
+    """Return the 16-bit words of `tables` tables of `cells` cells; raises as `max_cells`."""
+    cell = cell_in_mode(question, _worst_case_cell(question, terms, t), cells)
+    nbytes: int = cell.ring(cells).nbytes
+    return -(-tables * nbytes * 8 // WORD_BITS)
+
+
+def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
+    """Return a bound that the value of a key exceeds with probability 1e-9: on all tokens together.
+
+    It is six standard deviations above their mean, or their maximum if that is less.
+    """
+    sampler = ThresholdSampler(t, question.contribution)
+    reach = terms.max_devices * sampler.max_item_units
+    if sampler.unit == 1 and t > 1:
+        return reach
+    tokens = terms.max_devices * question.contribution / t
+    return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
+
+
+def likely_cell(question: SumQuestion, max_value: int, t: float) -> CellFormat:
+    """Return the format of a cell if no value of a key exceeds `max_value`."""
+    domain, total = question.domain, max_value
+    if _is_tight(question) and t < question.contribution:
+        total *= math.ceil(t)  # all keys together may exceed the bound of one key
+    return CellFormat(domain.chunks, domain.bound, max_value, total, _evidence(question))
+
+
+def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
+    """Return the bytes of a table of `MIN_CAPACITY` keys, for any data of devices."""
+    cells = cells_for(MIN_CAPACITY)
+    cell = cell_in_mode(question, _worst_case_cell(question, terms, 1.0), cells)
+    nbytes: int = cell.ring(cells).nbytes
+    return nbytes
+
+
+def check_words(question: SumQuestion, terms: Terms, parts: int = 1, min_words: int = 0) -> None:
+    """Check that a table of `MIN_CAPACITY` keys fits in one of `parts` of the words.
+
+    Raises:
+        ValueError: if it does not; the text has the words needed, `min_words` or more. Also as
+            `max_cells`.
+    """
+    cells = cells_for(MIN_CAPACITY)
+    needed = needed_words(question, terms, 1.0, cells)
+    while max_cells(question.model_copy(update={"words": needed}), terms, 1.0) < cells:
+        needed += 1  # each lane ends on a whole byte
+    if question.words < parts * needed:
+        devices = f"{terms.max_devices:,} devices"
+        purpose = f"for a table of {MIN_CAPACITY} items of this domain from {devices}"
+        raise ValueError(too_few_words(question, purpose, max(parts * needed, min_words)))
+
+
+def too_few_words(question: SumQuestion, purpose: str, needed: int) -> str:
+    """Return the text of the error that the words do not suffice for `purpose`."""
+    return f"{question.words} words are too few {purpose}: {needed} words are needed"
+
+
+def worst_case_threshold(question: SumQuestion, terms: Terms, nbytes: int | None = None) -> float:
+    """Return the t at which a table has room for any data of devices, with probability about 1/2.
+
+    It is n m / L0, with cells wide enough for any threshold, in `nbytes` or all of the words.
+    """
+    size = question.nbytes if nbytes is None else nbytes
+    cell = _worst_case_cell(question, terms, 1.0)
+    cells = max(cells_for(1), cells_in_bytes(question, cell, size))
+    return max(1.0, terms.max_devices * question.contribution / capacity(cells))
+
+
+def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellFormat:
+    """Return the format of a cell if every device adds as much as it can to one item.
+
+    Raises:
+        ValueError: if the value may be 2^31 or more.
+    """
+    sampler = ThresholdSampler(t, question.contribution)
+    max_value = terms.max_devices * sampler.max_item_units
+    if max_value >= _VALUE_LIMIT:
+        raise ValueError(
+            f"{terms.max_devices:,} devices with {question.contribution} items each may hold one "
+            f"item {max_value:,} times; a cell counts to less than {_VALUE_LIMIT:,}"
+        )
+    if _is_tight(question):
+        return likely_cell(question, likely_max_value(question, terms, t), t)
+    total = terms.max_devices * sampler.max_device_units
+    domain = question.domain
+    return CellFormat(domain.chunks, domain.bound, max_value, total, _evidence(question))
+
+
+def _with_full_evidence(cell: CellFormat) -> CellFormat:
+    return replace(cell, evidence=max(cell.evidence, DEFAULT_EVIDENCE))
+
+
+def _evidence(question: SumQuestion) -> int:
+    """Return 15/16 of 2^hash_bits, since an exact power of two would cost another bit."""
+    if not isinstance(question, TableQuestion):
+        return DEFAULT_EVIDENCE
+    return max(1, (15 << question.hash_bits) // 16)
+
+
+def _is_tight(question: SumQuestion) -> bool:
+    return isinstance(question, TableQuestion) and question.table == "tight"

@@ -1,0 +1,208 @@
+"""The subsampled IBLT: b tables per round at one fixed threshold t, and a vote over the study.
+
+Each device samples its histogram b times, each time with fresh randomness, and inserts each sample
+into a table with its own hash functions. A *repetition* is one of the b tables in every round.
+An item is on the list of a repetition if any of its tables that were read whole holds it. It is
+heavy if b / 2 lists or more have it. Two rules choose t, b and the room L0 of the tables:
+
+    theorem     t = max(1, tau / 2),  b = max(260, ceil(20 ln(40 m n R / (tau beta)))),
+                L0 = 2 m n / tau ln R: with probability 1 - beta, every item with a count of tau or
+                more over all rounds is heavy, and no item with a count of tau / 10 or less
+    practical   t = max(1, min(n m / L0, tau / 2)) with the largest table that the words hold,
+                b = 1, and an item is heavy if its *estimate* is tau or more. The analyst may give t
+                instead: with t = 1 all items are in the table
+
+Estimates are means over the repetitions that were read, and add up over rounds.
+
+Source: Algorithm 2, theorem 1 with appendix A, and section 7 of [Gascon23]. The paper prints
+two values of b and two of L0; ours are those that its proof uses:
+
+    b     the box has ceil(10 ln(4 m n R / (tau beta))). The proof needs 20 ln(40 ..) and b >= 260
+          for its bound (2) on light items. (By Hoeffding, 10 ln(4 ..) suffices: the vote on an
+          item is wrong with probability e^(-0.18 b) at most, since a heavy item is on a list with
+          probability 4/5 and a light one with 1/5, and there are at most 21 m n R / tau of both.)
+    L0    the box has 20 m n / tau ln R, lemma 4 proves 2 m n / tau ln R for R > 32 and m n >
+          4 tau. It writes 1 / tau for the probability of a token, but t = tau / 2 keeps it with
+          2 / tau. The bound holds: mu = 2 m n / tau >= 8 tokens are expected, and they exceed mu
+          ln R with probability e^-mu(ln R ln ln R - ln R + 1) < 1 / (32 R). Otherwise we take
+          R = 33 and m n = 4 tau
+    k     the box has gamma = ln R hash functions, so that a table fails with probability
+          1 / (32 R). Most of our keys have three cells, and we make the table so large that no two
+          of mu keys share all of their cells with that probability:
+          mu^2 / 2 (3 / cells)^3 <= 1 / (32 R)
+"""
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from protocol.histograms import Histogram
+from protocol.mechanism import COUNT_COLUMN, VARIANCE_COLUMN, Answer, Estimate, SumMechanism, ranked
+from protocol.mechanisms.encode_input import keyed_histograms
+from protocol.mechanisms.iblt.sampled_table import (
+    MAX_CELLS,
+    check_words,
+    max_cells,
+    needed_words,
+    sampled_table,
+    worst_case_threshold,
+)
+from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
+from protocol.randomness import RandomWords
+from protocol.sketches.iblt.capacity import cells_for
+from protocol.study import Plan, SumQuestion, Terms, first_plan_fields
+from protocol.study_state import StudyState
+from secagg.ring import Ring, Vector
+
+MAX_TABLES = 10_000
+
+
+class SubsampledIbltQuestion(SumQuestion):
+    """Question for heavy items, sampled at the same threshold in each round.
+
+    `rule` chooses t, b and the size of the tables. `beta` is the failure probability of the
+    theorem. `t` replaces the t of the practical rule. `repetitions` replaces the b of the theorem,
+    which then does not hold.
+    """
+
+    mechanism: Literal["subsampled-iblt"] = "subsampled-iblt"
+    rule: Literal["practical", "theorem"] = "practical"
+    t: float | None = Field(default=None, ge=1, le=1e15)
+    beta: float = Field(default=0.05, gt=0, lt=1)
+    repetitions: int | None = Field(default=None, ge=1, le=MAX_TABLES)
+
+    @model_validator(mode="after")
+    def _is_of_one_rule(self) -> Self:
+        if self.rule == "theorem" and self.t is not None:
+            raise ValueError("t needs the practical rule: the t of the theorem is tau / 2")
+        if self.rule == "practical" and self.repetitions is not None:
+            raise ValueError("repetitions need the rule theorem: the practical rule has one table")
+        return self
+
+
+class SubsampledIbltPlan(Plan):
+    """Plan of a round: sample at `t`, and insert into `tables` tables of `cells` cells each."""
+
+    mechanism: Literal["subsampled-iblt"] = "subsampled-iblt"
+    question: SubsampledIbltQuestion
+    cells: int = Field(ge=1, le=MAX_CELLS)
+    tables: int = Field(ge=1, le=MAX_TABLES)
+
+    @model_validator(mode="after")
+    def _fits_the_words(self) -> Self:
+        needed = needed_words(self.question, self.terms, self.t, self.cells, self.tables)
+        if needed > self.question.words:
+            raise ValueError(f"{needed} words do not fit in the {self.question.words} words")
+        sampled_table(self.question, self.terms, self.t, self.cells, bytes(32))
+        return self
+
+    @property
+    def repetitions(self) -> Repetitions:
+        """Return the tables of the round."""
+        seed = bytes.fromhex(self.seed)
+        return Repetitions(self.question, self.terms, self.t, self.tables, self.cells, seed)
+
+
+class TheoremParameters(NamedTuple):
+    """Parameters of the theorem: threshold, number of tables, cells and keys of each."""
+
+    t: float
+    tables: int
+    cells: int
+    capacity: int
+
+
+def theorem_parameters(tau: float, beta: float, tokens: int, rounds: int) -> TheoremParameters:
+    """Return the parameters for `tokens` = m n per round, as derived above."""
+    mean = 2 * max(tokens, 4 * tau) / tau
+    capacity = math.ceil(mean * math.log(max(rounds, 33)))
+    tables = 20 * math.log(40 * max(tokens * rounds / (tau * beta), 1))
+    cells = cells_without_collisions(capacity, mean, 1 / (32 * max(rounds, 33)))
+    return TheoremParameters(max(1.0, tau / 2), max(260, math.ceil(tables)), cells, capacity)
+
+
+def cells_without_collisions(capacity: int, keys: float, failure: float) -> int:
+    """Return cells for `capacity` keys where two of `keys` share all cells with `failure`."""
+    min_cells, limit = 3 * (keys * keys / (2 * failure)) ** (1 / 3), capacity
+    while cells_for(limit) < min_cells:
+        limit = math.ceil(limit * 1.02)
+    return cells_for(limit)
+
+
+class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
+    """Mechanism of tables at one fixed threshold."""
+
+    name = "subsampled-iblt"
+
+    def first_plan(
+        self, question: SubsampledIbltQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> SubsampledIbltPlan:
+        """Return the plan of round 1; later plans change the seed only.
+
+        Raises:
+            ValueError: if `words` do not hold the tables of the theorem, or a table of
+                `MIN_CAPACITY` keys for the practical rule; the text has the words needed. Also
+                if the counts of devices may add up to 2^31 or more.
+        """
+        if question.rule == "theorem":
+            tokens = terms.max_devices * question.contribution
+            t, tables, cells, _ = theorem_parameters(
+                question.threshold, question.beta, tokens, rounds
+            )
+            tables = question.repetitions or tables
+            needed = needed_words(question, terms, t, cells, tables)
+            if needed > question.words:
+                raise ValueError(
+                    f"{question.words} words are too few: {tables} tables of {cells} cells, as "
+                    f"in the theorem, take {needed:,} words"
+                )
+        else:
+            check_words(question, terms)
+            practical = min(worst_case_threshold(question, terms), question.threshold / 2)
+            t = question.t or max(1.0, practical)
+            tables, cells = 1, max_cells(question, terms, t)
+        return SubsampledIbltPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            t=t,
+            cells=cells,
+            tables=tables,
+        )
+
+    def ring(self, plan: SubsampledIbltPlan) -> Ring:
+        """Return the ring of the round's tables, table by table."""
+        return Ring(plan.repetitions.lanes)
+
+    def encode_sum(
+        self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        """Return the sum of the devices' tables; each item is inserted once per table."""
+        return plan.repetitions.insert(keyed_histograms(plan.question, histograms), chance)
+
+    def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
+        """Return the law that a table of `total` breaks; `Iblt.fault` has the probabilities.
+
+        The tables have no common law, since each has its own sample. False vectors that one table
+        does not detect are not detected in any of them.
+        """
+        return plan.repetitions.fault(total, participants)
+
+    def decode(
+        self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
+    ) -> Answer:
+        """Return the means of the tables that were read; decoded if half of them or more were."""
+        del participants  # the bound of the plan holds for any number
+        return plan.repetitions.read(total).answer(state)
+
+    def final_estimates(
+        self, question: SubsampledIbltQuestion, state: StudyState
+    ) -> list[Estimate]:
+        """Return the items with half of the votes; by the practical rule, with enough counts."""
+        if question.rule == "practical":
+            return super().final_estimates(question, state)
+        counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
+        return ranked(
+            Estimate(state.items[row], counts[row], variances[row]) for row in elected_rows(state)
+        )

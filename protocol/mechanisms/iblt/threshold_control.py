@@ -1,0 +1,122 @@
+"""Two rules by which the sampling threshold t follows the data from round to round.
+
+A table has room for L0 keys, and s distinct keys were sampled at t. The paper's rule goes half of
+the way that would be right if s were proportional to 1 / t:
+
+    paper       t'  =  t / 2 + t / 2 * s / L0
+
+If most keys have many holders, s falls more slowly than 1 / t, so this rule takes many rounds to
+settle. It also aims at a table that is exactly full, so that half of all fluctuations lose a round.
+
+    steady      ln t'  =  ln t + (ln s - ln(L0 - margin)) / a
+
+takes the slope from the data. If a sample is made slightly smaller, the keys that leave it are
+keys that were sampled once. So a = - d ln s / d ln t = (keys sampled once) / s, which every
+table that is read gives exactly. One Newton step would suffice without noise and drift; a filter
+handles these. The expected s is known before a round. Half of the error changes the forecast; all
+of it does in round 1, after a table that was not read, and beyond three standard deviations,
+which means drift. The margin is half the root of the mean squared error. So the probability that a
+table overflows depends on the quality of the forecast, and not on the size of the table. Devices
+count like 1 / t, so s is compared at t per device, and the next round is expected to have the
+number of devices of the last ones.
+
+After a table that could not be read, s is estimated, and the slope is the last known one.
+
+Source: the update of section 7 of [Gascon23], which leaves better rules open. There s is divided by
+the budget C, which cannot be meant in words, 8 of them per key; we read it as L0.
+"""
+
+import math
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ThresholdRule = Literal["paper", "steady"]
+
+_FIRST_SLOPE = 0.7  # before a table was read
+_MIN_SLOPE = 0.25
+_FIRST_ERROR_VARIANCE = 0.1**2
+_DRIFT_Z_SCORE = 3.0  # standard deviations; larger errors are drift
+_MARGIN_SDS = 0.5  # standard deviations; the best F1 of 0, 0.5 and 1 over nine populations
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """Table of one round: `devices` sampled at `t`, and `singletons` of the keys once.
+
+    `singletons` is None if the table could not be read.
+    """
+
+    t: float
+    devices: int
+    distinct_keys: float
+    singletons: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdController:
+    """Forecast from the rounds so far: ln of the keys at `log_t`, the ln of t per device.
+
+    `slope` is a, `error_variance` that of forecasts of ln s, `log_devices` the expected number.
+    """
+
+    log_keys: float
+    log_t: float
+    slope: float
+    error_variance: float
+    log_devices: float
+
+    def next_threshold(self, limit: float) -> float:
+        """Return the t at which a table for `limit` keys is full except for the margin."""
+        goal = math.log(limit) - _MARGIN_SDS * math.sqrt(self.error_variance)
+        return math.exp(self.log_t + (self.log_keys - goal) / self.slope + self.log_devices)
+
+    def updated(self, load: TableLoad) -> "ThresholdController":
+        """Return the controller after one more round."""
+        log_t, log_keys = _log_load(load)
+        slope = self.slope if load.singletons is None else _slope(load)
+        forecast = self.log_keys - self.slope * (log_t - self.log_t)
+        error = log_keys - forecast
+        total = error + self.slope * (math.log(max(1, load.devices)) - self.log_devices)
+        drifts = total * total > _DRIFT_Z_SCORE**2 * self.error_variance
+        variance = (
+            self.error_variance if drifts else 0.85 * self.error_variance + 0.15 * total * total
+        )
+        weight = 1.0 if drifts or load.singletons is None else 0.5
+        devices = self.log_devices + 0.5 * (math.log(max(1, load.devices)) - self.log_devices)
+        return ThresholdController(forecast + weight * error, log_t, slope, variance, devices)
+
+    def pack(self) -> NDArray[np.float64]:
+        """Return the numbers for the study state."""
+        return np.array(astuple(self))
+
+    @classmethod
+    def unpack(cls, numbers: NDArray[np.float64]) -> "ThresholdController":
+        """Return the controller of `pack`."""
+        return cls(*numbers.tolist())
+
+
+def first_controller(load: TableLoad) -> ThresholdController:
+    """Return the controller after the first round."""
+    log_t, log_keys = _log_load(load)
+    slope = _FIRST_SLOPE if load.singletons is None else _slope(load)
+    return ThresholdController(
+        log_keys, log_t, slope, _FIRST_ERROR_VARIANCE, math.log(max(1, load.devices))
+    )
+
+
+def paper_threshold(t: float, distinct: float, limit: float) -> float:
+    """Return the next t by the paper's rule, for a table with room for `limit` keys."""
+    return t / 2 + t / 2 * distinct / limit
+
+
+def _log_load(load: TableLoad) -> tuple[float, float]:
+    """Return ln of t per device, and ln s; an empty table counts as one with a single key."""
+    return math.log(load.t / max(1, load.devices)), math.log(max(1.0, load.distinct_keys))
+
+
+def _slope(load: TableLoad) -> float:
+    assert load.singletons is not None
+    return min(1.0, max(_MIN_SLOPE, load.singletons / max(1.0, load.distinct_keys)))

@@ -1,0 +1,121 @@
+"""Registry of all mechanisms by name, and the unions of their questions and plans."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from protocol.mechanism import Mechanism, SumMechanism
+from protocol.mechanisms.central.hierarchical_histogram import (
+    HierarchicalHistogram,
+    HierarchicalHistogramPlan,
+    HierarchicalHistogramQuestion,
+)
+from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.triehh import TrieHh
+from protocol.mechanisms.frequency_sketches import (
+    COUNT_MEDIAN,
+    COUNT_SKETCH,
+    CountMedianPlan,
+    CountMedianQuestion,
+    CountSketchPlan,
+    CountSketchQuestion,
+)
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
+from protocol.mechanisms.iblt.approximate_histogram import (
+    ApproximateHistogram,
+    ApproximateHistogramPlan,
+    ApproximateHistogramQuestion,
+)
+from protocol.mechanisms.iblt.subsampled import (
+    SubsampledIblt,
+    SubsampledIbltPlan,
+    SubsampledIbltQuestion,
+)
+from protocol.mechanisms.reports.dictionary import (
+    DICTIONARY_MECHANISMS,
+    DictionaryPlan,
+    DictionaryQuestion,
+)
+from protocol.mechanisms.reports.linear import (
+    LINEAR_MECHANISMS,
+    BucketQuestion,
+    GlpsQuestion,
+    JlQuestion,
+    LinearPlan,
+)
+from protocol.mechanisms.reports.prefix_extension import (
+    PrefixExtensionMechanism,
+    PrefixPlan,
+    PrefixQuestion,
+)
+from protocol.mechanisms.tracked.mechanism import Tracked
+from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.reporting import ReportMechanism
+
+AnyQuestion: TypeAlias = Annotated[
+    AdaptiveIbltQuestion
+    | ApproximateHistogramQuestion
+    | BucketQuestion
+    | CountMedianQuestion
+    | CountSketchQuestion
+    | GlpsQuestion
+    | HierarchicalHistogramQuestion
+    | JlQuestion
+    | DictionaryQuestion
+    | PrefixQuestion
+    | SubsampledIbltQuestion
+    | TrackedQuestion
+    | TrieHhQuestion,
+    Field(discriminator="mechanism"),
+]
+AnyPlan: TypeAlias = Annotated[
+    AdaptiveIbltPlan
+    | ApproximateHistogramPlan
+    | CountMedianPlan
+    | CountSketchPlan
+    | HierarchicalHistogramPlan
+    | LinearPlan
+    | DictionaryPlan
+    | PrefixPlan
+    | SubsampledIbltPlan
+    | TrackedPlan
+    | TrieHhPlan,
+    Field(discriminator="mechanism"),
+]
+
+SUM_MECHANISMS: dict[str, SumMechanism[Any, Any]] = {
+    mechanism.name: mechanism
+    for mechanism in (
+        AdaptiveIblt(),
+        SubsampledIblt(),
+        ApproximateHistogram(),
+        COUNT_MEDIAN,
+        COUNT_SKETCH,
+        HierarchicalHistogram(),
+        Tracked(),
+        TrieHh(),
+    )
+}
+_ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
+    *DICTIONARY_MECHANISMS,
+    *LINEAR_MECHANISMS,
+    PrefixExtensionMechanism(),
+)
+REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
+    mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
+}
+MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUM_MECHANISMS, **REPORT_MECHANISMS}
+
+_QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)
+_PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
+
+
+def parse_question(document: Mapping[str, Any]) -> AnyQuestion:
+    """Return the question in a JSON `document`; ValidationError if it is invalid."""
+    return _QUESTION_ADAPTER.validate_python(document)
+
+
+def parse_plan(document: Mapping[str, Any]) -> AnyPlan:
+    """Return the plan in a JSON `document`; ValidationError if it is invalid."""
+    return _PLAN_ADAPTER.validate_python(document)

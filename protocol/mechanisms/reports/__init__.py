@@ -1,0 +1,1 @@
+"""Mechanisms in which each device sends one locally private report."""

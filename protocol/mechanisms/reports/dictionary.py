@@ -1,0 +1,175 @@
+"""Frequency oracles as mechanisms: each device sends one locally private report.
+
+The domain is a public dictionary. Each of its items is a value, and one more value stands for "no
+item", so that a device without an item reports like any other. The oracle with all of its
+parameters (`protocol/oracles`) is in the plan, and so in the digest that each report carries: a
+report for other parameters cannot be read by mistake.
+
+    count(x)  =  n f^(x)           n reports, f^ the unbiased estimate of the oracle
+    Var       =  n^2 Var f^(x)     at the estimate, cut to [0, 1]; for recursive Hadamard response
+                                   also at the estimate of its residue
+
+The estimates of all items add up over rounds, since rounds have different devices.
+
+Source: [Pan24]; the value for "no item" is ours.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from random import Random
+from typing import Literal, Self, cast, get_args
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from protocol.arrays import Frequencies, PackedReports
+from protocol.confidence import reaches_threshold
+from protocol.histograms import Histogram
+from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
+from protocol.mechanisms.encode_input import device_values
+from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
+from protocol.oracles.parameters import ParameterGoal, oracle_for
+from protocol.oracles.registry import check_parameters, oracle_from_parameters
+from protocol.randomness import RandomWords
+from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.study import Terms, first_plan_fields
+from protocol.study_state import StudyState
+
+DictionaryMechanismName = Literal[
+    "krr",
+    "ocms",
+    "ocms-gf",
+    "ocms-mixture",
+    "hadamard",
+    "recursive-hadamard",
+    "olh",
+    "apple-cms",
+    "subset-selection",
+    "rappor",
+]
+MAX_DICTIONARY_ITEMS = 2**20
+_SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by value
+
+
+class DictionaryQuestion(ReportQuestion):
+    """Question for the heavy items of a dictionary, from reports that are each `epsilon`-private.
+
+    `goal` selects the oracle's parameters: they minimise the largest variance of an item, or the
+    sum of all variances (l2, and so the mean error). `max_frequency` (f* of the paper) is a known
+    bound on the share of devices that hold any one item; it can reduce the largest variance.
+    """
+
+    mechanism: DictionaryMechanismName
+    goal: ParameterGoal = "l2"
+    max_frequency: float = Field(default=1.0, gt=0, le=1, strict=True)
+
+    @model_validator(mode="after")
+    def _is_a_dictionary(self) -> Self:
+        if not 2 <= self.domain.value_count <= MAX_DICTIONARY_ITEMS:
+            raise ValueError(
+                f"{self.mechanism} estimates every item: the domain has "
+                f"{self.domain.value_count:,} "
+                f"keys; 2 to {MAX_DICTIONARY_ITEMS:,} are possible (use a listed domain)"
+            )
+        return self
+
+
+class DictionaryPlan(ReportPlan):
+    """Plan of a round: report by the oracle of these `parameters`."""
+
+    mechanism: DictionaryMechanismName
+    question: DictionaryQuestion
+    parameters: OracleParameters
+
+    @model_validator(mode="after")
+    def _is_the_oracle_asked_for(self) -> Self:
+        question = self.question
+        values = question.domain.value_count + 1
+        check_parameters(self.parameters, question.mechanism, question.epsilon, values)
+        return self
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """Return the oracle; its last value is for "no item"."""
+        return oracle_from_parameters(self.parameters)
+
+
+class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, ReportCounts]):
+    """Mechanism of a frequency oracle over a dictionary."""
+
+    def __init__(self, name: DictionaryMechanismName) -> None:
+        self.name = name
+
+    def first_plan(
+        self, question: DictionaryQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> DictionaryPlan:
+        """Return the plan of round 1; later plans change the seed only, which is not used.
+
+        Raises:
+            ValueError: if there is no such oracle for the domain at this epsilon.
+        """
+        values = question.domain.value_count + 1
+        try:
+            oracle = oracle_for(
+                self.name, question.epsilon, values, question.goal, question.max_frequency
+            )
+        except ValueError as error:
+            size = f" ({values - 1:,} items, and no item)" if "domain" in str(error) else ""
+            raise ValueError(f"{error}{size}") from None
+        return DictionaryPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            parameters=oracle.parameters,
+        )
+
+    def nbytes(self, plan: DictionaryPlan) -> int:
+        """Return the bytes of a report."""
+        return plan.oracle.nbytes
+
+    def encode(
+        self, plan: DictionaryPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> PackedReports:
+        """Return a report for each device."""
+        return plan.oracle.perturb(device_values(plan.question.domain, histograms), chance)
+
+    def check(self, plan: DictionaryPlan, reports: PackedReports) -> None:
+        """Raise ValueError if a report has a wrong length, or a field out of its range."""
+        plan.oracle.check(reports)
+
+    def aggregate(self, plan: DictionaryPlan, reports: PackedReports) -> ReportCounts:
+        """Return the counts of `reports`."""
+        return plan.oracle.aggregate(reports)
+
+    def reports_per_batch(self, plan: DictionaryPlan) -> int:
+        """Return the number of reports that are aggregated together."""
+        return plan.oracle.reports_per_batch
+
+    def decode(self, plan: DictionaryPlan, aggregate: ReportCounts, state: StudyState) -> Answer:
+        """Return the `MAX_SHOWN_ESTIMATES` highest estimates; the study state has all."""
+        scores, variances = _scores(plan.oracle, aggregate)
+        for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
+            state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
+        top = np.argsort(-scores, kind="stable")[:MAX_SHOWN_ESTIMATES]
+        top = top[scores[top] > 0]
+        shown = estimates_of_values(plan.question.domain, top, scores, variances)
+        significant = scores > 3 * np.sqrt(variances)
+        return Answer(True, float(significant.sum()), tuple(shown), state)
+
+    def final_estimates(self, question: DictionaryQuestion, state: StudyState) -> list[Estimate]:
+        """Return the items whose summed estimates reach the threshold, highest first."""
+        scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
+        variances = state.arrays.get(_VARIANCES_ARRAY, scores)
+        is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)
+        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), scores, variances)
+
+
+DICTIONARY_MECHANISMS = tuple(
+    DictionaryMechanism(name)
+    for name in cast("tuple[DictionaryMechanismName, ...]", get_args(DictionaryMechanismName))
+)
+
+
+def _scores(oracle: Oracle, counts: ReportCounts) -> tuple[Frequencies, Frequencies]:
+    """Return the counts (d,) and variances of all items, without the value for "no item"."""
+    n = counts.reports
+    shares, variances = oracle.frequencies(counts), oracle.estimated_variances(counts)
+    return n * shares[:-1], n**2 * variances[:-1]

@@ -1,0 +1,277 @@
+"""JL-HH, GLPS-HH and the Bucket mechanism: one private linear message per device, no candidates.
+
+An item is its value, below 2^64 (below 2^24 for JL-HH, which estimates all values), and one more
+value stands for "no item". A public random map turns the value into a message, and noise makes it
+private (`protocol/oracles/hsu2012/projection.py`). Only the sums of the map's rows over all reports
+are stored; they give the values that most devices hold. GLPS-HH adds a value up once for each of
+its bits, so its values are scrambled first (`scrambling.py`): otherwise strings with the same
+beginning would count for each other.
+
+    count(x)  =  n times the share of x, from the sums     Var: the noise, and the others' signs
+
+The map stays for the whole study, so that the sums of all rounds add up: after round r, a study
+has the result that one round with all devices so far would have. Its signs are drawn once for
+all rounds.
+
+The charge is for replacing the item of a device by another item or by none. Noise for neighbours
+by "add-remove" is half of that: two such steps are between two items, and cost (2 epsilon, (1 +
+e^epsilon) delta). The noise of the paper is charged at its exact cost.
+
+Source: [Hsu12]; see `docs/hsu2012.md`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+from typing import Annotated, Literal, Self, TypeAlias, TypedDict, cast, get_args
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from protocol.arrays import Integers, PackedReports
+from protocol.histograms import Histogram
+from protocol.mechanism import (
+    MAX_SHOWN_ESTIMATES,
+    Answer,
+    Estimate,
+    count_significant,
+    ranked,
+    replace_estimates,
+)
+from protocol.mechanisms.encode_input import device_values
+from protocol.oracles.hsu2012.bucket import BucketProjection
+from protocol.oracles.hsu2012.glps import SparseRecovery
+from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.projection import NoiseKind, Projection, value_bits
+from protocol.oracles.hsu2012.scrambling import Scrambling
+from protocol.privacy.loss import NeighbourRelation
+from protocol.randomness import RandomWords
+from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.study import Hex32, Terms, first_plan_fields
+from protocol.study_state import StudyState
+
+_MIN_CHARGED_EPSILON = 0.01  # of a report with a delta
+LinearMechanismName = Literal["jl-hh", "glps-hh", "bucket-hh"]
+_MAX_ROWS = 4096  # with more, a device needs seconds to compute its noise
+_ANY_SEED = bytes(32)  # where hash functions do not matter
+_SUMS_ARRAY, _REPORT_COUNT_ARRAY = "sums", "reports"  # of the study state: of all rounds so far
+
+
+class _ProjectionArguments(TypedDict):
+    """Parameters that all maps share."""
+
+    epsilon: float
+    delta: float
+    size: int
+    seed: bytes
+    noise: NoiseKind
+    relation: NeighbourRelation
+
+
+class LinearQuestion(ReportQuestion, ABC):
+    """Question for heavy items; `noise` is its kind, `relation` defines neighbours."""
+
+    mechanism: LinearMechanismName
+    epsilon: float = Field(ge=0.01, le=32, strict=True)
+    delta: float = Field(default=0, ge=0, le=0.5, strict=True)
+    noise: NoiseKind = "sampled"
+    relation: NeighbourRelation = "replace-one"
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        self.projection(_ANY_SEED)
+        return self
+
+    @abstractmethod
+    def projection(self, seed: bytes) -> Projection:
+        """Return the map that the 32 bytes of `seed` determine.
+
+        Raises:
+            ValueError: if a parameter is out of its range; the text names it.
+        """
+
+    @property
+    def scrambled_bits(self) -> int | None:
+        """Return the number of bits of scrambled values; None if values are not scrambled."""
+        return None
+
+    def _projection_arguments(self, seed: bytes) -> _ProjectionArguments:
+        bits = self.scrambled_bits
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "size": self.domain.value_count + 1 if bits is None else 2**bits,
+            "seed": seed,
+            "noise": self.noise,
+            "relation": self.relation,
+        }
+
+
+class JlQuestion(LinearQuestion):
+    """Question of JL-HH with `rows` rows."""
+
+    mechanism: Literal["jl-hh"]
+    rows: int = Field(default=512, ge=1, le=_MAX_ROWS)
+
+    def projection(self, seed: bytes) -> Projection:
+        """Return the map of JL-HH; raises as the base class."""
+        return JohnsonLindenstrauss(**self._projection_arguments(seed), rows=self.rows)
+
+
+class GlpsQuestion(LinearQuestion):
+    """Question of GLPS-HH with `repetitions` of `buckets` buckets each."""
+
+    mechanism: Literal["glps-hh"]
+    buckets: int = Field(default=16, ge=2, le=4096)
+    repetitions: int = Field(default=3, ge=1, le=15)
+
+    @property
+    def scrambled_bits(self) -> int:
+        """Return the number of bits of a value."""
+        return value_bits(self.domain.value_count + 1)
+
+    def projection(self, seed: bytes) -> Projection:
+        """Return the map of GLPS-HH; raises as the base class."""
+        return SparseRecovery(
+            **self._projection_arguments(seed), buckets=self.buckets, repetitions=self.repetitions
+        )
+
+
+class BucketQuestion(LinearQuestion):
+    """Question of the Bucket mechanism, which fails with probability `beta`."""
+
+    mechanism: Literal["bucket-hh"]
+    beta: float = Field(default=0.1, ge=1e-3, le=0.9)
+
+    def projection(self, seed: bytes) -> Projection:
+        """Return the map of the Bucket mechanism; raises as the base class."""
+        return BucketProjection(**self._projection_arguments(seed), beta=self.beta)
+
+
+AnyLinearQuestion: TypeAlias = Annotated[
+    JlQuestion | GlpsQuestion | BucketQuestion, Field(discriminator="mechanism")
+]
+
+
+class LinearPlan(ReportPlan):
+    """Plan of a round: report by the map of `hash_seed`, which stays for the study."""
+
+    mechanism: LinearMechanismName
+    question: AnyLinearQuestion
+    hash_seed: Hex32
+
+    @cached_property
+    def projection(self) -> Projection:
+        """Return the map of the study."""
+        return self.question.projection(bytes.fromhex(self.hash_seed))
+
+    @cached_property
+    def scrambling(self) -> Scrambling | None:
+        """Return the permutation of values; None if they are not scrambled."""
+        bits = self.question.scrambled_bits
+        return None if bits is None else Scrambling(bits, bytes.fromhex(self.hash_seed))
+
+    @cached_property
+    def charged(self) -> tuple[float, float]:
+        """Return the epsilon and delta of replacing a device's item by another, or by none."""
+        projection, question = self.projection, self.question
+        # With a delta the exact epsilon may be almost 0, and deltas would add up without limit.
+        min_epsilon = _MIN_CHARGED_EPSILON if projection.delta else 0.0
+        epsilon, delta = max(projection.epsilon_spent, min_epsilon), projection.delta
+        if question.relation == "replace-one" or question.noise == "sampled":
+            return epsilon, delta
+        return 2 * epsilon, (1 + math.exp(epsilon)) * delta
+
+
+@dataclass(frozen=True, eq=False)
+class LinearAggregate:
+    """Sums of the map's rows over `reports` reports, in the randomizer's form."""
+
+    reports: int
+    sums: Integers = field(repr=False)
+
+    def __add__(self, other: "LinearAggregate") -> "LinearAggregate":
+        """Return the sums over both batches."""
+        return LinearAggregate(self.reports + other.reports, self.sums + other.sums)
+
+
+class LinearMechanism(ReportMechanism[LinearQuestion, LinearPlan, LinearAggregate]):
+    """Mechanism of one linear message per device."""
+
+    def __init__(self, name: LinearMechanismName) -> None:
+        self.name = name
+
+    def first_plan(
+        self, question: LinearQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> LinearPlan:
+        """Return the plan of round 1; later plans change the seed only, which is not used."""
+        assert isinstance(question, JlQuestion | GlpsQuestion | BucketQuestion)  # there is no other
+        return LinearPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            hash_seed=rng.randbytes(32).hex(),
+        )
+
+    def nbytes(self, plan: LinearPlan) -> int:
+        """Return the bytes of a report."""
+        return -(-plan.projection.bits // 8)
+
+    def epsilon(self, plan: LinearPlan) -> float:
+        """Return the epsilon of a report; twice the noise's if neighbours are by add-remove."""
+        return plan.charged[0]
+
+    def delta(self, plan: LinearPlan) -> float:
+        """Return the delta of a report; (1 + e^epsilon) times the noise's if by add-remove."""
+        return plan.charged[1]
+
+    def encode(
+        self, plan: LinearPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> PackedReports:
+        """Return a report for each device."""
+        values = device_values(plan.question.domain, histograms)
+        if plan.scrambling is not None:
+            values = plan.scrambling.scramble(values)
+        return plan.projection.perturb(values, chance)
+
+    def check(self, plan: LinearPlan, reports: PackedReports) -> None:
+        """Raise ValueError if a report has a wrong length, or a field out of its range."""
+        plan.projection.randomizer.report_fields.unpack(reports)
+
+    def aggregate(self, plan: LinearPlan, reports: PackedReports) -> LinearAggregate:
+        """Return the sums over `reports`."""
+        return LinearAggregate(len(reports), plan.projection.aggregate(reports))
+
+    def decode(self, plan: LinearPlan, aggregate: LinearAggregate, state: StudyState) -> Answer:
+        """Return the estimates of this round; the study state has those of all rounds."""
+        estimates = _heavy_estimates(plan, aggregate)
+        if _SUMS_ARRAY in state.arrays:
+            reports = int(state.arrays[_REPORT_COUNT_ARRAY][0])
+            aggregate += LinearAggregate(reports, state.arrays[_SUMS_ARRAY])
+            state = replace_estimates(state, _heavy_estimates(plan, aggregate))
+        else:
+            state = replace_estimates(state, estimates)
+        count = np.array([aggregate.reports], np.int64)
+        state = state.with_array(_SUMS_ARRAY, aggregate.sums).with_array(_REPORT_COUNT_ARRAY, count)
+        return Answer(True, count_significant(estimates), tuple(estimates), state)
+
+
+LINEAR_MECHANISMS = tuple(
+    LinearMechanism(name)
+    for name in cast("tuple[LinearMechanismName, ...]", get_args(LinearMechanismName))
+)
+
+
+def _heavy_estimates(plan: LinearPlan, aggregate: LinearAggregate) -> list[Estimate]:
+    """Return the items that are probably heavy: `MAX_SHOWN_ESTIMATES` items above 0 at most."""
+    hitters = plan.projection.identify(aggregate.sums, aggregate.reports, MAX_SHOWN_ESTIMATES)
+    values = np.array([hitter.value for hitter in hitters], np.uint64)
+    if plan.scrambling is not None:
+        values = plan.scrambling.unscramble(values)
+    names = plan.question.domain.names_of(values)
+    return ranked(
+        Estimate(name, hitter.count, hitter.variance)
+        for name, hitter in zip(names, hitters, strict=True)
+        if name is not None and hitter.count > 0
+    )

@@ -1,0 +1,216 @@
+"""Prefix extension: the heavy strings of a domain that is too large to list, from one report each.
+
+An item is its UTF-8, padded with NUL to `max_bytes`. A device without an item reports a string of
+bytes 255, which is not UTF-8, like any other string. A report is the length of a prefix, drawn at
+random, and the report of an oracle for the prefix (`protocol/oracles/prefix.py`). The epsilon of
+the oracle is spent once.
+
+    count  =  (n / n_g) (the oracle's count among the n_g devices that drew the whole length)
+
+The study state keeps the reports of all rounds: candidates arise as prefixes are extended, and the
+oracle must be queried for them. Hash functions and parameters stay for the study, so that after
+round r it has the result that one round with all of its devices would have.
+
+Source: [Wang21]; see `docs/hsu2012.md`. The string for "no item" is ours.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocol.arrays import PackedReports
+from protocol.domains.strings import Utf8
+from protocol.histograms import Histogram
+from protocol.mechanism import (
+    MAX_SHOWN_ESTIMATES,
+    Answer,
+    Estimate,
+    count_significant,
+    ranked,
+    replace_estimates,
+)
+from protocol.mechanisms.encode_input import device_rows
+from protocol.oracles.oracle import Oracle, OracleParameters
+from protocol.oracles.parameters import oracle_for
+from protocol.oracles.prefix import PrefixExtension
+from protocol.oracles.registry import check_parameters, oracle_from_parameters
+from protocol.randomness import RandomWords
+from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.study import Hex32, Terms, first_plan_fields
+from protocol.study_state import StudyState
+
+_NO_ITEM = b"\xff"
+_REPORTS_ARRAY = "reports"  # of the study state: of all rounds so far
+
+
+class PrefixQuestion(ReportQuestion):
+    """Question for heavy strings: prefixes have `start` bits, then `step` more for each length.
+
+    `candidates_per_length` prefixes of each length are extended. A string that no device holds is
+    listed with probability `beta`. The `oracle` counts prefixes hashed to `hashed_bits` bits: a
+    candidate has the key of another, heavy prefix with probability 2^-hashed_bits.
+    """
+
+    mechanism: Literal["prefix-extension"]
+    domain: Utf8
+    oracle: Literal["hadamard", "ocms-gf"] = "hadamard"
+    hashed_bits: int = Field(default=22, ge=8, le=24)
+    start: int = Field(default=12, ge=1, le=20)
+    step: int = Field(default=8, ge=1, le=16)
+    candidates_per_length: int = Field(default=64, ge=1, le=2**16)
+    beta: float = Field(default=0.05, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        self.extension(self.chosen_oracle, bytes(32))
+        return self
+
+    @property
+    def chosen_oracle(self) -> Oracle:
+        """Return the oracle with the parameters that minimise the sum of squared errors."""
+        return oracle_for(self.oracle, self.epsilon, 2**self.hashed_bits, "l2")
+
+    def extension(self, oracle: Oracle, seed: bytes) -> PrefixExtension:
+        """Return prefix extension over `oracle`, with hash functions of the 32 bytes `seed`.
+
+        Raises:
+            ValueError: if a parameter is out of its range; the text names it.
+        """
+        return PrefixExtension(
+            oracle=oracle,
+            size=self.domain.max_bytes,
+            seed=seed,
+            start=self.start,
+            step=self.step,
+            keep=self.candidates_per_length,
+            beta=self.beta,
+        )
+
+
+class PrefixPlan(ReportPlan):
+    """Plan of a round: report by the oracle of `parameters`, with hash functions of `hash_seed`."""
+
+    mechanism: Literal["prefix-extension"]
+    question: PrefixQuestion
+    parameters: OracleParameters
+    hash_seed: Hex32
+
+    @model_validator(mode="after")
+    def _is_the_oracle_asked_for(self) -> Self:
+        question = self.question
+        values = 2**question.hashed_bits
+        check_parameters(self.parameters, question.oracle, question.epsilon, values)
+        return self
+
+    @cached_property
+    def extension(self) -> PrefixExtension:
+        """Return the prefix extension that makes and reads reports."""
+        seed = bytes.fromhex(self.hash_seed)
+        return self.question.extension(oracle_from_parameters(self.parameters), seed)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportBatches:
+    """Reports, in the batches in which they arrived."""
+
+    batches: tuple[PackedReports, ...] = field(repr=False)
+
+    @property
+    def reports(self) -> int:
+        """Return the number of reports."""
+        return sum(map(len, self.batches))
+
+    def __add__(self, other: "ReportBatches") -> "ReportBatches":
+        """Return the reports of both."""
+        return ReportBatches(self.batches + other.batches)
+
+
+class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, ReportBatches]):
+    """Mechanism of one report about a random prefix."""
+
+    name = "prefix-extension"
+
+    def first_plan(
+        self, question: PrefixQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> PrefixPlan:
+        """Return the plan of round 1; later plans change the seed only, which is not used."""
+        return PrefixPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            parameters=question.chosen_oracle.parameters,
+            hash_seed=rng.randbytes(32).hex(),
+        )
+
+    def nbytes(self, plan: PrefixPlan) -> int:
+        """Return the bytes of a report."""
+        return -(-plan.extension.bits // 8)
+
+    def encode(
+        self, plan: PrefixPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> PackedReports:
+        """Return a report for each device."""
+        domain = plan.question.domain
+
+        def padded(items: Sequence[str]) -> NDArray[np.uint8]:
+            strings = b"".join(_padded(domain, item) for item in items)
+            return np.frombuffer(strings, np.uint8).reshape(-1, domain.max_bytes)
+
+        no_item = np.frombuffer(_NO_ITEM, np.uint8)
+        rows = device_rows(domain, histograms, padded, no_item, "padded strings")
+        return plan.extension.perturb(rows, chance)
+
+    def check(self, plan: PrefixPlan, reports: PackedReports) -> None:
+        """Raise ValueError if a report has a wrong length, or a field out of its range."""
+        plan.extension.check(reports)
+
+    def aggregate(self, plan: PrefixPlan, reports: PackedReports) -> ReportBatches:
+        """Return `reports`; raises as `check`."""
+        self.check(plan, reports)
+        return ReportBatches((reports,))
+
+    def decode(self, plan: PrefixPlan, aggregate: ReportBatches, state: StudyState) -> Answer:
+        """Return the estimates of this round; the study state has those of all rounds.
+
+        A round in which no device drew one of the lengths is not decoded, but its reports count.
+        """
+        reports = np.concatenate(aggregate.batches)
+        earlier = state.arrays.get(_REPORTS_ARRAY, reports[:0])
+        all_reports = np.concatenate((earlier, reports))
+        estimates = _heavy_estimates(plan, reports)
+        total = _heavy_estimates(plan, all_reports) if len(earlier) else estimates
+        state = replace_estimates(state, total or []).with_array(_REPORTS_ARRAY, all_reports)
+        if estimates is None:
+            return Answer(False, 0.0, state=state)
+        return Answer(True, count_significant(estimates), tuple(estimates), state)
+
+
+def _padded(domain: Utf8, item: str) -> bytes:
+    if item not in domain:
+        raise ValueError(f"{item!r} is outside the domain of kind {domain.kind}")
+    return item.encode().ljust(domain.max_bytes, b"\0")
+
+
+def _heavy_estimates(plan: PrefixPlan, reports: PackedReports) -> list[Estimate] | None:
+    """Return the listed items; None if a length has no report."""
+    extension = plan.extension
+    if not np.bincount(reports[:, 0], minlength=len(extension.lengths)).all():
+        return None
+    hitters = extension.identify(reports, MAX_SHOWN_ESTIMATES)
+    items = [_decode_item(hitter.value) for hitter in hitters]
+    return ranked(
+        Estimate(item, hitter.count, hitter.variance)
+        for item, hitter in zip(items, hitters, strict=True)
+        if item is not None and item in plan.question.domain
+    )
+
+
+def _decode_item(value: bytes) -> str | None:
+    try:
+        return value.rstrip(b"\0").decode()
+    except UnicodeDecodeError:  # the string for "no item", or noise
+        return None

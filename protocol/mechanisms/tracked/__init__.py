@@ -1,0 +1,36 @@
+"""The mechanism `tracked`: known items are counted exactly, new items are found in a table.
+
+After a few rounds most items that devices hold are known. Each known item that may become heavy is
+*tracked*. It has a counter of a few bits (`counters.py`), which costs a tenth of a key in a table
+and counts exactly. The other items are sampled at threshold t into an IBLT (`residual.py`), as in
+`adaptive-iblt`. Since the frequent items are no longer in the table, t is small, and rare items are
+found. An item is tracked from the round after its first sample on, while it may become heavy.
+
+One round, in the order of its vector (`plan.py`):
+
+    counters     exact counts of tracked items (`counters.py`)
+    strings      pieces of the strings behind hashed keys (`string_pieces.py`, `fetch_schedule.py`)
+    sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
+    table        a sample of the untracked items (`residual.py`)
+
+Between rounds the study state keeps the observations of each item (`forecast.py`). Totals include
+the rounds in which an item was not counted. `assume` selects the model of these rounds:
+
+    drift        rates move as much as they are observed to move (`drift.py`, `local_level.py`). If
+                 they do not move, all rounds inform the rounds without a count. The default
+    stationary   rates do not move
+    nothing      a count is the counted tokens and t times the sampled ones: unbiased in all cases,
+                 since a plan is made before its round, but inaccurate
+
+The forecast of all totals then decides which items have counters, which strings are fetched, and
+how the bytes of a round are divided. The next t is the one at which the table would be nearly full.
+By Good and Turing, new keys will have the same number of tokens as keys with one token had now.
+
+Devices learn the list of tracked items, which is what the study knows so far, and about how
+frequent each item is, from the width of its counter.
+
+All tuning constants are in `tuning.py`, with the measurements that chose them.
+
+Source: sampling and tables are from [Gascon23], the missing mass is from [Good53]; tracking is
+ours.
+"""

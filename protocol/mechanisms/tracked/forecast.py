@@ -1,0 +1,266 @@
+"""Memory of a study that tracks items, and the forecast of their totals.
+
+The study state keeps for each block of rounds the tokens observed of each item, and the devices in
+which it was exposed (`local_level.py`). `devices` and `sampled exposure` hold for all items alike.
+Each item has a column of the exposure that it had in addition, by being counted. An item without
+any token so far was exposed to all sampled devices, so its first sample needs no column to be
+filled.
+
+Most items that are ever sampled are rare. They are remembered too: their tokens are subtracted
+from the cells of sketches that they share with others (`past_sketch.py`). If there are very
+many, the rarest of those that cannot become heavy any more, by six standard errors, are *evicted*:
+only their keys are kept, which help to read a stuck table. An evicted item that is sampled again
+starts again from zero.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.arrays import Flags, Floats, Integers, Keys
+from protocol.mechanism import Estimate, add_estimates
+from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
+from protocol.mechanisms.tracked.drift import measure_drift
+from protocol.mechanisms.tracked.local_level import Drift, History, filter_levels
+from protocol.mechanisms.tracked.past_sketch import estimate_levels
+from protocol.sampling import ThresholdSampler
+from protocol.study import Plan
+from protocol.study_state import StudyState
+
+# Arrays of the study state.
+_DEVICES_ARRAY = "devices"  # by block
+_SAMPLED_EXPOSURE_ARRAY = "sampled exposure"  # by block
+_DEVICE_LEVEL_ARRAY = "device level"  # devices of the last round, and usual number
+_DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
+_EVICTED_KEYS_ARRAY = "evicted keys"
+# Columns of the study state, the first two for each block.
+_OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
+_LAST_SLIP_COLUMN, _SLIP_VARIANCE_COLUMN = "last slip", "slip variance"
+
+
+def record_round(
+    plan: Plan,
+    state: StudyState,
+    participants: int,
+    counted: Sequence[Estimate],
+    sampled: Sequence[Estimate] | None,
+) -> StudyState:
+    """Return `state` with a round's `counted` and `sampled` items; None if the table is unread."""
+    sampler, block = ThresholdSampler(plan.t, plan.question.contribution), _block_of_round(plan)
+    sampled_exposure = participants / sampler.mean_threshold if sampled is not None else 0.0
+    by_block = ((_DEVICES_ARRAY, participants), (_SAMPLED_EXPOSURE_ARRAY, sampled_exposure))
+    for name, amount in by_block:
+        blocks = state.arrays.get(name, np.zeros(min(plan.rounds, tuning.MAX_BLOCKS))).copy()
+        blocks[block] += amount
+        state = state.with_array(name, blocks)
+    state = state.with_array(_DEVICE_LEVEL_ARRAY, _device_level(state, participants))
+    columns = {
+        _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
+        _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
+        _SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
+    }
+    state = state.add([each.item for each in counted], columns)
+    if sampled:
+        items = [each.item for each in sampled]
+        tokens = np.array([each.count for each in sampled]) / sampler.mean_threshold
+        state = state.add(items, {_OBSERVED_COLUMN.format(block): tokens})
+    state = add_estimates(state, [*counted, *(sampled or [])])
+    drift = measure_drift(history_of(state))
+    jumps = [drift.breaks.get(number, 0.0) for number in range(len(state.arrays[_DEVICES_ARRAY]))]
+    drift_array = np.array([drift.phi, drift.dispersion, drift.trend, *jumps])
+    return state.with_array(_DRIFT_ARRAY, drift_array)
+
+
+def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> StudyState:
+    """Return `state` with the `slips` of the last round, in place of earlier ones."""
+    column = np.zeros(len(state.items))
+    column[[state.rows[item] for item in items]] = slips
+    return state.with_column(_LAST_SLIP_COLUMN, column)
+
+
+def slip_variances(state: StudyState) -> Floats:
+    """Return the variance that slips add to the counts of each item."""
+    return state.column(_SLIP_VARIANCE_COLUMN)
+
+
+def expected_device_ratio(state: StudyState) -> float:
+    """Return the expected devices of the next round, divided by those of the last round."""
+    latest, usual = state.arrays.get(_DEVICE_LEVEL_ARRAY, np.ones(2)).tolist()
+    return float(usual / latest)
+
+
+def history_of(state: StudyState) -> History:
+    """Return the observations in `state`, after one round or more."""
+    devices, sampled = state.arrays[_DEVICES_ARRAY], state.arrays[_SAMPLED_EXPOSURE_ARRAY]
+    blocks = range(len(devices))
+    observed = np.stack([state.column(_OBSERVED_COLUMN.format(block)) for block in blocks], axis=1)
+    counted = np.stack([state.column(_EXPOSURE_COLUMN.format(block)) for block in blocks], axis=1)
+    last = int(np.flatnonzero(devices)[-1]) + 1 if devices.any() else 0
+    return History(observed[:, :last], (counted + sampled)[:, :last], devices[:last])
+
+
+def drift_of(state: StudyState) -> Drift:
+    """Return the measured drift of rates, after one round or more."""
+    phi, dispersion, trend, *jumps = state.arrays[_DRIFT_ARRAY].tolist()
+    breaks = {block: jump for block, jump in enumerate(jumps) if jump}
+    return Drift(phi, dispersion, breaks, trend)
+
+
+def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return the expected count of each of `items` among `devices`, and its standard deviation.
+
+    If the last block contradicts the rate of all blocks together, the rate of the last block is
+    used, since something has changed.
+
+    Raises:
+        KeyError: if an item is not in the state; only known items are ever tracked.
+    """
+    rows = np.array([state.rows[item] for item in items], np.int64)
+    whole = history_of(state)
+    history = History(whole.observed[rows], whole.exposure[rows], whole.devices)
+    drift = drift_of(state)
+    levels = filter_levels(history, drift)
+    rates, variances = levels.rates, levels.rate_variances + (drift.phi * history.rates) ** 2
+    observed = np.maximum(history.observed[:, -1], 0)
+    exposure = np.maximum(history.exposure[:, -1], 1e-9)
+    usual = np.sqrt(drift.dispersion * rates * exposure + variances * exposure**2)
+    excess = np.abs(observed - rates * exposure) - tuning.LAST_BLOCK_SLACK_TOKENS
+    jumped = excess > tuning.LAST_BLOCK_Z_SCORE * usual
+    rates = np.where(jumped, observed / exposure, rates)
+    variances = np.where(jumped, drift.dispersion * (observed + 1) / exposure**2, variances)
+    return rates * devices, np.sqrt(drift.dispersion * rates * devices + variances * devices**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Expected totals of all items of `state` at the end of the study, with standard deviations.
+
+    It is made after the round of `plan`.
+    """
+
+    plan: Plan
+    state: StudyState
+    totals: Floats
+    deviations: Floats
+
+    @classmethod
+    def after_round(cls, plan: Plan, state: StudyState) -> "Forecast":
+        """Return the forecast after the round of `plan`; it has no items before the first one."""
+        if not state.items:
+            return cls(plan, state, np.zeros(0), np.zeros(0))
+        domain = plan.question.domain
+        levels = estimate_levels(domain, state, history_of(state), drift_of(state))
+        to_come = (plan.rounds - plan.round) * plan.terms.max_devices
+        spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
+        return cls(plan, state, levels.totals + levels.rates * to_come, np.sqrt(spread))
+
+    def may_reach(self, z_score: float) -> Flags:
+        """Return for each total plus `z_score` deviations whether it reaches the threshold."""
+        bounds: Floats = self.totals + z_score * self.deviations
+        return bounds >= decision_threshold(self.plan.question.threshold)
+
+    def items_reaching(self, z_score: float) -> list[str]:
+        """Return the items for which `may_reach` is true, the highest total first."""
+        rows = np.flatnonzero(self.may_reach(z_score))
+        ordered = rows[np.argsort(-self.totals[rows], kind="stable")]
+        return [self.state.items[row] for row in ordered.tolist()]
+
+
+def decision_threshold(threshold: float) -> float:
+    """Return the estimate from which a total reaches `threshold` with probability 1/2 or more.
+
+    Totals are integers: if the estimate is 49.6, 50 is more likely than 49.
+    """
+    return math.ceil(threshold) - tuning.ROUNDING_MARGIN
+
+
+def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]:
+    """Return counters for the items that may become heavy, the most frequent first.
+
+    With the total and check of each group of one width, they take at most `nbytes`.
+    """
+    plan, state = forecast.plan, forecast.state
+    items = forecast.items_reaching(tuning.UNTRACK_Z_SCORE)
+    widths = _counter_widths(plan, state, items)
+    max_total = plan.terms.max_devices * plan.question.contribution
+    group_bits = 8 * (1 + sum(lane.nbytes for lane in check_lanes(max_total)))
+    widths = np.minimum(widths, max_total.bit_length()).astype(np.int64)
+    groups = len(np.unique(widths))
+    fits = np.cumsum(widths) <= 8 * nbytes - groups * group_bits
+    return tuple(
+        CounterGroup(
+            bits=bits,
+            items=tuple(items[row] for row in np.flatnonzero(fits & (widths == bits)).tolist()),
+        )
+        for bits in np.unique(widths[fits]).tolist()
+    )
+
+
+def _counter_widths(plan: Plan, state: StudyState, items: Sequence[str]) -> Integers:
+    """Return the bits of each item's counter, wider after a slip.
+
+    If several counts left their windows, none of them went further than all of them together.
+    """
+    if not items:
+        return np.zeros(0, np.int64)
+    bits = counter_bits(*expected_counts(state, plan.terms.max_devices, items))
+    slips = state.column(_LAST_SLIP_COLUMN)[[state.rows[item] for item in items]]
+    wider = np.ceil(np.log2(1 + 2 * slips / 2.0**bits)).astype(np.int64)
+    widened: Integers = bits + np.minimum(wider, tuning.MAX_SLIP_BITS)
+    return widened
+
+
+def likely_heavy(forecast: Forecast) -> list[str]:
+    """Return the items that will probably be heavy at the end, the highest total first.
+
+    They must be above the threshold by `FETCH_Z_SCORE` standard deviations while later rounds can
+    still confirm it. In the last quarter of a study the estimate alone decides.
+    """
+    return forecast.items_reaching(0.0 if is_near_end(forecast.plan) else -tuning.FETCH_Z_SCORE)
+
+
+def is_near_end(plan: Plan) -> bool:
+    """Return whether the round after `plan` is in the last quarter of the study."""
+    return plan.round + 1 > (1 - tuning.NEAR_END_SHARE) * plan.rounds
+
+
+def evict_items(plan: Plan, state: StudyState) -> StudyState:
+    """Return `state` after the round of `plan`, with at most `MAX_REMEMBERED_ITEMS` if possible.
+
+    The rarest items are evicted, but none that may still become heavy.
+    """
+    excess = len(state.items) - tuning.MAX_REMEMBERED_ITEMS
+    if excess <= 0:
+        return state
+    forecast = Forecast.after_round(plan, state)
+    hopeless = np.flatnonzero(~forecast.may_reach(tuning.EVICT_Z_SCORE))
+    rarest = hopeless[np.argsort(forecast.totals[hopeless], kind="stable")][:excess]
+    names = [state.items[row] for row in rarest.tolist()]
+    keys = np.concatenate([evicted_keys(plan, state), plan.question.domain.keys_of(names)])
+    stays = np.ones(len(state.items), np.bool_)
+    stays[rarest] = False
+    evicted = np.unique(keys, axis=0)[: tuning.MAX_EVICTED_KEYS]
+    return state.select_rows(stays).with_array(_EVICTED_KEYS_ARRAY, evicted)
+
+
+def evicted_keys(plan: Plan, state: StudyState) -> Keys:
+    """Return the keys of evicted items."""
+    none = np.zeros((0, plan.question.domain.chunks), np.uint64)
+    keys: Keys = state.arrays.get(_EVICTED_KEYS_ARRAY, none)
+    return keys
+
+
+def _device_level(state: StudyState, participants: int) -> Floats:
+    """Return the devices of the last round, and the usual number of devices."""
+    latest = float(max(1, participants))
+    usual = float(state.arrays.get(_DEVICE_LEVEL_ARRAY, np.array([latest, latest]))[1])
+    if not 1 / tuning.MAX_DEVICES_CHANGE <= latest / usual <= tuning.MAX_DEVICES_CHANGE:
+        return np.array([latest, latest])
+    return np.array([latest, usual + tuning.DEVICES_SMOOTHING * (latest - usual)])
+
+
+def _block_of_round(plan: Plan) -> int:
+    return (plan.round - 1) * min(plan.rounds, tuning.MAX_BLOCKS) // plan.rounds

@@ -1,0 +1,289 @@
+"""Rounds of `tracked`: plans, vectors and answers; the package explains the idea."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.confidence import reaches_threshold
+from protocol.domains.hashed import Hashed
+from protocol.histograms import Histogram, ItemIndex
+from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
+from protocol.mechanisms.encode_input import KeyedHistograms, keyed_histograms
+from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
+from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked.counters import Counters
+from protocol.mechanisms.tracked.fetch_schedule import FetchSchedule
+from protocol.mechanisms.tracked.forecast import (
+    Forecast,
+    choose_counters,
+    decision_threshold,
+    drift_of,
+    evict_items,
+    evicted_keys,
+    expected_counts,
+    expected_device_ratio,
+    history_of,
+    record_round,
+    record_slips,
+    slip_variances,
+)
+from protocol.mechanisms.tracked.local_level import STATIONARY
+from protocol.mechanisms.tracked.past_sketch import (
+    PastSketch,
+    SketchAllocation,
+    estimate_levels,
+    store_sketch,
+)
+from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.mechanisms.tracked.residual import ResidualSampling
+from protocol.mechanisms.tracked.string_pieces import KnownStrings
+from protocol.randomness import RandomWords, uniform_floats
+from protocol.sketches.iblt.decoding import DecodedTable, decode_table
+from protocol.study import Terms, first_plan_fields
+from protocol.study_state import StudyState
+from secagg.ring import Ring, Vector
+
+
+class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
+    """Counts known items exactly, and finds new ones in a table."""
+
+    name = "tracked"
+
+    def first_plan(
+        self, question: TrackedQuestion, terms: Terms, study: str, rounds: int, rng: Random
+    ) -> TrackedPlan:
+        """Return the plan of round 1, which tracks no items.
+
+        Raises:
+            ValueError: if `words` do not hold a table of a few keys, or the pieces that fetch the
+                longest string within `rounds`; the text has the words needed.
+        """
+        fetching = FetchSchedule(question, terms, rounds)
+        check_words(question, terms, min_words=fetching.min_words)
+        fetching.check_words()
+        tokens = float(terms.max_devices * question.contribution)
+        sampling = partial(ResidualSampling.first, question, terms)
+        nbytes, past = question.nbytes, None
+        if _may_use_sketch(question, rounds):
+            allocation = SketchAllocation(question, rounds)
+            past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t, first=True)
+        nbytes -= past.nbytes if past else 0
+        untracked = sampling(nbytes)
+        return TrackedPlan(
+            **first_plan_fields(question, terms, study, rounds, rng),
+            t=untracked.t,
+            past_sketch=past,
+            cells=untracked.cells(nbytes),
+            max_value=untracked.max_value,
+        )
+
+    def ring(self, plan: TrackedPlan) -> Ring:
+        """Return the ring of the round's vectors."""
+        return plan.ring
+
+    def encode_sum(
+        self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        """Return the sum of the devices' vectors."""
+        counters, whole = plan.counters, keyed_histograms(plan.question, histograms)
+        held, items = whole.histograms, whole.histograms.items
+        names = items.cached("names", plan.question.domain, lambda: _item_names(plan, items))
+        rows = items.cached("rows", plan, lambda: _counter_rows(plan, names))
+        totals = held.item_totals(held.counts)
+        tracked = np.flatnonzero((rows >= 0) & (totals > 0))
+        counts = np.zeros(len(counters.rows), dtype=np.int64)
+        np.add.at(counts, rows[tracked], totals[tracked])
+        fetched = (
+            [(names[i], items[i], int(totals[i])) for i in tracked.tolist()]
+            if plan.string_pieces
+            else []
+        )
+        rest = held.with_counts(np.where(rows[held.item_indices] < 0, held.counts, 0))
+        untracked, sketch = KeyedHistograms(rest, whole.keys), plan.sketch
+        table = plan.table.insert(untracked, uniform_floats(chance, len(rest.counts)))
+        strings = (plan.pieces.encode(fetched),) if plan.string_pieces else ()
+        past = sketch.insert(*untracked.item_totals(rest.counts)) if sketch else ()
+        return (*counters.encode(counts), *strings, *past, *table)
+
+    def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
+        """Return the law that `total` breaks: totals of counters, or a law of the table.
+
+        A random counter of b bits keeps the law of its group with probability 2^-b; `Iblt.fault`
+        has the probability of the table. A device that adds to a counter and its total is not
+        detected, up to the count that all devices may hold; nor is one that changes a string, which
+        then does not hash to its key.
+        """
+        counters, _, _, table = plan.split(total)
+        fault = plan.counters.fault(counters, participants * plan.question.contribution)
+        return fault or plan.table.iblt.fault(table, participants * plan.sampler.max_device_units)
+
+    def decode(
+        self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
+    ) -> Answer:
+        """Return the counted and the sampled items; counts are read even if the table is not."""
+        in_counters, in_strings, in_past, in_table = plan.split(total)
+        counters, counted = plan.counters, list[Estimate]()
+        if counters.items:
+            # A plan may be older than the state, which has evicted items since.
+            state = state.add([item for item in counters.items if item not in state.rows], {})
+            expected, _ = expected_counts(state, participants, counters.items)
+            counts, slips = counters.decode(in_counters, expected)
+            columns = counts.tolist(), counters.variances(slips).tolist()
+            counted = list(map(Estimate, counters.items, *columns))
+            state = record_slips(state, counters.items, slips)
+        listing = _list_table(plan, in_table, state)
+        sampled = None
+        if listing.complete:
+            listed = plan.table.estimates(plan.question.domain, listing)
+            sampled = [each for each in listed if each.item not in counters.rows]
+        after = record_round(plan, state, participants, counted, sampled)
+        if plan.past_sketch:
+            seed = bytes.fromhex(plan.seed)
+            after = store_sketch(after, plan.round - 1, plan.past_sketch, seed, in_past)
+        if plan.question.assume != "nothing":  # which needs all items
+            after = evict_items(plan, after)
+        domain = plan.question.domain
+        if plan.string_pieces and isinstance(domain, Hashed):
+            holders = {each.item: int(each.count) for each in counted}
+            pieces = plan.pieces.decode(in_strings[0], holders)
+            after = KnownStrings.from_state(domain, state).add(pieces).store_in(after)
+        estimates = tuple(ranked([*counted, *(sampled or [])]))
+        return Answer(listing.complete, listing.distinct, estimates, after)
+
+    def is_decodable(
+        self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
+    ) -> bool:
+        """Return whether the table can be read; counters always can."""
+        del participants
+        return _list_table(plan, plan.split(total)[3], state).complete
+
+    def next_plan(
+        self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
+    ) -> TrackedPlan:
+        """Return the plan of the next round: its tracked items, and the t of the others."""
+        question, terms = plan.question, plan.terms
+        # A table always remains, since new items can be found in no other way.
+        table_bytes, forecast = min_table_bytes(question, terms), Forecast.after_round(plan, state)
+        spare = max(0, question.nbytes - table_bytes)
+        groups = choose_counters(
+            forecast, min(spare, int(tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes))
+        )
+        counters = Counters(groups, plan.counters.max_total)
+        nbytes = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
+        strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
+        nbytes -= strings.lane.nbytes if strings.pieces else 0
+        past, untracked = _plan_residual(
+            plan, answer, state, counters, nbytes=nbytes, table_bytes=table_bytes
+        )
+        nbytes -= past.nbytes if past else 0
+        return plan.next_round(
+            rng,
+            counter_groups=groups,
+            string_pieces=strings.pieces,
+            past_sketch=past,
+            t=untracked.t,
+            cells=untracked.cells(nbytes),
+            max_value=untracked.max_value,
+        )
+
+    def final_estimates(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
+        """Return the items whose totals reach the threshold, by the question's `assume`.
+
+        An item whose string was not fetched is given by the name of its key.
+        """
+        heavy = self._heavy_keys(question, state)
+        if not isinstance(question.domain, Hashed):
+            return heavy
+        strings = KnownStrings.from_state(question.domain, state).complete
+        return [replace(each, item=strings.get(each.item, each.item)) for each in heavy]
+
+    def _heavy_keys(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
+        if question.assume == "nothing" or not state.items:
+            return super().final_estimates(question, state)
+        history = history_of(state)
+        drift = drift_of(state) if question.assume == "drift" else STATIONARY
+        levels = estimate_levels(question.domain, state, history, drift)
+        spread = levels.variances + slip_variances(state)
+        threshold = decision_threshold(question.threshold)
+        is_heavy = reaches_threshold(levels.totals, spread, threshold, question.confidence)
+        heavy = np.flatnonzero(is_heavy)
+        totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
+        items = [state.items[row] for row in heavy.tolist()]
+        return ranked(map(Estimate, items, totals, variances))
+
+
+def _item_names(plan: TrackedPlan, items: ItemIndex) -> list[str]:
+    """Return the name of each item; empty outside the domain, where no device holds it."""
+    domain = plan.question.domain
+    return [domain.name(item) if item in domain else "" for item in items]
+
+
+def _counter_rows(plan: TrackedPlan, names: list[str]) -> NDArray[np.int64]:
+    """Return the index of the counter of each name, -1 if it has none."""
+    rows = plan.counters.rows
+    return np.array([rows.get(name, -1) for name in names], np.int64)
+
+
+def _list_table(plan: TrackedPlan, table: Vector, state: StudyState) -> DecodedTable:
+    rows = plan.counters.rows
+    untracked = [item for item in state.items if item not in rows]
+    known = plan.question.domain.keys_of(untracked), evicted_keys(plan, state)
+    return decode_table(plan.table.iblt, table, np.unique(np.concatenate(known), axis=0))
+
+
+def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:
+    """Return whether past sketches are useful; a block of the state holds one at most."""
+    return question.assume != "nothing" and rounds <= tuning.MAX_BLOCKS
+
+
+def _plan_residual(
+    plan: TrackedPlan,
+    answer: Answer | None,
+    state: StudyState,
+    counters: Counters,
+    *,
+    nbytes: int,
+    table_bytes: int,
+) -> tuple[PastSketch | None, ResidualSampling]:
+    """Return the sketch and the sampling of untracked items in the next round, in `nbytes`.
+
+    The table takes `table_bytes` or more. After a failed round both stay, if there is room.
+    """
+    if answer is None:
+        past = plan.past_sketch
+        fits = past is not None and nbytes - past.nbytes >= table_bytes
+        return past if fits else None, plan.residual.after_missing_answer()
+    ratio = expected_device_ratio(state)
+    keys, values = (ratio * amount for amount in _expected_residual(plan, counters, answer))
+    sampling, past = partial(plan.residual.next_round, keys, values), None
+    if _may_use_sketch(plan.question, plan.rounds):
+        # Of a table that was not read, only the number of keys is known.
+        tokens = (values if math.isfinite(values) else keys) * plan.sampler.unit
+        allocation = SketchAllocation(plan.question, plan.rounds, table_bytes)
+        past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t)
+    return past, sampling(nbytes - (past.nbytes if past else 0))
+
+
+def _expected_residual(
+    plan: TrackedPlan, counters: Counters, answer: Answer
+) -> tuple[float, float]:
+    """Return the number of keys in the next table at the same t, and the sum of their values.
+
+    Keys that will not be tracked count as often as they were sampled. Each key that was sampled
+    once, tracked next or not, stands for a new key [Good53].
+    """
+    if not answer.decoded:
+        return answer.distinct, math.inf
+    keys, values, sampler, counted = 0, 0.0, plan.sampler, plan.counters.rows
+    for each in answer.estimates:
+        if each.item not in counted:
+            is_single = each.count / sampler.mean_threshold < tuning.SINGLETON_LIMIT
+            if is_single or each.item not in counters.rows:
+                keys += 1
+                values += each.count / sampler.unit
+    return max(keys, 1), values

@@ -1,0 +1,157 @@
+"""Fetching of the strings behind hashed keys, by sums of their bytes over the holders.
+
+The holders of a tracked key are counted exactly. If its item will be heavy, its string is *fetched*
+in pieces of some bytes per round: each holder adds its count times the numbers of the piece (3
+bytes each) modulo a prime p. The sums, divided by the count, are the numbers. A piece that ends
+in NUL is the last one. The whole string must hash to the key that it was fetched for. A string
+with a false piece does not, and is fetched again from the start.
+
+So the server learns the items of keys that are about to be heavy, and of no other keys.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.tracked import tuning
+from protocol.model import PublicModel
+from protocol.sketches.primes import widest_prime
+from protocol.study_state import StudyState
+from secagg.ring import Array, Lane
+
+NUMBER_BYTES = 3
+_STRINGS_ARRAY = "strings"  # in the study state: JSON of the bytes of each name, in hexadecimal
+_COMPLETE_MARK = "."  # after the bytes of a complete string
+
+
+class StringPiece(PublicModel):
+    """One piece of the string behind `name`; pieces count from 0."""
+
+    name: str
+    piece: int = Field(ge=0, le=4096 // NUMBER_BYTES)
+
+
+@dataclass(frozen=True)
+class StringPieces:
+    """The pieces that a round fetches, of `numbers` numbers each; counts stay below `max_count`."""
+
+    pieces: tuple[StringPiece, ...]
+    max_count: int
+    numbers: int
+
+    @property
+    def lane(self) -> Lane:
+        """Return the lane of the pieces, piece by piece."""
+        p = widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
+        return Lane(p, max(1, self.numbers * len(self.pieces)))
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Return the index of the piece of each name."""
+        return {piece.name: row for row, piece in enumerate(self.pieces)}
+
+    def pieces_in_bytes(self, nbytes: int) -> int:
+        """Return the number of pieces that fit in `nbytes`."""
+        return min(len(self.pieces), 8 * nbytes // (self.numbers * self.lane.bits))
+
+    def encode(self, held: Iterable[tuple[str, str, int]]) -> Array:
+        """Return the sum of the vectors of all holders, each as (name, item, count)."""
+        numbers = np.zeros((len(self.pieces), self.numbers), dtype=np.uint64)
+        p = np.uint64(self.lane.q)
+        for name, item, count in held:
+            row = self.rows.get(name)
+            if row is not None:
+                numbers[row] += np.uint64(count) * self._piece(item, self.pieces[row].piece) % p
+                numbers[row] %= p
+        return numbers.reshape(-1).astype(self.lane.dtype)
+
+    def _piece(self, item: str, piece: int) -> NDArray[np.uint64]:
+        size = self.numbers * NUMBER_BYTES
+        raw = item.encode()[piece * size :][:size].ljust(size, b"\0")
+        starts = range(0, size, NUMBER_BYTES)
+        return np.array(
+            [int.from_bytes(raw[s : s + NUMBER_BYTES], "big") for s in starts], np.uint64
+        )
+
+    def decode(self, sums: Array, counts: Mapping[str, int]) -> dict[str, bytes]:
+        """Return the pieces of names with a count, if their sums decode to bytes."""
+        pieces, p = {}, self.lane.q
+        for piece, row in zip(self.pieces, sums.reshape(-1, self.numbers).tolist(), strict=True):
+            count = counts.get(piece.name, 0) % p
+            if count:
+                inverse = pow(count, -1, p)
+                numbers = [number * inverse % p for number in row]
+                if max(numbers) < 2 ** (8 * NUMBER_BYTES):
+                    pieces[piece.name] = b"".join(n.to_bytes(NUMBER_BYTES, "big") for n in numbers)
+        return pieces
+
+
+def piece_numbers(domain: Hashed, rounds: int) -> int:
+    """Return the numbers per piece with which a third of the rounds fetches the longest item."""
+    fetch_rounds = max(1, rounds // tuning.FETCH_ROUNDS_DIVISOR)
+    return max(tuning.MIN_PIECE_NUMBERS, -(-domain.max_bytes // (NUMBER_BYTES * fetch_rounds)))
+
+
+@dataclass(frozen=True)
+class KnownStrings:
+    """Strings behind names that are known so far: complete ones, and first parts of others."""
+
+    domain: Hashed
+    complete: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def from_state(cls, domain: Hashed, state: StudyState) -> "KnownStrings":
+        """Return the strings in `state`."""
+        stored = state.arrays.get(_STRINGS_ARRAY)
+        known: dict[str, str] = {} if stored is None else json.loads(stored.tobytes())
+        ended = {name: raw for name, raw in known.items() if raw.endswith(_COMPLETE_MARK)}
+        complete = {name: bytes.fromhex(raw[:-1]).decode() for name, raw in ended.items()}
+        partial = {name: bytes.fromhex(raw) for name, raw in known.items() if name not in ended}
+        return cls(domain, complete, partial)
+
+    def store_in(self, state: StudyState) -> StudyState:
+        """Return `state` with these strings."""
+        known = {name: raw.hex() for name, raw in self.partial.items()}
+        known |= {
+            name: item.encode().hex() + _COMPLETE_MARK for name, item in self.complete.items()
+        }
+        return state.with_array(_STRINGS_ARRAY, np.frombuffer(json.dumps(known).encode(), np.uint8))
+
+    def next_piece(self, name: str, numbers: int) -> StringPiece:
+        """Return the next piece, of `numbers` numbers, of a name whose string is not complete."""
+        return StringPiece(
+            name=name, piece=len(self.partial.get(name, b"")) // (NUMBER_BYTES * numbers)
+        )
+
+    def expected_pieces(self, numbers: int) -> float:
+        """Return the mean number of pieces, of `numbers` numbers, of the known strings."""
+        size = NUMBER_BYTES * numbers
+        known = [len(item.encode()) // size + 1 for item in self.complete.values()]
+        return sum(known) / len(known) if known else -(-self.domain.max_bytes // size)
+
+    def add(self, pieces: Mapping[str, bytes]) -> "KnownStrings":
+        """Return the strings with `pieces` added, each the next piece of its name."""
+        complete, partial = dict(self.complete), dict(self.partial)
+        for name, piece in pieces.items():
+            raw = partial.pop(name, b"") + piece
+            if piece.endswith(b"\0") or len(raw) >= self.domain.max_bytes:
+                item = self._verified(name, raw.rstrip(b"\0"))
+                if item is not None:
+                    complete[name] = item
+            else:
+                partial[name] = raw
+        return KnownStrings(self.domain, complete, partial)
+
+    def _verified(self, name: str, raw: bytes) -> str | None:
+        try:
+            item = raw.decode()
+        except UnicodeDecodeError:
+            return None
+        return item if item in self.domain and self.domain.name(item) == name else None

@@ -1,0 +1,33 @@
+"""Base of all public documents: they are frozen, complete, and have no unknown fields."""
+
+from collections.abc import Iterable
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+# JSON may escape half a character ("\ud800"), which UTF-8 cannot hold. pydantic checks this only
+# for strings with a constraint.
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=0)]
+
+
+class PublicModel(BaseModel):
+    """Public document: frozen, complete, and without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def raise_faults(faults: Iterable[str]) -> None:
+    """Refuse a document with all of its `faults`, so that users can fix them all at once.
+
+    Raises:
+        ValidationError: a ValueError that lists the faults, if there are any.
+    """
+    errors = [
+        InitErrorDetails(
+            type=PydanticCustomError("value_error", "{fault}", {"fault": fault}), input=None
+        )
+        for fault in faults
+    ]
+    if errors:
+        raise ValidationError.from_exception_data("faults", errors)

@@ -1,0 +1,168 @@
+"""Apple's count-mean sketch with Hadamard encoding (HCMS): k public hash functions, drawn once.
+
+Each device draws one of the k hash functions. It reports one sign of the row of a Hadamard matrix
+that its hashed value names, flipped with probability 1 / (1 + e):
+
+    report   =  (j, l, sign)                   log2 k + log2 m + 1 bits
+    vote     =  sign (-1)^<l, h_j(x)>
+    f^       =  m/(m - 1) (C S/n - 1/m)        C = (e + 1)/(e - 1)
+    n Var    =  (m/(m - 1))^2 (C^2 - f - (1 - f)/m^2)        over fresh hash functions
+
+All devices share the k functions, and two values collide among k of them with a frequency near 1/m
+but not equal to it. This error does not shrink with the number of reports. Its variance is
+
+    bias^2   =  sum over x' != x of f(x')^2 / (k (m - 1))
+
+on average over families, and is below a tenth of the sampling variance only if k grows with n.
+So this oracle is a baseline; OCMS draws a new hash function for each report and has no such error.
+
+Source: [Apple17]; the bias is theorem 3.10 of [Pan24].
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import sqrt
+
+import numpy as np
+
+from protocol.arrays import Codes, ItemValues, Support, Votes
+from protocol.hashing import splitmix_hash
+from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
+from protocol.oracles.numerics.transforms import walsh_hadamard
+from protocol.oracles.randomized_response import (
+    PROBABILITY_ONE,
+    favoured_of_2_64,
+    randomize,
+    response_probabilities,
+)
+from protocol.oracles.report_format import IntegerReportOracle
+from protocol.randomness import RandomWords, uniform_below
+
+_MAX_CELLS = 2**27
+_SEED_BOUND = 2**32
+_SCORES_PER_BATCH = 2**20  # they stay in the cache
+
+
+@dataclass(frozen=True)
+class HadamardCountMeanSketch(IntegerReportOracle):
+    """`functions` hash functions of family `seed`, to `m` symbols, m a power of 2."""
+
+    name = "apple-cms"
+    m: int = 1024
+    functions: int = 2**16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.m < 2 or self.m & (self.m - 1):
+            raise ValueError(f"m must be a power of 2, at least 2, not {self.m}")
+        if self.functions < 1 or self.functions * self.m > _MAX_CELLS:
+            raise ValueError(f"functions must be from 1 to 2^27 / m, not {self.functions}")
+        if not 0 <= self.seed < _SEED_BOUND:
+            raise ValueError(f"seed must be from 0 to 2^32 - 1, not {self.seed}")
+        IntegerReportOracle.__post_init__(self)
+
+    @property
+    def possible_reports(self) -> int:
+        """Return the number of reports (j, l, sign)."""
+        return self.functions * self.m * 2
+
+    @property
+    def cells(self) -> int:
+        """Return the sums of signs (j, l)."""
+        return self.possible_reports // 2
+
+    @cached_property
+    def keep_of_2_64(self) -> int:
+        """Return the probability, as a part of 2^64, of the true sign."""
+        return favoured_of_2_64(self.epsilon, 1, 1)
+
+    @property
+    def mean_vote_if_held(self) -> Fraction:
+        """Return the mean vote for the value that a device holds."""
+        return Fraction(2 * self.keep_of_2_64 - PROBABILITY_ONE, PROBABILITY_ONE)
+
+    @property
+    def mean_vote_if_other(self) -> Fraction:
+        """Return the mean vote for another, over all families."""
+        return self.mean_vote_if_held / self.m
+
+    @cached_property
+    def scaled_variances(self) -> tuple[float, float]:
+        """Return n times the variance at 0 and 1, for hash functions that each report draws."""
+        p, q = self.mean_vote_if_held, self.mean_vote_if_other
+        return float((1 - q**2) / (p - q) ** 2), float((1 - p**2) / (p - q) ** 2)
+
+    def detection_threshold(self, n: int, tail: float) -> float:
+        """Return the threshold by the exact tail of `n` signs, for fresh hash functions."""
+        p, q = float(self.mean_vote_if_held), float(self.mean_vote_if_other)
+        return (2 * binomial_upper_quantile(n, (1 + q) / 2, tail) / n - 1 - q) / (p - q)
+
+    def bias(self, others: float) -> float:
+        """Return the root mean square error that does not shrink with the number of reports.
+
+        `others` is the sum of the squared frequencies of all other values.
+        """
+        return sqrt(others / (self.functions * (self.m - 1)))
+
+    def decode_ns(self, reports: int) -> float:
+        """Return the nanoseconds of the transforms and of hashing all values by each function."""
+        return 8.0 * reports + self.functions * (60.0 * self.m + 12.0 * self.domain)
+
+    @property
+    def reports_per_batch(self) -> int:
+        """Return the number of reports of one batch of a server."""
+        return self._batch_for_cells(self.cells)
+
+    def distribution(self, value: int) -> dict[int, Fraction]:
+        """Return the probability of each (j, l, sign)."""
+        self._check_listable(value, self.possible_reports)
+        pairs = self.possible_reports // 2
+        values = np.full(pairs, value, np.uint64)
+        signs = self._signs(np.arange(pairs, dtype=np.uint64), values).tolist()
+        rows = response_probabilities(2, self.keep_of_2_64, Fraction(1, pairs))
+        return {
+            2 * pair + sign: probability
+            for pair, true in enumerate(signs)
+            for sign, probability in enumerate(rows[true])
+        }
+
+    def _hashed(self, j: Codes, values: ItemValues) -> Codes:
+        return splitmix_hash(j + (np.uint64(self.seed) << np.uint64(32)), values, self.m)
+
+    def _signs(self, pairs: Codes, values: ItemValues) -> Codes:
+        """Return 1 where the entry (l, h_j(x)) is negative; `pairs` are j m + l."""
+        j, column = np.divmod(pairs, np.uint64(self.m))
+        bits = np.bitwise_count(column & self._hashed(j, values))
+        signs: Codes = bits.astype(np.uint64) & np.uint64(1)
+        return signs
+
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
+        pairs = uniform_below(chance, self.functions * self.m, len(values))
+        return pairs * np.uint64(2) + randomize(
+            chance, self._signs(pairs, values), 2, self.keep_of_2_64
+        )
+
+    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
+        pairs, reported = (column[:, np.newaxis] for column in np.divmod(codes, np.uint64(2)))
+        agree = self._signs(pairs, candidates[np.newaxis]) == reported
+        return np.where(agree, np.int8(1), np.int8(-1))
+
+    def _count_codes(self, codes: Codes) -> Support:
+        pairs, negative = np.divmod(codes.astype(np.int64), 2)
+        # Up to half a gigabyte, of which only few pages are written.
+        cells: Support = np.zeros(self.cells, np.int64)
+        np.add.at(cells, pairs, 1 - 2 * negative)
+        return cells
+
+    def _support(self, cells: Support) -> Support:
+        rows = cells.reshape(self.functions, self.m)
+        drawn = np.flatnonzero(rows.any(axis=1))  # few devices draw few of the functions
+        total, values = np.zeros(self.domain, np.int64), np.arange(self.domain, dtype=np.uint64)
+        size = max(1, _SCORES_PER_BATCH // max(self.m, self.domain))
+        for first in range(0, len(drawn), size):
+            batch = drawn[first : first + size]
+            scores = walsh_hadamard(rows[batch])
+            hashed = self._hashed(batch[:, np.newaxis].astype(np.uint64), values[np.newaxis])
+            total += np.take_along_axis(scores, hashed.astype(np.int64), axis=1).sum(axis=0)
+        return total

@@ -1,0 +1,1 @@
+"""The mechanisms of [Hsu12]: one private linear message per device."""

@@ -1,0 +1,263 @@
+"""Local randomizers of linear messages: noise on all integers, or one query's randomized response.
+
+A device's data are `queries` symbols. In each query s it has one of `cells` cells c and a sign, the
+symbol 2 c + (sign < 0). They stand for the integer vector with the sign at (s, c) and 0 in the
+query's other cells. The server estimates the sum of these vectors over devices,
+u_sc = sum of the signs of those in cell c. There are two randomizers:
+
+    AdditiveNoise      the whole vector, with discrete noise on each integer, as in the paper;
+                       u = the sum of the messages, each cell with variance n s
+    SampledResponse    one query, drawn uniformly, and its symbol under randomized response over
+                       K = 2 cells symbols: p = e / (e + K - 1), q = 1 / (e + K - 1),
+                       e = exp(epsilon), and u_sc = queries / (p - q) (#{(s, c, +)} - #{(s, c, -)}),
+                       unbiased; a pure epsilon
+
+States are integers and can be added. A simulated state costs the same for any number of devices,
+and has the distribution of the state of real reports.
+
+Source: definition 2.6 and algorithms 1 to 3 of [hsu2012]; sampling is ours, after the one-bit
+reports of [BassilySmith15].
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arrays import Floats, Integers, PackedReports
+from protocol.oracles.hsu2012.bit_fields import BitFields
+from protocol.oracles.hsu2012.discrete_noise import (
+    discrete_gaussian,
+    discrete_laplace,
+    gaussian_sum,
+    laplace_sum,
+    laplace_variance,
+)
+from protocol.randomness import RandomWords, bernoulli, uniform_below
+
+Symbols = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Randomizer(ABC):
+    """Randomizer of symbols, shape `(n, queries)`, each below 2 `cells`."""
+
+    queries: int
+    cells: int
+
+    @property
+    @abstractmethod
+    def report_fields(self) -> BitFields:
+        """Return the wire format of a report."""
+
+    @property
+    @abstractmethod
+    def state_shape(self) -> tuple[int, int]:
+        """Return the shape of a state."""
+
+    @abstractmethod
+    def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
+        """Return a report for each row of `symbols`."""
+
+    @abstractmethod
+    def aggregate(self, reports: PackedReports) -> Integers:
+        """Return the state of `reports`."""
+
+    @abstractmethod
+    def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
+        """Return a state of `counts` devices of each row of `symbols`, without additive noise.
+
+        `add_missing_noise` completes the sum of the states of several calls.
+        """
+
+    @abstractmethod
+    def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
+        """Return `state` of `n` simulated devices with the noise that it still lacks."""
+
+    @abstractmethod
+    def sums(self, state: Integers, n: int) -> Floats:
+        """Return unbiased u, shape `(queries, cells)`."""
+
+    @abstractmethod
+    def variance(self, n: int, count: float, answers: int) -> float:
+        """Return the variance of a value's signed sums, averaged over `answers` queries.
+
+        Over the noise alone, for a value that `count` of `n` devices hold.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AdditiveNoise(Randomizer):
+    """Noise on each integer: discrete Laplace of a scale, or discrete Gaussian of a variance."""
+
+    laplace_scale: Fraction | None
+    gaussian_variance: int | None
+
+    @property
+    def max_integer(self) -> int:
+        """Return the largest absolute value of an integer in a message.
+
+        Larger integers, of probability below 2^-40, are clipped to it. This costs no privacy, as
+        it only depends on the noisy integers.
+        """
+        log_tail = math.log(2 * self.queries * self.cells) + 40 * math.log(2)
+        if self.gaussian_variance is not None:
+            return 2 + math.ceil(math.sqrt(2 * self.gaussian_variance * log_tail))
+        assert self.laplace_scale is not None  # exactly one of both is given
+        return 2 + math.ceil(self.laplace_scale * log_tail)
+
+    @property
+    def report_fields(self) -> BitFields:
+        """Return one field for each integer, with the offset `max_integer`."""
+        return BitFields((2 * self.max_integer + 1,), self.queries * self.cells)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Return a sum for each cell of each query."""
+        return self.queries, self.cells
+
+    def encode(self, symbols: Symbols, chance: RandomWords) -> Integers:
+        """Return the messages as integers, shape `(n, queries cells)`."""
+        n, size = len(symbols), self.queries * self.cells
+        if self.gaussian_variance is not None:
+            messages = discrete_gaussian(chance, self.gaussian_variance, n * size)
+        else:
+            assert self.laplace_scale is not None
+            messages = discrete_laplace(chance, self.laplace_scale, n * size)
+        rows = np.arange(n)[:, np.newaxis] * size
+        messages[rows + self._positions(symbols)] += _signs_of(symbols)
+        np.clip(messages, -self.max_integer, self.max_integer, out=messages)
+        return messages.reshape(n, size)
+
+    def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
+        """Return the messages, packed."""
+        return self.report_fields.pack([self.encode(symbols, chance) + self.max_integer])
+
+    def aggregate(self, reports: PackedReports) -> Integers:
+        """Return the sum of the messages."""
+        (messages,) = self.report_fields.unpack(reports)
+        return np.reshape(messages.sum(axis=0) - len(reports) * self.max_integer, self.state_shape)
+
+    def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
+        """Return the exact sum of the vectors."""
+        del rng
+        weights = (_signs_of(symbols) * counts[:, np.newaxis]).reshape(-1)  # exact: below 2^53
+        positions = self._positions(symbols).reshape(-1)
+        sums = np.bincount(positions, weights, minlength=self.queries * self.cells)
+        return sums.astype(np.int64).reshape(self.state_shape)
+
+    def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
+        """Return `state` with the sum of the noise of all devices."""
+        if self.gaussian_variance is not None:
+            return state + gaussian_sum(rng, self.gaussian_variance, n, state.size).reshape(
+                self.state_shape
+            )
+        assert self.laplace_scale is not None
+        return state + laplace_sum(rng, self.laplace_scale, n, state.size).reshape(self.state_shape)
+
+    def sums(self, state: Integers, n: int) -> Floats:
+        """Return the state as floats."""
+        del n
+        return state.astype(np.float64)
+
+    def variance(self, n: int, count: float, answers: int) -> float:
+        """Return n s / `answers` for any count."""
+        del count
+        if self.gaussian_variance is not None:
+            return n * self.gaussian_variance / answers
+        assert self.laplace_scale is not None
+        return n * laplace_variance(self.laplace_scale) / answers
+
+    def _positions(self, symbols: Symbols) -> NDArray[np.intp]:
+        return (symbols >> 1).astype(np.intp) + np.arange(self.queries) * self.cells
+
+
+@dataclass(frozen=True, slots=True)
+class SampledResponse(Randomizer):
+    """One query's symbol, true or drawn uniformly: randomized response of pure `epsilon`."""
+
+    epsilon: float
+
+    @property
+    def keep_of_2_64(self) -> int:
+        """Return the probability, as a part of 2^64, of the true symbol.
+
+        It is (e - 1) / (e + K - 1), rounded down by more than the error of the floating-point
+        result, so that the claim holds exactly.
+        """
+        keep = -math.expm1(-self.epsilon) / (1 + (2 * self.cells - 1) * math.exp(-self.epsilon))
+        return max(0, int(keep * 2**64) - 2**13)
+
+    @property
+    def report_fields(self) -> BitFields:
+        """Return a query and a symbol."""
+        return BitFields((self.queries, 2 * self.cells))
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Return a count for each symbol of each query."""
+        return self.queries, 2 * self.cells
+
+    def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
+        """Return a query and its symbol under randomized response, packed."""
+        n = len(symbols)
+        queries = uniform_below(chance, self.queries, n).astype(np.int64)
+        true = symbols[np.arange(n), queries].astype(np.int64)
+        other = uniform_below(chance, 2 * self.cells, n).astype(np.int64)
+        reported = np.where(bernoulli(chance, self.keep_of_2_64, n), true, other)
+        return self.report_fields.pack([queries[:, np.newaxis], reported[:, np.newaxis]])
+
+    def aggregate(self, reports: PackedReports) -> Integers:
+        """Return the number of reports of each symbol of each query."""
+        queries, symbols = self.report_fields.unpack(reports)
+        positions = (queries * 2 * self.cells + symbols).reshape(-1)
+        return np.bincount(positions, minlength=math.prod(self.state_shape)).reshape(
+            self.state_shape
+        )
+
+    def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
+        """Return the state if every device draws a query and randomizes its symbol."""
+        answers = rng.multinomial(counts, np.full(self.queries, 1 / self.queries))
+        positions = symbols + np.arange(self.queries) * (2 * self.cells)
+        true = np.bincount(positions.reshape(-1), answers.reshape(-1), math.prod(self.state_shape))
+        true_counts = true.astype(np.int64).reshape(self.state_shape)  # exact as floats: below 2^53
+        kept = rng.binomial(true_counts, self.keep_of_2_64 / 2**64)
+        uniform = np.full(2 * self.cells, 1 / (2 * self.cells))
+        return np.asarray(
+            kept + rng.multinomial((true_counts - kept).sum(axis=1), uniform), np.int64
+        )
+
+    def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
+        """Return `state`: nothing is missing."""
+        del n, rng
+        return state
+
+    def sums(self, state: Integers, n: int) -> Floats:
+        """Return queries / (p - q) (#+ - #-).
+
+        Raises:
+            ValueError: if `state` is not of `n` reports.
+        """
+        if state.sum() != n:
+            raise ValueError(f"n must be the number of reports, {state.sum():,}, not {n:,}")
+        signed = (state[:, ::2] - state[:, 1::2]).astype(np.float64)
+        return signed * (self.queries / self._keep_probability)
+
+    def variance(self, n: int, count: float, answers: int) -> float:
+        """Return the variance if the other devices' cells are independent of the value's."""
+        other = (1 - self._keep_probability) / (2 * self.cells)  # q
+        same_cell = self._keep_probability + 2 * other  # p + q
+        any_cell = same_cell / self.cells + 2 * other * (1 - 1 / self.cells)
+        squares = count * same_cell + (n - count) * any_cell
+        return squares * self.queries / answers / self._keep_probability**2 - count
+
+    @property
+    def _keep_probability(self) -> float:
+        return self.keep_of_2_64 / 2**64  # p - q
+
+
+def _signs_of(symbols: Symbols) -> Integers:
+    return 1 - 2 * (symbols & 1).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Numerical methods of the oracles: finite fields, transforms, kernels and tail bounds."""

@@ -1,0 +1,1 @@
+"""Optimised count-mean sketches [Pan24]: hashing with randomised response."""

@@ -1,0 +1,253 @@
+"""OCMS over GF(q): a count-mean sketch by inner products, decoded by one Fourier transform.
+
+Values are vectors of L digits in base q, q^L >= d. Each device draws a vector r, hashes its value
+to one of q symbols, and reports the symbol by randomized response:
+
+    h(x)     =  <r, x> over GF(q)              r uniform; q a prime or a power of 2
+    report   =  (r, y)                         (L + 1) log2 q bits: 20 for d = 100,000, q = 3
+    p, q*    =  e / (e + q - 1),  1/q          two values collide with probability exactly 1/q
+
+since <r, x - x'> is uniform if x and x' differ. So the estimate is unbiased without a correction,
+the variance is that of perfect hashing (`hash_range.py` with m = q), and the whole dictionary takes
+n + q^(L+1) log q steps instead of n d / m (`transforms.py`).
+
+Cells are counts of reports, or counts of values where q^(L+1) is more than 2^23. In the latter case
+a batch is still counted by the transform if that is less work and q^(L+1) is at most 2^25 (0.5 GB
+for a short time), and otherwise by the d/q solutions x of each report. If the best q is too large
+for a transform, a q within 3% of the smallest error that can be transformed replaces it.
+
+Source: ours, as a family for section 3 of [Pan24]: its corollary 3.1 needs only the probability
+of a collision. Hadamard encoding is q = 2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+from typing import Self
+
+import numpy as np
+
+from protocol.arrays import Codes, ItemValues, Support, Votes
+from protocol.oracles.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field
+from protocol.oracles.numerics.transforms import fourier_support
+from protocol.oracles.ocms.hash_range import (
+    check_hash_range,
+    least_loss,
+    real_m_for_l2,
+    real_m_for_mse,
+    total_variance,
+    worst_variance,
+)
+from protocol.oracles.randomized_response import (
+    PROBABILITY_ONE,
+    favoured_of_2_64,
+    randomize,
+    response_probabilities,
+)
+from protocol.oracles.report_format import IntegerReportOracle
+from protocol.randomness import RandomWords, uniform_below
+from protocol.sketches.primes import is_prime
+
+_MAX_STORED_CELLS = 2**23
+_MAX_TRANSFORM_CELLS = 2**25
+_ERROR_TOLERANCE = 1.03
+_MAX_VECTORS = 2**32  # the range of `uniform_below`
+
+
+@dataclass(frozen=True)
+class OcmsGf(IntegerReportOracle):
+    """Count-mean sketch by inner products over GF(`q`)."""
+
+    name = "ocms-gf"
+    q: int
+
+    def __post_init__(self) -> None:
+        finite_field(self.q)
+        check_hash_range(self.q, self.domain)
+        IntegerReportOracle.__post_init__(self)
+        if self.vectors > _MAX_VECTORS:
+            raise ValueError(f"domain must be at most {self.q}^{self.length - 1} over GF({self.q})")
+
+    @classmethod
+    def for_mse(cls, epsilon: float, domain: int, max_frequency: float = 1.0) -> Self:
+        """Return the sketch of the smallest worst-case variance for a bound on frequencies.
+
+        Raises:
+            ValueError: if a parameter is out of range, or the domain is not larger than q.
+        """
+        nearest = adjacent_field_orders(real_m_for_mse(epsilon, max_frequency))
+        return cls._fastest_within_tolerance(
+            epsilon, domain, nearest, lambda q: worst_variance(epsilon, q, max_frequency)
+        )
+
+    @classmethod
+    def for_l2(cls, epsilon: float, domain: int) -> Self:
+        """Return the sketch of the smallest sum of variances; raises as `for_mse`."""
+        nearest = adjacent_field_orders(real_m_for_l2(epsilon, domain))
+        return cls._fastest_within_tolerance(
+            epsilon, domain, nearest, lambda q: total_variance(epsilon, q, domain)
+        )
+
+    @classmethod
+    def _fastest_within_tolerance(
+        cls, epsilon: float, domain: int, nearest: list[int], error: Callable[[int], float]
+    ) -> Self:
+        """Return the sketch of the smallest error, or one within 3% of it that is transformed."""
+        best = cls(epsilon, domain, least_loss(nearest, error))
+        if best.possible_reports <= _MAX_TRANSFORM_CELLS:
+            return best
+        sketches = [
+            cls(epsilon, domain, q)
+            for q in _field_orders()
+            if q < domain
+            and q * domain <= _MAX_TRANSFORM_CELLS
+            and error(q) <= _ERROR_TOLERANCE * error(best.q)
+        ]
+        quick = [sketch for sketch in sketches if sketch.possible_reports <= _MAX_TRANSFORM_CELLS]
+        return min(quick, key=lambda sketch: (sketch.bits, error(sketch.q)), default=best)
+
+    @cached_property
+    def field(self) -> FiniteField:
+        """Return GF(q)."""
+        return finite_field(self.q)
+
+    @cached_property
+    def length(self) -> int:
+        """Return L, the digits of a value."""
+        length = 1
+        while self.q**length < self.domain:
+            length += 1
+        return length
+
+    @property
+    def vectors(self) -> int:
+        """Return q^L, the number of hash functions."""
+        return int(self.q**self.length)
+
+    @property
+    def possible_reports(self) -> int:
+        """Return the number of reports (r, y)."""
+        return self.vectors * self.q
+
+    @property
+    def stores_report_counts(self) -> bool:
+        """Return whether cells count reports (r, y) and not values."""
+        return self.possible_reports <= _MAX_STORED_CELLS
+
+    @property
+    def cells(self) -> int:
+        """Return the number of reports (r, y), or of values."""
+        return self.possible_reports if self.stores_report_counts else self.domain
+
+    @cached_property
+    def keep_of_2_64(self) -> int:
+        """Return the probability, as a part of 2^64, that y is the hashed value."""
+        return favoured_of_2_64(self.epsilon, 1, self.q - 1)
+
+    @property
+    def mean_vote_if_held(self) -> Fraction:
+        """Return p."""
+        return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
+
+    @property
+    def mean_vote_if_other(self) -> Fraction:
+        """Return 1/q."""
+        return Fraction(1, self.q)
+
+    @property
+    def ns_per_vote(self) -> float:
+        """Return the nanoseconds of an inner product."""
+        return 4.0 if self.q == 2 else 7.0 * self.length
+
+    def decode_ns(self, reports: int) -> float:
+        """Return the nanoseconds of the transform, or of all solutions."""
+        transformed, solved = (
+            8.0 * reports + 50.0 * self.possible_reports,
+            self._solve_ns_per_report * reports,
+        )
+        if self.stores_report_counts:
+            return transformed
+        return min(transformed, solved) if self.possible_reports <= _MAX_TRANSFORM_CELLS else solved
+
+    @property
+    def reports_per_batch(self) -> int:
+        """Return the number of reports of one batch of a server."""
+        return self._batch_for_cells(self.possible_reports)
+
+    def batched_decode_ns(self, reports: int) -> float:
+        """Return the nanoseconds of one transform, or of one for each batch."""
+        if self.stores_report_counts:
+            return IntegerReportOracle.batched_decode_ns(self, reports)
+        batches = -(-reports // self.reports_per_batch)
+        return batches * self.decode_ns(-(-reports // batches))
+
+    @property
+    def _solve_ns_per_report(self) -> float:
+        return 5.0 * self.domain / self.q + 10.0 * self.q
+
+    def distribution(self, value: int) -> dict[int, Fraction]:
+        """Return the probability of each (r, y)."""
+        self._check_listable(value, self.possible_reports)
+        r = np.arange(self.vectors, dtype=np.uint64)
+        hashed = self.field.inner_product(r, np.array([value], np.uint64), self.length).tolist()
+        rows = response_probabilities(self.q, self.keep_of_2_64, Fraction(1, self.vectors))
+        return {
+            number * self.q + y: rows[h][y]
+            for number, h in enumerate(hashed)
+            for y in range(self.q)
+        }
+
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
+        r = uniform_below(chance, self.vectors, len(values))
+        hashed = self.field.inner_product(r, values, self.length)
+        return r * np.uint64(self.q) + randomize(chance, hashed, self.q, self.keep_of_2_64)
+
+    def _fields(self, codes: Codes) -> tuple[Codes, Codes]:
+        q = np.uint64(self.q)
+        return codes // q, codes % q
+
+    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
+        r, y = (column[:, np.newaxis] for column in self._fields(codes))
+        hashed = self.field.inner_product(r, candidates[np.newaxis], self.length)
+        votes: Votes = (hashed == y).astype(np.int8)
+        return votes
+
+    def _count_codes(self, codes: Codes) -> Support:
+        if self.stores_report_counts:
+            return self._report_counts(codes)
+        if self.decode_ns(len(codes)) < self._solve_ns_per_report * len(codes):
+            return self._transform(self._report_counts(codes))
+        from protocol.oracles.numerics.kernel import count_solutions  # noqa: PLC0415 (devices do without)
+
+        counted = np.zeros(-(-self.domain // self.q) * self.q, np.uint32)
+        r, y = (column.astype(np.int64) for column in self._fields(codes))
+        products = self.field.products.astype(np.int64)
+        scratch = np.zeros(self.q + -(-len(counted) // self.q**2), np.int64)
+        count_solutions(counted, r, y, products, scratch, self.field.is_binary)
+        return counted[: self.domain].astype(np.int64)
+
+    def _support(self, cells: Support) -> Support:
+        if not self.stores_report_counts:
+            return cells
+        return self._transform(cells)
+
+    def _report_counts(self, codes: Codes) -> Support:
+        return np.bincount(codes.astype(np.int64), minlength=self.possible_reports).astype(np.int64)
+
+    def _transform(self, table: Support) -> Support:
+        return fourier_support(table.reshape(-1, self.q), self.field, self.length)[: self.domain]
+
+
+def adjacent_field_orders(x: float) -> list[int]:
+    """Return the nearest orders of fields, primes and powers of 2, on both sides of `x`.
+
+    Fields have at most 1024 elements, so above that the only order is 1024.
+    """
+    low, high = [q for q in _field_orders() if q <= x], [q for q in _field_orders() if q >= x]
+    return sorted({*low[-1:], *high[:1]})
+
+
+@cache
+def _field_orders() -> list[int]:
+    return [q for q in range(2, MAX_FIELD_ORDER + 1) if is_prime(q) or q & (q - 1) == 0]

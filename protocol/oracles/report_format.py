@@ -1,0 +1,147 @@
+"""Base classes of oracles by the format of their reports: one integer, or one bit per value."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
+from protocol.oracles.oracle import Oracle
+from protocol.randomness import RandomWords
+
+_MAX_RANDOM_WORDS = 2**20  # of one batch of bit vectors
+_MAX_REPORT_BITS = 2**24
+
+
+@dataclass(frozen=True)
+class IntegerReportOracle(Oracle):
+    """An oracle whose report is one integer below `possible_reports`: its fields in mixed radix.
+
+    A report has the smallest number of bits, and one comparison checks all fields.
+    """
+
+    def __post_init__(self) -> None:
+        Oracle.__post_init__(self)
+        if self.possible_reports > 2**64:
+            raise ValueError(
+                f"domain must be smaller: reports of {self.name} over {self.domain:,} values "
+                f"take {self.bits} bits, and 64 are the maximum"
+            )
+
+    @property
+    @abstractmethod
+    def possible_reports(self) -> int:
+        """Return the number of reports."""
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of a report."""
+        return (self.possible_reports - 1).bit_length()
+
+    @abstractmethod
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes: ...
+
+    @abstractmethod
+    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
+        """Return the votes of reports that are in range."""
+
+    @abstractmethod
+    def _count_codes(self, codes: Codes) -> Support:
+        """Return the cells of reports that are in range."""
+
+    def _perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
+        return self.pack(self._encode(values, chance))
+
+    def pack(self, codes: Codes) -> PackedReports:
+        """Return integers below `possible_reports` as packed reports."""
+        return codes.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : self.nbytes]
+
+    def codes(self, reports: PackedReports) -> Codes:
+        """Return reports as integers.
+
+        Raises:
+            ValueError: if a report is malformed.
+        """
+        self.check(reports)
+        return self._codes(reports)
+
+    def _codes(self, reports: PackedReports) -> Codes:
+        wide: PackedReports = np.zeros((len(reports), 8), np.uint8)
+        wide[:, : self.nbytes] = reports
+        return wide.view("<u8").reshape(-1).astype(np.uint64)
+
+    def _check(self, reports: PackedReports) -> None:
+        codes = self._codes(reports)
+        wrong = np.flatnonzero(codes > np.uint64(self.possible_reports - 1))
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"report {row} must be from 0 to {self.possible_reports - 1}, not {codes[row]}"
+            )
+
+    def _votes(self, reports: PackedReports, candidates: ItemValues) -> Votes:
+        return self._code_votes(self._codes(reports), candidates)
+
+    def _aggregate(self, reports: PackedReports) -> Support:
+        return self._count_codes(self._codes(reports))
+
+
+@dataclass(frozen=True)
+class BitVectorOracle(Oracle):
+    """An oracle whose report is a vector of d bits: bit x is the vote for value x.
+
+    Element x is bit x of the little-endian bytes. A report takes one bit for each value, and a
+    device draws one word for each, so these oracles are for small dictionaries.
+    """
+
+    def __post_init__(self) -> None:
+        Oracle.__post_init__(self)
+        if self.domain > _MAX_REPORT_BITS:
+            raise ValueError(
+                f"domain must be at most 2^24, one bit for each value, not {self.domain}"
+            )
+
+    @property
+    def bits(self) -> int:
+        """Return one bit for each value."""
+        return self.domain
+
+    @property
+    def encode_batch(self) -> int:
+        """Return the number of reports that are made at once, each of one word per value."""
+        return max(1, _MAX_RANDOM_WORDS // self.domain)
+
+    @property
+    def ns_per_vote(self) -> float:
+        """Return the nanoseconds of reading a bit."""
+        return 3.0
+
+    def decode_ns(self, reports: int) -> float:
+        """Return the nanoseconds of adding all vectors."""
+        return reports * (10.0 + self.domain)
+
+    @abstractmethod
+    def _random_bits(self, values: ItemValues, chance: RandomWords) -> Flags: ...
+
+    def _perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
+        return np.packbits(self._random_bits(values, chance), axis=1, bitorder="little")
+
+    def _unpacked(self, reports: PackedReports) -> PackedReports:
+        return np.unpackbits(reports, axis=1, count=self.domain, bitorder="little")
+
+    def _check(self, reports: PackedReports) -> None:
+        surplus = reports[:, -1] >> np.uint8((self.domain - 1) % 8 + 1)
+        if surplus.any():
+            row = int(np.flatnonzero(surplus)[0])
+            raise ValueError(f"report {row} votes for values above {self.domain - 1}")
+
+    def _votes(self, reports: PackedReports, candidates: ItemValues) -> Votes:
+        column, bit = np.divmod(candidates.astype(np.int64), 8)
+        return (reports[:, column] >> bit.astype(np.uint8) & np.uint8(1)).astype(np.int8)
+
+    def _aggregate(self, reports: PackedReports) -> Support:
+        total = np.zeros(self.domain, np.int64)
+        for start in range(0, len(reports), self.encode_batch):
+            batch = self._unpacked(reports[start : start + self.encode_batch])
+            total += batch.sum(axis=0, dtype=np.int64)
+        return total

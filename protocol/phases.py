@@ -1,0 +1,110 @@
+"""Phases of one cohort, and the rule that ends them.
+
+    enrolling -> sharing -> masking -> confirming -> unmasking -> summed
+         |           |          |           |            |
+         +-----------+----------+-----------+------------+-> failed
+
+Only a sum that must be safe from an active server has a confirming phase; the others go from
+masking to unmasking. A round of reports, which are private by themselves, has one phase:
+
+    reporting -> summed, or failed
+
+A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
+continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
+message arrives for `idle`: a device that dropped out never answers, and otherwise each dropout
+would cost each round a whole deadline.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from secagg.parameters import Mode
+
+
+class Phase(StrEnum):
+    """A phase of a cohort, defined in the order of time."""
+
+    ENROLLING = "enrolling"
+    SHARING = "sharing"
+    MASKING = "masking"
+    CONFIRMING = "confirming"
+    UNMASKING = "unmasking"
+    REPORTING = "reporting"
+    SUMMED = "summed"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the cohort is summed or failed."""
+        return self in (Phase.SUMMED, Phase.FAILED)
+
+
+class MessageKind(StrEnum):
+    """Kinds of messages of a device, as in paths, database rows and journals."""
+
+    KEY_SHARES = "key-shares"
+    MASKED_INPUT = "masked-input"
+    SEED_SHARES = "seed-shares"  # a part of the masked input, which the server stores separately
+    CONFIRMATION = "confirmation"
+    UNMASKING_SHARES = "unmasking-shares"
+    REPORT = "report"
+    INVITATION = "invitation"  # never sent: the result of the coin that decides to join a round
+
+
+MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the participants
+    Phase.SHARING: MessageKind.KEY_SHARES,
+    Phase.MASKING: MessageKind.MASKED_INPUT,
+    Phase.CONFIRMING: MessageKind.CONFIRMATION,
+    Phase.UNMASKING: MessageKind.UNMASKING_SHARES,
+}
+
+
+def participant_phases(mode: Mode) -> tuple[Phase, ...]:
+    """Return the phases in which participants of a cohort in `mode` send messages, in order."""
+    phases = tuple(p for p in Phase if not p.is_over and p is not Phase.REPORTING)
+    if mode == "active":
+        return phases
+    return tuple(phase for phase in phases if phase is not Phase.CONFIRMING)
+
+
+def next_phase(phase: Phase, mode: Mode) -> Phase:
+    """Return the phase that follows `phase`, which is not over."""
+    if phase is Phase.REPORTING:
+        return Phase.SUMMED
+    following = (*participant_phases(mode), Phase.SUMMED)
+    return following[following.index(phase) + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStatus:
+    """A cohort in `phase` with `received` of `expected` messages, the last at `last_received`."""
+
+    phase: Phase
+    mode: Mode
+    expected: int
+    quorum: int
+    received: int
+    last_received: datetime
+    deadline: datetime
+    idle: timedelta
+
+    @property
+    def closes_at(self) -> datetime:
+        """Return the time at which the phase ends if no other message arrives."""
+        if self.received < self.quorum:
+            return self.deadline
+        return min(self.deadline, self.last_received + self.idle)
+
+
+def settle(status: PhaseStatus, now: datetime) -> Phase:
+    """Return the phase that a cohort should be in at `now`."""
+    phase = status.phase
+    if phase.is_over:
+        return phase
+    if status.received >= status.expected:
+        return next_phase(phase, status.mode)
+    if now < status.closes_at:
+        return phase
+    return next_phase(phase, status.mode) if status.received >= status.quorum else Phase.FAILED

@@ -1,0 +1,106 @@
+"""Suggestions for an exceeded budget: the nearest events of the same kind that keep it.
+
+Each suggestion changes one parameter by as little as possible: fewer releases, a rarer coin, a
+higher theta, more noise, a smaller epsilon of local reports. More of any of these never reveals
+more, so bisection finds the smallest change.
+"""
+
+from collections.abc import Callable, Iterator
+
+from protocol.privacy import sample_threshold, skellam
+from protocol.privacy.events import (
+    DpEvent,
+    ExactSumEvent,
+    LocalReportsEvent,
+    SampleThresholdEvent,
+    SkellamNoiseEvent,
+)
+from protocol.search import first_true
+
+FitsBudget = Callable[[DpEvent], bool]
+_BISECTION_STEPS = 14  # a real parameter to a part in 10^4
+_MIN_PROBABILITY = 1e-6
+_MIN_EPSILON = 1e-3
+
+
+def suggestions(event: DpEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    """Yield events that fit and differ from `event` in one parameter, the nearest of each."""
+    yield from _fewer_releases(event, fits)
+    match event:
+        case SampleThresholdEvent():
+            yield from _lower_probability(event, fits)
+            yield from _higher_threshold(event, fits)
+        case SkellamNoiseEvent():
+            yield from _more_noise(event, fits)
+        case LocalReportsEvent():
+            yield from _smaller_epsilon(event, fits)
+        case ExactSumEvent():
+            return
+
+
+def _fewer_releases(event: DpEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    def releases(count: int) -> DpEvent:
+        return event.model_copy(update={"releases": count})
+
+    count = first_true(lambda n: not fits(releases(n)), 1, event.releases) - 1
+    if count:
+        yield releases(count)
+
+
+def _lower_probability(event: SampleThresholdEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    yield from _nearest_fitting(
+        lambda p: event.model_copy(update={"probability": p}),
+        event.probability,
+        _MIN_PROBABILITY,
+        fits,
+    )
+
+
+def _higher_threshold(event: SampleThresholdEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    def threshold(theta: int) -> DpEvent:
+        return event.model_copy(update={"threshold": theta})
+
+    low, high = event.threshold, 2 * event.threshold
+    # A cell of q (k + 1) reveals -ln(1 - p) for any theta, so more than 16 times is useless.
+    highest = min(16 * event.threshold, sample_threshold.MAX_THRESHOLD)
+    while high < highest and not fits(threshold(high)):
+        low, high = high, 2 * high
+    high = min(high, highest)
+    if high <= low or not fits(threshold(high)):
+        return
+    yield threshold(first_true(lambda theta: fits(threshold(theta)), low + 1, high))
+
+
+def _more_noise(event: SkellamNoiseEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    yield from _nearest_fitting(
+        lambda variance: event.model_copy(update={"variance": variance}),
+        event.variance,
+        skellam.MAX_VARIANCE,
+        fits,
+    )
+
+
+def _smaller_epsilon(event: LocalReportsEvent, fits: FitsBudget) -> Iterator[DpEvent]:
+    yield from _nearest_fitting(
+        lambda epsilon: event.model_copy(update={"epsilon": epsilon}),
+        event.epsilon,
+        _MIN_EPSILON,
+        fits,
+    )
+
+
+def _nearest_fitting(
+    with_value: Callable[[float], DpEvent], value: float, limit: float, fits: FitsBudget
+) -> Iterator[DpEvent]:
+    """Yield the event that fits with the parameter nearest to `value`, on the way to `limit`."""
+    # Doublings first, because distant values are slow to compute and rarely needed.
+    step = 2.0 if limit > value else 0.5
+    low, high = value, value * step
+    while not fits(with_value(high)):
+        low, high = high, high * step
+        if (high > limit) == (limit > value):
+            return
+    for _ in range(_BISECTION_STEPS):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if fits(with_value(middle)) else (middle, high)
+    yield with_value(high)

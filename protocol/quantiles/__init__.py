@@ -1,0 +1,1 @@
+"""Distributions of values: trees of prefix counts, ranks and quantiles."""

@@ -1,0 +1,301 @@
+"""Ranks, quantiles, and masses of ranges and prefixes, estimated from a tree of counts.
+
+All numbers are shares of the values of devices. Each has an interval that contains the true share
+with probability 1 - beta, for a query that is chosen beforehand:
+
+    rank(x)     the share of values below x or, in a leaf, between its start and its end: values
+                of one leaf are not distinguished, so the interval is that of the whole leaf
+    quantile(q) the first value whose rank is q; its interval extends to the ends of leaves
+    mass        rank of one end minus rank of the other
+
+**A trie** (`PrunedErrors`): with sampled votes of m = p n devices, alpha extensions per level, L
+levels
+
+    |error|  <=  L (alpha - 1) theta / m  +  sqrt(2 v ln(2 / beta))
+
+The first term is pruning. Along a path, each level hides at most alpha - 1 cells, each of fewer
+than theta votes, in each of the rounds that are added up. A node for which the words had
+no room is spread evenly, so that all of it may be elsewhere in its range. The second term bounds
+the random error of the rest, with variance v. With "ratio",
+
+    v  =  (1 - p) / (4 m)  +  L (alpha - 1) s / m^2
+
+where s is the variance of noise in a cell. Without noise it is sqrt(ln(2 / beta) / (2 m)) and a
+factor for the part that is not random: coins are separate on each level, yet the variances of the
+levels telescope to that of one sample, (1 - p) R (1 - R) / m. With "plain", which does not know the
+total, it is (1 - p) R / m, so (1 - p) / m. Both are of first order in 1 / m, and normal. A range
+has the same v by sampling, and twice the terms of paths.
+
+**A complete tree** (`ConsistentErrors`): nothing is pruned and, by least squares, all errors are
+known: `complete_tree.rank_variance`, times the noise of a count. Coins in addition to noise add up
+to (1 - p) L / m: L votes of a device, none with a weight above 1. A range has the standard
+deviations of its two ends, added.
+
+Source: [Cormode21, section 4], whose bound has the first term only.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from protocol.arrays import Floats
+from protocol.confidence import gamma_interval
+from protocol.domains.digits import Digits
+from protocol.domains.numeric import NumericInterval
+from protocol.quantiles.cdf import CumulativeDistribution
+from protocol.quantiles.complete_tree import rank_variance
+from protocol.quantiles.tree import PrefixTree, integers_to_digits
+
+QueryPoints: TypeAlias = ArrayLike | str | Sequence[str]  # numbers of an interval, otherwise items
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundedEstimate:
+    """Estimates, and confidence intervals from `low` to `high`; all of one shape."""
+
+    values: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedErrors:
+    """Errors of a trie: by pruning and by noise on a path, and by sampling."""
+
+    pruning: float
+    sampling_variance: float
+    noise_variance: float
+
+    def rank_margin(self, positions: Floats, ranks: Floats, spread: float) -> Floats:
+        """Return bounds on the errors of `ranks`; `spread` is in standard deviations."""
+        del positions
+        error = self.pruning + spread * math.sqrt(self.sampling_variance + self.noise_variance)
+        return np.full(np.shape(ranks), error)
+
+    def mass_margin(self, starts: Floats, ends: Floats, ranks: Floats, spread: float) -> Floats:
+        """Return bounds on the errors of masses between positions; `ranks` are of the ends."""
+        del starts, ends
+        error = 2 * self.pruning + spread * math.sqrt(
+            self.sampling_variance + 2 * self.noise_variance
+        )
+        return np.full(ranks.shape[1:], error)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentErrors:
+    """Errors of a complete tree: variances by noise of a count and by sampling, as shares."""
+
+    base: int
+    depth: int
+    noise_variance: float
+    sampling_variance: float
+
+    def rank_margin(self, positions: Floats, ranks: Floats, spread: float) -> Floats:
+        """Return bounds on the errors of `ranks`; `spread` is in standard deviations."""
+        variance = self.noise_variance * rank_variance(self.base, self.depth, positions, ranks)
+        return np.asarray(spread * np.sqrt(variance + self.sampling_variance), np.float64)
+
+    def mass_margin(self, starts: Floats, ends: Floats, ranks: Floats, spread: float) -> Floats:
+        """Return bounds on the errors of masses between positions; `ranks` are of the ends."""
+        return self.rank_margin(starts, ranks[0], spread) + self.rank_margin(ends, ranks[1], spread)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixShares:
+    """The nodes of a trie as shares; a cell that is not shown is below `max_hidden_share`."""
+
+    tree: PrefixTree
+    max_hidden_share: float
+    hidden_variance: float
+
+    def frequency(self, digits: NDArray[np.uint8], base: int, beta: float) -> tuple[float, ...]:
+        """Return the share of items that begin with `digits`, and its interval.
+
+        It is the share of a node or, where no level ends there, of the shown nodes below it.
+        """
+        depths = np.unique(self.tree.depths)
+        deeper = depths[depths >= len(digits)]
+        if not len(deeper):
+            raise ValueError(f"prefixes of {len(digits)} digits are longer than the deepest level")
+        level = self.tree.level(int(deeper[0]))
+        inside = (level.rows[:, : len(digits)] == digits).all(axis=1)
+        share, variance = level.counts[inside].sum(), level.variances[inside].sum()
+        hidden = base ** float(deeper[0] - len(digits)) - inside.sum()
+        largest = share + hidden * self.max_hidden_share
+        spread = variance + hidden * self.hidden_variance
+        ends = np.array([share, largest]), np.array([variance, spread])
+        (low, _), (_, high) = gamma_interval(*ends, level=1 - beta)
+        if not inside.any():
+            high = max(high, self._max_unasked_share(digits, beta))
+        return float(share), float(low), min(1.0, float(high))
+
+    def _max_unasked_share(self, digits: NDArray[np.uint8], beta: float) -> float:
+        """Return the largest share of `digits` if no device was asked for them, otherwise 0.
+
+        The last shown node on their path may have had no room in a frontier, if none of its
+        children is shown.
+        """
+        depths = np.unique(self.tree.depths).tolist()
+        for depth, following in reversed(list(pairwise(depths))):
+            level, below = self.tree.level(depth), self.tree.level(following)
+            mine = digits[:depth]
+            same = (level.rows[:, :depth] == mine).all(axis=1)
+            if depth < len(digits) and same.any():
+                if (below.rows[:, :depth] == mine).all(axis=1).any():
+                    return 0.0
+                _, high = gamma_interval(level.counts[same], level.variances[same], level=1 - beta)
+                return float(high[0])
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """The distribution of a population's values over `domain`, estimated by a tree of counts."""
+
+    domain: Digits
+    cumulative: CumulativeDistribution
+    errors: PrunedErrors | ConsistentErrors
+    prefixes: PrefixShares | None = (
+        None  # of a trie; a complete tree has all prefixes in its distribution
+    )
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < 1:
+            raise ValueError(f"beta must be above 0 and below 1, not {self.beta}")
+
+    def rank(self, x: QueryPoints) -> BoundedEstimate:
+        """Return the share of values below each of `x`, numbers or items of the domain.
+
+        Raises:
+            ValueError: if one of `x` is outside the domain.
+        """
+        positions = self._positions(x, "x")
+        ends = self._leaf_bounds(positions)
+        low, high = (self._rank_bound(end, sign) for end, sign in zip(ends, (-1, 1), strict=True))
+        return BoundedEstimate(self.cumulative.rank(positions), low, high)
+
+    def quantile(self, q: ArrayLike) -> BoundedEstimate:
+        """Return the first value of each rank `q`; of strings, the text of a prefix.
+
+        Raises:
+            ValueError: if one of `q` is not from 0 to 1.
+        """
+        ranks = _checked_floats(q, 0.0, 1.0, "q")
+        positions = self.cumulative.quantile(ranks)
+        margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
+        low, _ = self._leaf_bounds(self.cumulative.quantile(np.maximum(ranks - margin, 0.0)))
+        _, high = self._leaf_bounds(self.cumulative.quantile(np.minimum(ranks + margin, 1.0)))
+        return BoundedEstimate(self._values(positions), self._values(low), self._values(high))
+
+    def cdf(self, points: int = 101) -> tuple[NDArray[Any], BoundedEstimate]:
+        """Return `points` equidistant values, from first to last, and their ranks.
+
+        Raises:
+            ValueError: if `points` is not from 2 to 2^20.
+        """
+        if not 2 <= points <= 2**20:
+            raise ValueError(f"points must be from 2 to 2^20, not {points}")
+        positions = np.arange(points) / (points - 1)
+        low, high = self._rank_bound(positions, -1), self._rank_bound(positions, 1)
+        return self._values(positions), BoundedEstimate(self.cumulative.rank(positions), low, high)
+
+    def mass(self, low: QueryPoints, high: QueryPoints) -> BoundedEstimate:
+        """Return the shares of values from each of `low` to below each of `high`.
+
+        The last number of an interval counts as below itself.
+
+        Raises:
+            ValueError: if an end is outside the domain, or a `low` is above its `high`.
+        """
+        starts, ends = self._positions(low, "low"), self._positions(high, "high")
+        starts, ends = np.broadcast_arrays(starts, ends)
+        if (starts > ends).any():
+            raise ValueError("low must not be above high")
+        return self._mass(starts, ends)
+
+    def frequency(self, prefixes: str | Sequence[str]) -> BoundedEstimate:
+        """Return the shares of items that begin with each of `prefixes`.
+
+        Raises:
+            ValueError: if no item has a prefix, or it is longer than the deepest level; or the
+            domain
+                has numbers, whose ranges have masses.
+        """
+        prefix_list = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+        rows = [self.domain.digits_of_prefix(prefix) for prefix in prefix_list]
+        base = self.domain.base
+        if self.prefixes is None:
+            starts = np.array([_position_of_digits(row, base) for row in rows])
+            sizes = np.array([float(base) ** -len(row) for row in rows])
+            shares = self._mass(starts, starts + sizes)
+        else:
+            bounds = [self.prefixes.frequency(row, base, self.beta) for row in rows]
+            shares = BoundedEstimate(*np.array(bounds, np.float64).reshape(-1, 3).T)
+        if isinstance(prefixes, str):
+            return BoundedEstimate(shares.values[0], shares.low[0], shares.high[0])
+        return shares
+
+    @property
+    def _margin_sds(self) -> float:
+        return math.sqrt(2 * math.log(2 / self.beta))
+
+    def _mass(self, starts: Floats, ends: Floats) -> BoundedEstimate:
+        first, last = self._leaf_bounds(starts), self._leaf_bounds(ends)
+        ranks = np.stack((self.cumulative.rank(starts), self.cumulative.rank(ends)))
+        margin = self.errors.mass_margin(starts, ends, ranks, self._margin_sds)
+        low = self.cumulative.rank(last[0]) - self.cumulative.rank(first[1]) - margin
+        high = self.cumulative.rank(last[1]) - self.cumulative.rank(first[0]) + margin
+        return BoundedEstimate(ranks[1] - ranks[0], np.clip(low, 0, 1), np.clip(high, 0, 1))
+
+    def _rank_bound(self, positions: Floats, sign: int) -> Floats:
+        ranks = self.cumulative.rank(positions)
+        margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
+        return np.asarray(np.clip(ranks + sign * margin, 0.0, 1.0), np.float64)
+
+    def _leaf_bounds(self, positions: Floats) -> tuple[Floats, Floats]:
+        """Return the starts and ends of the leaves that contain the positions."""
+        scaled = positions * self.cumulative.leaves
+        return np.floor(scaled) / self.cumulative.leaves, np.ceil(scaled) / self.cumulative.leaves
+
+    def _positions(self, x: QueryPoints, name: str) -> Floats:
+        if isinstance(self.domain, NumericInterval):
+            values = _checked_floats(x, self.domain.low, self.domain.high, name)
+            return self.domain.positions_of(values)
+        items = np.asarray(x, np.str_)
+        rows = self.domain.digits_of(items.ravel().tolist())
+        positions = np.zeros(len(rows))
+        for column in rows.T[::-1]:
+            positions = (positions + column) / self.domain.base
+        return positions.reshape(items.shape)
+
+    def _values(self, positions: Floats) -> NDArray[Any]:
+        if isinstance(self.domain, NumericInterval):
+            return self.domain.values_at(positions)
+        codes = np.floor(positions * self.cumulative.leaves).astype(np.int64)
+        codes = np.minimum(codes, self.cumulative.leaves - 1).ravel()
+        depth = round(math.log(self.cumulative.leaves, self.domain.base))
+        rows = integers_to_digits(codes, self.domain.base, depth)
+        texts = [self.domain.prefix_text(row) for row in rows]
+        return np.array(texts, np.str_).reshape(np.shape(positions))
+
+
+def _position_of_digits(row: NDArray[np.uint8], base: int) -> float:
+    position = 0.0
+    for digit in reversed(row.tolist()):
+        position = (position + digit) / base
+    return position
+
+
+def _checked_floats(x: ArrayLike, low: float, high: float, name: str) -> Floats:
+    """Return `x` as floats; ValueError if one is not from `low` to `high`."""
+    values = np.asarray(x, np.float64)
+    wrong = ~((values >= low) & (values <= high))  # also of NaN
+    if wrong.any():
+        raise ValueError(f"{name} must be from {low:g} to {high:g}, not {values[wrong].flat[0]}")
+    return values

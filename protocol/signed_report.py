@@ -1,0 +1,73 @@
+"""The packed form of a locally private report: the bytes that a device signs and sends.
+
+    digest (32) | report (of the plan's size) | signature (64) | enrolment (64, with a registrar)
+
+The digest is the one of the report's plan. So a report for other parameters is refused, and never
+read by mistake. The device signs with an identity that it keeps for all studies of reports, so
+that the service can add up its privacy loss. The identity itself is in the path.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
+from secagg.roster import DIGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SignedReport:
+    """Signed report of the device `identity` to the plan with `plan_digest`."""
+
+    identity: bytes
+    plan_digest: bytes
+    body: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    registrar_signature: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def sign(
+        cls, identity: Identity, digest: bytes, body: bytes, enrolment: bytes
+    ) -> "SignedReport":
+        """Return the signed report."""
+        signature = identity.sign(_statement(digest, body))
+        return cls(identity.public, digest, body, signature, enrolment)
+
+    @property
+    def has_valid_signature(self) -> bool:
+        """Return whether the identity made the signature."""
+        return is_signed(self.identity, _statement(self.plan_digest, self.body), self.signature)
+
+    @property
+    def content_digest(self) -> bytes:
+        """Return a digest that is equal for equal reports, whose signatures may differ."""
+        return sha256(self.plan_digest + self.body).digest()
+
+    def pack(self) -> bytes:
+        """Return the bytes that the device sends."""
+        return self.plan_digest + self.body + self.signature + self.registrar_signature
+
+    @classmethod
+    def unpack(
+        cls, identity: bytes, packed: bytes, nbytes: int, has_registrar: bool
+    ) -> "SignedReport":
+        """Return the report of `pack`, with a body of `nbytes`.
+
+        Raises:
+            ValueError: if the size differs.
+        """
+        expected = packed_report_bytes(nbytes, has_registrar)
+        if len(packed) != expected:
+            raise ValueError(f"a report takes {expected} bytes here, not {len(packed)}")
+        end = DIGEST_BYTES + nbytes
+        digest, body = packed[:DIGEST_BYTES], packed[DIGEST_BYTES:end]
+        signed = end + SIGNATURE_BYTES
+        return cls(identity, digest, body, packed[end:signed], packed[signed:])
+
+
+def packed_report_bytes(nbytes: int, has_registrar: bool) -> int:
+    """Return the bytes of a packed report with a body of `nbytes`."""
+    return DIGEST_BYTES + nbytes + SIGNATURE_BYTES * (2 if has_registrar else 1)
+
+
+def _statement(digest: bytes, body: bytes) -> bytes:
+    return statement("report", digest, 0, body)

@@ -1,0 +1,1 @@
+"""Simulation of whole studies in memory; read `study` first."""

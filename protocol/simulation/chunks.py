@@ -1,0 +1,266 @@
+"""Chunks of a simulated round, which any process can run, and whose sums add up.
+
+A *chunk* is 2^18 consecutive devices of a round. It has its own random generators for everything
+that its devices draw: their items, clipping, joining, dropping out and sampling. So its sum does
+not depend on the process that computes it, nor on the other chunks: workers receive a plan, return
+sums of chunks, and the total is the same to the bit. The first chunk draws from the round's own
+generators, as in a round with one chunk only; chunk c > 0 draws from generators seeded by the
+round's seeds and c.
+
+Shorter chunks would gain little and pay 20 us for each generator; longer ones would leave workers
+idle. The length decides only which devices a seed draws.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arrays import Flags
+from protocol.histograms import Histogram, Histograms, ItemTotals
+from protocol.mechanism import SumMechanism
+from protocol.phases import Phase, participant_phases
+from protocol.randomness import RandomWords, seeded_words
+from protocol.sampling import clip_histograms
+from protocol.study import P
+from secagg.parameters import Mode
+from secagg.ring import Vector
+
+CHUNK_DEVICES: Final = 2**18
+PHASES = participant_phases("active")
+NO_DROPOUT = len(PHASES)  # the index of a device that stays to the end
+PHASES_BEFORE_INPUT = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later dropouts count
+_ENROLLING = PHASES.index(Phase.ENROLLING)
+
+DropoutDraws: TypeAlias = Callable[[int], NDArray[np.int8]]  # for the next n devices: PHASES index
+DropoutModel: TypeAlias = Callable[[int], DropoutDraws]  # for a chunk, by number
+Batch: TypeAlias = Sequence[Histogram]
+Batches: TypeAlias = Iterable[Batch]
+B_co = TypeVar("B_co", bound=Batch, covariant=True)
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDevices(Generic[B_co]):
+    """The devices of a round: the batches of the first chunk, and functions that make the others'.
+
+    The functions can be pickled. Iteration passes once through the batches of all chunks.
+    """
+
+    first_batches: Iterable[B_co]
+    later_chunks: Sequence[Callable[[], Iterable[B_co]]] = ()
+
+    def __iter__(self) -> Iterator[B_co]:
+        yield from self.first_batches
+        for make_batches in self.later_chunks:
+            yield from make_batches()
+
+
+def chunk_generator(seed: int | Sequence[int], chunk: int) -> np.random.Generator:
+    """Return the generator of a chunk for draws with `seed`."""
+    if not chunk:
+        return np.random.default_rng(seed)
+    return np.random.default_rng([*((seed,) if isinstance(seed, int) else seed), chunk])
+
+
+def no_dropouts(chunk: int) -> DropoutDraws:
+    """Return draws without any dropout."""
+    del chunk
+    return _draw_no_dropouts
+
+
+def _draw_no_dropouts(count: int) -> NDArray[np.int8]:
+    return np.full(count, NO_DROPOUT, np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomDropout:
+    """Dropouts with probability `dropout` per device, equally likely in each phase of `mode`."""
+
+    dropout: float
+    mode: Mode
+    seed: int
+
+    def __call__(self, chunk: int) -> DropoutDraws:
+        """Return the draws for a chunk."""
+        if not self.dropout:
+            return _draw_no_dropouts
+        phases = np.array(
+            [PHASES.index(phase) for phase in participant_phases(self.mode)] + [NO_DROPOUT],
+            np.int8,
+        )
+        rng, last = chunk_generator(self.seed, chunk), len(phases) - 1
+
+        def draw(count: int) -> NDArray[np.int8]:
+            indices = rng.random(count) * (last / self.dropout)
+            return phases[np.minimum(indices, last).astype(np.intp)]
+
+        return draw
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpec(Generic[P]):
+    """One simulated round: its plan, and the seeds of what its devices draw.
+
+    Without a `clipping_seed` no device may hold more than the contribution bound. If devices join
+    at random, those that do not join drop out in enrolling.
+    """
+
+    mechanism: SumMechanism[Any, P]
+    plan: P
+    dropouts: DropoutModel
+    sampling_seed: int = field(repr=False)
+    join_seed: int = field(repr=False)
+    clipping_seed: int | None = field(default=None, repr=False)
+
+    def chunk_randomness(self, chunk: int) -> RandomWords:
+        """Return the random words by which the devices of a chunk sample."""
+        return seeded_words(chunk_generator(self.sampling_seed, chunk))
+
+    def batches(
+        self, chunk: int, batches: Batches
+    ) -> Iterator[tuple[Histograms, NDArray[np.int8], Flags]]:
+        """Yield for each batch: clipped histograms, dropout phases, and the devices estimated.
+
+        Devices that do not join at random are estimated too.
+        """
+        plan, draw_dropouts = self.plan, self.dropouts(chunk)
+        clipping = None
+        if self.clipping_seed is not None:
+            clipping = chunk_generator(self.clipping_seed, chunk)
+        join_words = None
+        if plan.join_probability < 1:
+            join_words = seeded_words(chunk_generator(self.join_seed, chunk))
+        for batch in batches:
+            histograms = Histograms.from_mappings(batch)
+            if clipping is not None:
+                histograms = clip_histograms(histograms, plan.question.contribution, clipping)
+            dropouts = draw_dropouts(len(histograms))
+            is_estimated = delivers_input(dropouts)
+            if join_words is not None:
+                joins = plan.flip_join_coins(join_words, len(histograms))
+                dropouts = np.where(joins, dropouts, np.int8(_ENROLLING))
+            yield histograms, dropouts, is_estimated
+
+
+def delivers_input(dropouts: NDArray[np.int8]) -> Flags:
+    """Return a flag for each device that sends a masked input, from its dropout phase."""
+    return ~np.isin(dropouts, [PHASES.index(phase) for phase in PHASES_BEFORE_INPUT])
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk after the first, by its number in the round."""
+
+    number: int
+    batches: Callable[[], Batches]
+
+
+class Accumulator(Protocol[Part]):
+    """The total of a round's chunks, added in the order of their numbers, local or remote."""
+
+    @property
+    def remote_task(self) -> Callable[[Sequence[Chunk]], Part]:
+        """Return a function, which can be pickled, that sums chunks elsewhere for `merge`."""
+
+    def add_chunk(self, chunk: int, batches: Batches) -> object:
+        """Run a chunk here and add it."""
+
+    def merge(self, part: Part) -> None:
+        """Add chunks that ran elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSum:
+    """The sum of some chunks, the number of devices that enrolled, and their true item totals.
+
+    `included` has one bit per enrolled device, in their order: whether it is in the sum.
+    """
+
+    total: Vector
+    enrolled: int
+    included: NDArray[np.uint8]
+    truth: ItemTotals
+
+
+class SumAccumulator(Generic[P]):
+    """The sum of a round's chunks, without noise.
+
+    `assign_to_cohorts` receives, for the devices that enrol and in their order, whether each is in
+    the sum.
+    """
+
+    def __init__(self, spec: RoundSpec[P], assign_to_cohorts: Callable[[Flags], None]) -> None:
+        self.spec = spec
+        self.total = spec.mechanism.ring(spec.plan).zero()
+        self.truth = ItemTotals()
+        self._assign_to_cohorts = assign_to_cohorts
+
+    def add_chunk(self, chunk: int, batches: Batches) -> RandomWords:
+        """Run a chunk here and add it; return the random words that its devices used."""
+        mechanism, plan = self.spec.mechanism, self.spec.plan
+        ring, words = mechanism.ring(plan), self.spec.chunk_randomness(chunk)
+        for histograms, dropouts, is_estimated in self.spec.batches(chunk, batches):
+            is_in = delivers_input(dropouts)
+            summed = histograms if is_in.all() else histograms.take(np.flatnonzero(is_in))
+            ring.add(self.total, mechanism.encode_sum(plan, summed, words))
+            self._assign_to_cohorts(is_in[dropouts != _ENROLLING])
+            self.truth.add(
+                summed
+                if plan.join_probability == 1
+                else histograms.take(np.flatnonzero(is_estimated))
+            )
+        return words
+
+    @property
+    def remote_task(self) -> Callable[[Sequence[Chunk]], ChunkSum]:
+        """Return a function, which can be pickled, that sums chunks elsewhere for `merge`."""
+        return partial(sum_chunks, self.spec)
+
+    def merge(self, part: ChunkSum) -> None:
+        """Add chunks that ran elsewhere."""
+        self.spec.mechanism.ring(self.spec.plan).add(self.total, part.total)
+        self._assign_to_cohorts(np.unpackbits(part.included, count=part.enrolled).astype(np.bool_))
+        self.truth.merge(part.truth)
+
+
+def sum_chunks(spec: RoundSpec[P], chunks: Sequence[Chunk]) -> ChunkSum:
+    """Return the sum of these chunks of a round: the task of a worker."""
+    assigned: list[Flags] = []
+    accumulator = SumAccumulator(spec, assigned.append)
+    for chunk in chunks:
+        accumulator.add_chunk(chunk.number, chunk.batches())
+    is_in = np.concatenate(assigned)
+    return ChunkSum(accumulator.total, len(is_in), np.packbits(is_in), accumulator.truth)
+
+
+class CohortCounts:
+    """The number of enrolled devices and of survivors in each cohort.
+
+    A device that enrols joins the first cohort with room. `assign` receives whether each device
+    survives, batch by batch, in the order of enrolling.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.survivors = np.zeros(0, np.int64)
+        self._size, self._enrolled = size, 0
+
+    def assign(self, survives: Flags) -> None:
+        """Assign the next devices to cohorts."""
+        if not len(survives):
+            return
+        first = self._enrolled // self._size
+        end = self._enrolled + len(survives)
+        starts = np.arange(first * self._size, end, self._size) - self._enrolled
+        counts = np.add.reduceat(survives, np.maximum(starts, 0), dtype=np.int64)
+        survivors = np.zeros(first + len(counts), np.int64)
+        survivors[: len(self.survivors)] = self.survivors
+        survivors[first:] += counts
+        self.survivors, self._enrolled = survivors, end
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for number, survivors in enumerate(self.survivors.tolist()):
+            yield min(self._size, self._enrolled - number * self._size), survivors

@@ -1,0 +1,210 @@
+"""A whole study in memory. Read this first.
+
+    study -> plan(r) -> encode (each device) -> vectors -> [sum] -> decode -> answer(r) -> plan(r+1)
+
+`run_study` repeats this line for each round, and `run_round` is one repetition. The sum is
+addition in the ring, or, with `secure`, the real protocol of `secagg` with all parties in one
+process: the same sum, unless too many devices drop out. Every other part of the project makes a
+step of this page fast, durable or reachable over HTTP.
+"""
+
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Generic
+
+import numpy as np
+
+from protocol.histograms import Histogram, Histograms, ItemTotals
+from protocol.mechanism import Answer, SumMechanism, add_noise
+from protocol.phases import Phase
+from protocol.randomness import RandomWords
+from protocol.simulation.chunks import (
+    NO_DROPOUT,
+    PHASES,
+    Batch,
+    Batches,
+    Chunk,
+    CohortCounts,
+    DropoutModel,
+    RandomDropout,
+    RoundDevices,
+    RoundSpec,
+    SumAccumulator,
+    no_dropouts,
+)
+from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor, SecureCohort
+from protocol.study import P, Q, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.ring import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome(Generic[P]):
+    """One round: its plan, the number of devices in its sum, its answer, and the study state.
+
+    `truth` has the estimated totals, which no real service knows.
+    """
+
+    plan: P
+    devices: int
+    answer: Answer | None
+    study_state: StudyState
+    truth: Mapping[str, int]
+
+
+def run_study(  # noqa: PLR0913 - the parameters of a study
+    mechanism: SumMechanism[Q, P],
+    question: Q,
+    terms: Terms,
+    rounds: Iterable[RoundDevices[Batch] | Batches],
+    rng: Random,
+    *,
+    planned: int,
+    dropout: float = 0.0,
+    secure: bool = False,
+    executor: RoundExecutor = LOCAL_EXECUTOR,
+) -> Iterator[RoundOutcome[P]]:
+    """Yield the outcome of each of `rounds`, the batches of its devices, out of `planned` rounds.
+
+    Each device drops out with probability `dropout`, equally likely in each phase. The outcomes
+    depend neither on the size of batches nor on `executor`.
+
+    Raises:
+        ValueError: if the mechanism has no plan for this question under these terms.
+    """
+    plan, state = mechanism.first_plan(question, terms, "simulation", planned, rng), EMPTY_STATE
+    # In a study that asks every round, devices clip their items once, and send the same again.
+    fixed_clipping = rng.getrandbits(128) if question.asks_every_round else None
+    for devices in rounds:
+        clipping_seed = rng.getrandbits(128) if fixed_clipping is None else fixed_clipping
+        outcome = run_round(
+            mechanism,
+            plan,
+            devices,
+            rng,
+            state,
+            dropouts=RandomDropout(dropout, terms.mode, rng.getrandbits(128)),
+            clipping_seed=clipping_seed,
+            secure=secure,
+            executor=executor,
+        )
+        yield outcome
+        state = outcome.study_state
+        if mechanism.is_over(plan, outcome.answer, state):
+            return
+        plan = mechanism.next_plan(plan, outcome.answer, state, rng)
+
+
+def run_round(  # noqa: PLR0913 - the parameters of a round
+    mechanism: SumMechanism[Q, P],
+    plan: P,
+    devices: RoundDevices[Batch] | Batches,
+    rng: Random,
+    state: StudyState = EMPTY_STATE,
+    *,
+    dropouts: DropoutModel = no_dropouts,
+    clipping_seed: int | None = None,
+    secure: bool = False,
+    executor: RoundExecutor = LOCAL_EXECUTOR,
+) -> RoundOutcome[P]:
+    """Return the outcome of one round over `devices`; see `RoundSpec` for `clipping_seed`."""
+    if not isinstance(devices, RoundDevices):
+        devices = RoundDevices(devices)
+    sampling_seed, secrets = rng.getrandbits(128), Random(rng.getrandbits(128))
+    join_seed = rng.getrandbits(128) if plan.join_probability < 1 else 0
+    spec = RoundSpec(mechanism, plan, dropouts, sampling_seed, join_seed, clipping_seed)
+    total, survivors, truth = (
+        _sum_securely(spec, devices, secrets, executor)
+        if secure
+        else _plain_sum(spec, devices, executor)
+    )
+    answer = mechanism.decode(plan, total, survivors, state) if survivors else None
+    return RoundOutcome(plan, survivors, answer, answer.state if answer else state, truth)
+
+
+def _plain_sum(
+    spec: RoundSpec[P], devices: RoundDevices[Batch], executor: RoundExecutor
+) -> tuple[Vector, int, dict[str, int]]:
+    """Return the sum of all vectors with noise, the number of survivors, and the true totals."""
+    mechanism, plan = spec.mechanism, spec.plan
+    cohorts = CohortCounts(plan.terms.cohort_size)
+    accumulator = SumAccumulator(spec, cohorts.assign)
+    words = accumulator.add_chunk(0, devices.first_batches)
+    later = [Chunk(number, batches) for number, batches in enumerate(devices.later_chunks, 1)]
+    executor.add(accumulator, later)
+    for members, survivors in cohorts:
+        shares = mechanism.noise_shares(plan, members)
+        if shares is not None and survivors:
+            add_noise(mechanism.ring(plan), accumulator.total, shares.merged(survivors), words)
+    return accumulator.total, int(cohorts.survivors.sum()), accumulator.truth.counts()
+
+
+def _sum_securely(
+    spec: RoundSpec[P], devices: RoundDevices[Batch], secrets: Random, executor: RoundExecutor
+) -> tuple[Vector, int, dict[str, int]]:
+    """Return the sum of the cohorts' sums, the number of survivors, and the true totals."""
+    plan, in_memory = spec.plan, _RoundInMemory(spec, devices)
+    ring, truth = spec.mechanism.ring(plan), ItemTotals()
+    total, survivors = ring.zero(), list[int]()
+    for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets)):
+        if cohort_sum is not None:
+            ring.add(total, cohort_sum[0])
+            survivors += cohort_sum[1]
+    estimated = survivors if plan.join_probability == 1 else in_memory.estimated
+    truth.add(Histograms.from_mappings(in_memory.histograms[device] for device in estimated))
+    return total, len(survivors), truth.counts()
+
+
+class _RoundInMemory(Generic[P]):
+    """All devices of a round in memory: their histograms, and the phases of the dropouts."""
+
+    def __init__(self, spec: RoundSpec[P], devices: RoundDevices[Batch]) -> None:
+        self.spec = spec
+        self.histograms: list[Histogram] = []
+        self.dropouts: dict[int, Phase] = {}
+        self.estimated: list[int] = []
+        self._starts: list[int] = []
+        self._words: list[RandomWords] = []
+        for number, batches in enumerate([lambda: devices.first_batches, *devices.later_chunks]):
+            self._starts.append(len(self.histograms))
+            self._words.append(spec.chunk_randomness(number))
+            for histograms, dropouts, is_estimated in spec.batches(number, batches()):
+                first = len(self.histograms)
+                places = np.flatnonzero(dropouts != NO_DROPOUT).tolist()
+                self.dropouts |= {first + place: PHASES[dropouts[place]] for place in places}
+                self.estimated += (first + np.flatnonzero(is_estimated)).tolist()
+                self.histograms += histograms
+
+    def vectors(self, members: Sequence[int]) -> list[Vector]:
+        """Return the vectors of a cohort, including their noise."""
+        mechanism, plan = self.spec.mechanism, self.spec.plan
+        ring, shares = mechanism.ring(plan), mechanism.noise_shares(plan, len(members))
+        words = [self._words[bisect(self._starts, device) - 1] for device in members]
+        vectors = [
+            mechanism.encode(plan, self.histograms[device], chunk_words)
+            for device, chunk_words in zip(members, words, strict=True)
+        ]
+        for vector, chunk_words in zip(vectors, words, strict=True):
+            add_noise(ring, vector, shares, chunk_words)
+        return vectors
+
+
+def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
+    """Yield the cohorts; a device that enrols joins the first with room.
+
+    A cohort below the minimum does not run. Vectors are made when their cohort is next.
+    """
+    plan, dropouts = in_memory.spec.plan, in_memory.dropouts
+    ring = in_memory.spec.mechanism.ring(plan)
+    devices = range(len(in_memory.histograms))
+    enrolled = (device for device in devices if dropouts.get(device) is not Phase.ENROLLING)
+    for number in range(plan.terms.cohorts):
+        members = list(islice(enrolled, plan.terms.cohort_size))
+        if len(members) < plan.terms.minimum:
+            return
+        by_slot = {slot: dropouts[d] for slot, d in enumerate(members) if d in dropouts}
+        vectors, seed = in_memory.vectors(members), secrets.getrandbits(128)
+        yield SecureCohort(plan, number, ring, members, vectors, by_slot, seed)

@@ -1,0 +1,1 @@
+"""Invertible Bloom lookup tables: linear sketches that list their keys and values."""

@@ -1,0 +1,259 @@
+"""The invertible Bloom lookup table: a linear sketch whose keys and values can be listed.
+
+A key x = (x_1 .. x_c) with value v goes into a few cells (`layout.py`). A cell holds sums
+over the keys that hash to it, in lanes with their own rings:
+
+    V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps
+    K  sum v x'_j     mod p       c elements per cell, all in one lane
+
+where x'_j = H x_j + g_j, with H as large as p allows, contains a digit g_j < H of a random hash of
+the whole key. A cell with one key is *pure*: K / V is x', and V its value. Pure cells are listed
+and their keys are subtracted from all their cells. This makes other cells pure. The table counts as
+read only if no key is left (`decoding.py`).
+
+Unlike other IBLTs, a cell has no third lane for a check: hash digits and the layout itself suffice.
+A cell is treated as pure if
+
+    1 <= V <= the largest value that a key can have
+    K / V is an x', its x_j below their bound, its digits those of the hash of x
+    x hashes to this very cell
+    no other cell of x holds less than V
+
+**False keys.** K / V of a cell of several keys is a weighted mean of their x'. If it is not one of
+these, its hash digits and its cells are independent of the table's content, so it passes the second
+and third test with probability H^-c and d / C, for C cells and a mean of d cells per key.
+(It is one of these, with another value, only if the digits of the others' hashes happen to cancel,
+whose probability has the same bound as the second test.) So of I inspections
+
+    E(false keys)  <=  I d / (C H^c)
+
+let a false key pass, before the fourth test, which a quarter of these survive. I is 3 to 5 per cell
+if a table is read, 1 to 2 if it is stuck. False keys are detected: a key that was subtracted
+wrongly is found in its cells as a negative amount, and put back. So a table that ends empty is
+exact, and a stuck one lists false keys at the rate above: `DecodedTable.expected_false_keys`.
+
+**Laws.** Each sub-table holds every key as often as any other. So for all insertions,
+
+    V and each x'_j of K add up to the same in all of them, modulo 2^b and p,
+    and V adds up to at most what the devices may insert, times the cells of a heavy key in each.
+
+Every honest sum keeps these laws, and `fault` returns the one that a sum breaks.
+
+A cell with a `q` is *tight*: V is kept modulo this prime, in fewer bits; see `tight.py`.
+
+Source: appendix C of [Gascon23], after [GoodrichMitzenmacher11]; hash digits in the key, tests
+and laws are ours. The lane of ones is left out: K is weighted with v, so V divides. This is
+exact, because a key's value is not zero and below p.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arrays import Integers, Keys
+from protocol.hashing import HashFamily
+from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
+from protocol.sketches.primes import widest_prime
+from secagg.ring import Lane, Ring, Vector
+
+DEFAULT_EVIDENCE = 120  # 7 bits: the rest of 31 bits after a chunk of 24
+
+_U32, _LOW32 = np.uint64(32), np.uint64(2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CellFormat:
+    """Format of a cell for keys of `chunks` chunks below `key_bound`, and their values.
+
+    The values of one key add up to at most `value_bound`, and those of all keys in a cell to at
+    most `total_bound`; otherwise the table is not read. A false key has the right hash digits with
+    probability at most 1 / `evidence`.
+    """
+
+    chunks: int
+    key_bound: int
+    value_bound: int
+    total_bound: int
+    evidence: int = DEFAULT_EVIDENCE
+    q: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.chunks, self.key_bound, self.value_bound, self.evidence) < 1:
+            raise ValueError(f"chunks, bounds and evidence are 1 or more, got {self}")
+        if not self.value_bound <= self.total_bound < 2**62:
+            raise ValueError(f"a total from {self.value_bound} to 2^62 - 1 expected, got {self}")
+        if self.q and (self.q < 2 or self.evidence < 2**self.chunks):
+            raise ValueError(f"q from 2 up, and a bit of evidence a chunk expected, got {self}")
+        assert self.p  # raises ValueError if there is none
+
+    @property
+    def p(self) -> int:
+        """Return the modulus of the key lane, the largest prime of the smallest sufficient bits."""
+        p = widest_prime(max(self.value_bound, self.key_bound - 1))
+        while self._radix(p) ** self.chunks < self.evidence:
+            p = widest_prime(p)
+        return p
+
+    @property
+    def radix(self) -> int:
+        """Return H, the bound of the hash digit of each chunk."""
+        return self._radix(self.p)
+
+    def _radix(self, p: int) -> int:
+        # The largest chunk has only the remaining digits: 2^18 chunks in 19 bits have 2.
+        return (p - 1) // max(1, self.key_bound - 1)
+
+    @property
+    def min_element(self) -> int:
+        """Return the smallest x'_j: 1 if V of a non-empty cell may be 0, so that K is not."""
+        return 1 if self.q else 0
+
+    @property
+    def count_modulus(self) -> int:
+        """Return the modulus of V."""
+        return self.q or 2 ** self.total_bound.bit_length()
+
+    @property
+    def false_digit_probability(self) -> float:
+        """Return the probability that the hash digits of a false key are right."""
+        return 1.0 / int(min(self.radix**self.chunks, 2**32))
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of a cell."""
+        return (self.count_modulus - 1).bit_length() + self.chunks * self.p.bit_length()
+
+    def ring(self, cells: int) -> Ring:
+        """Return the ring of tables of `cells` such cells."""
+        return Ring((Lane(self.count_modulus, cells), Lane(self.p, cells * self.chunks)))
+
+    def max_cells(self, nbytes: int) -> int:
+        """Return the cells of the largest table that packs into `nbytes`, 0 if none does."""
+        cells = largest_fitting_cells(8 * nbytes // self.bits)
+        if cells and self.ring(cells).nbytes > nbytes:  # each lane ends on a whole byte
+            cells = largest_fitting_cells(cells - 1)
+        return cells
+
+
+@dataclass(frozen=True, slots=True)
+class Iblt:
+    """The shape and hash functions of one table; tables are vectors of its `ring`."""
+
+    cell: CellFormat
+    cells: int
+    seed: bytes
+    ring: Ring = field(init=False)
+    layout: Layout = field(init=False, repr=False)
+    family: HashFamily = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.seed) != 32:
+            raise ValueError(f"a seed of 32 bytes expected, got {len(self.seed)}")
+        layout = Layout(self.cells)
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "ring", self.cell.ring(self.cells))
+        family = HashFamily(self.seed, "iblt", self.cell.chunks, layout.heavy_words)
+        object.__setattr__(self, "family", family)
+
+    def insert(self, keys: Keys, values: Integers) -> Vector:
+        """Return the table of `keys`, shape `(n, chunks)`, with `values` of at least 1.
+
+        A value may be the sum over many devices, and exceed the cells' moduli. It then wraps, as
+        in the sum of their tables, and the table is not read.
+
+        Raises:
+            ValueError: if a key is out of its bounds, or a value is below 1 or above 2^32 - 1.
+        """
+        cell = self.cell
+        self.check_keys(keys)
+        if values.shape != keys.shape[:1] or not _all_within(values, 1, 2**32 - 1):
+            raise ValueError("values from 1 to 2^32 - 1 expected, one per key")
+        weights = values.astype(np.uint64)
+        words = self.family.hash(keys, slice(self.layout.light_words))
+        p = np.uint64(cell.p)
+        terms = self._elements(keys, words) * (weights % p)[:, np.newaxis] % p
+        rows, cells = self.layout.edges(self.family, keys, words)
+        counts, sums = (np.zeros(lane.length, np.uint64) for lane in self.ring.lanes)
+        np.add.at(counts, cells, weights[rows])
+        for chunk in range(cell.chunks):  # sums of 2^33 terms still fit
+            np.add.at(sums, cells * cell.chunks + chunk, terms[rows, chunk])
+        counts %= np.uint64(self.ring.lanes[0].q)
+        sums %= p
+        pairs = zip(self.ring.lanes, (counts, sums), strict=True)
+        return tuple(array.astype(lane.dtype) for lane, array in pairs)
+
+    def check_keys(self, keys: Keys) -> None:
+        """Raise ValueError unless `keys` have shape `(n, chunks)` and stay below the bound."""
+        cell = self.cell
+        if keys.ndim != 2 or keys.shape[1] != cell.chunks or (keys >= cell.key_bound).any():
+            raise ValueError(f"keys of {cell.chunks} chunks below {cell.key_bound} expected")
+
+    def elements(self, keys: Keys) -> Keys:
+        """Return x' of each key x: its chunks with the digits of its hash."""
+        return self._elements(keys, self.family.hash(keys, slice(1)))
+
+    def _elements(self, keys: Keys, words: Keys) -> Keys:
+        radix = np.uint64(self.cell.radix)
+        elements = keys * radix
+        digits = words[:, 0] >> _U32
+        for chunk in range(self.cell.chunks):
+            product = digits * radix
+            elements[:, chunk] += product >> _U32
+            digits = product & _LOW32
+        smallest, largest = np.uint64(self.cell.min_element), np.uint64(self.cell.p - 1)
+        clipped: Keys = np.clip(elements, smallest, largest)
+        return clipped
+
+    def edges(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return pairs of a row of `keys` and a cell of this key, as two flat arrays."""
+        words = self.family.hash(keys, slice(self.layout.light_words))
+        return self.layout.edges(self.family, keys, words)
+
+    def max_values(self, table: Vector, keys: Keys) -> Integers:
+        """Return the largest possible value of each key in `table`: the smallest V of its cells.
+
+        The bound holds for sums of honest tables, and for the residual of one that was decoded
+        without false keys. It is tight for a key that shares its cells with few others.
+
+        Raises:
+            ValueError: if the table is tight, so that V is not a bound.
+        """
+        if self.cell.q:
+            raise ValueError("a tight table bounds no values")
+        rows, cells = self.edges(keys)
+        bounds = np.full(len(keys), self.cell.total_bound, np.int64)
+        np.minimum.at(bounds, rows, table[0][cells].astype(np.int64))
+        return bounds
+
+    def fault(self, table: Vector, max_total: int) -> str | None:
+        """Return the law that `table` breaks and all sums of tables keep, None if none.
+
+        The laws are the module's; `max_total` bounds the sum of all values. A sum that includes a
+        uniformly random vector keeps them, with s sub-tables, with probability at most
+
+            (2^b p^c)^-(s - 1)        (about 2^-76 for 10,000 devices and keys of 17 bits)
+
+        with q for 2^b in a tight table (2^-48), since V and x'_1 .. x'_c have s - 1 laws each;
+        1/modulus if the vector is random in one lane of one sub-table only. No other linear laws
+        exist: a vector that keeps these is a sum and difference of honest tables (of a domain far
+        larger than the table), and is not detected.
+        A tight table has no bound on counts: modulo q all counts are below `max_total`.
+        """
+        self.ring.check(table)
+        for name, lane, array in zip(("counts", "keys"), self.ring.lanes, table, strict=True):
+            # Below 2^62 each and 2^31 of keys, in at most 2^24 cells: counts need Python's ints.
+            cells = array.reshape(self.layout.subtables, self.layout.width, -1)
+            low = (cells & cells.dtype.type(2**31 - 1)).sum(axis=1, dtype=np.uint64)
+            high = (cells >> cells.dtype.type(31)).sum(axis=1, dtype=np.uint64)
+            sums = low.astype(object) + high.astype(object) * 2**31
+            if (sums % lane.q != sums[0] % lane.q).any():
+                return f"the sub-tables' {name} add up differently"
+            allowed = max_total * self.layout.heavy_cells_per_subtable
+            if name == "counts" and not self.cell.q and sums.max() > allowed:
+                return f"the counts add up to {sums.max():,}, which is more than {allowed:,}"
+        return None
+
+
+def _all_within(values: Integers, low: int, high: int) -> bool:
+    return bool((values >= low).all() and (values <= high).all())

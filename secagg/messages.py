@@ -1,0 +1,272 @@
+"""Messages of participants: encrypted shares, masked inputs and revealed shares; their bytes.
+
+Encrypted shares stand in the order of the shares: number 1 is the dealer's own, which it keeps,
+number 2 its first holder's, and so on.
+
+    KeyShares        graph nonce (32), an encrypted share for each holder, signature (64)
+    SeedShares       commitments to the seed (32) and to the own share of it (32), an encrypted
+                     share for each holder that shared
+    MaskedInput      seed shares, packed vector, signature (64)
+    confirmations    for each survivor that confirmed, in rising order: slot (u32),
+                     signature (64)
+    UnmaskingShares  for each dealer in rising order: slot (u32), kind (u8), share (33);
+                     signature (64)
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg.graph import GRAPH_NONCE_BYTES
+from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.roster import DIGEST_BYTES, ShareCommitment
+from secagg.shamir import SHARE_BYTES, is_share
+from secagg.shares import (
+    ENCRYPTED_SHARE_BYTES,
+    EncryptedShare,
+    encrypted_shares_bytes,
+    unpack_encrypted_shares,
+)
+
+_CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
+_REVEALED_SHARE = struct.Struct(f">IB{SHARE_BYTES}s")
+REVEALED_SHARE_BYTES = _REVEALED_SHARE.size
+REVEALED_SHARE_DTYPE = np.dtype(  # the same bytes
+    [("dealer", ">u4"), ("kind", "u1"), ("share", f"V{SHARE_BYTES}")]
+)
+SEED_SHARE, KEY_SHARE, NO_SHARE = range(3)  # kinds of revealed shares
+
+
+def commit_seed(seed: bytes) -> bytes:
+    """Return the 32 bytes that commit a participant to `seed` and reveal nothing of it."""
+    return sha256(b"blindtally seed v1\0" + seed).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShares:
+    """A dealer's graph nonce, and encrypted shares of its mask key for its holders."""
+
+    graph_nonce: bytes
+    encrypted_shares: Sequence[EncryptedShare]
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(holders: int) -> int:
+        """Return the size of the message for this number of holders."""
+        return GRAPH_NONCE_BYTES + holders * ENCRYPTED_SHARE_BYTES + SIGNATURE_BYTES
+
+    @property
+    def share_commitment(self) -> ShareCommitment:
+        """Return the commitment to this message that all participants receive."""
+        digest = sha256(encrypted_shares_bytes(self.encrypted_shares)).digest()
+        return ShareCommitment(self.graph_nonce, digest)
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        encrypted_shares = encrypted_shares_bytes(self.encrypted_shares)
+        return b"".join((self.graph_nonce, encrypted_shares, self.signature))
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "KeyShares":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size of `body` fits no number of encrypted shares.
+        """
+        if len(body) < GRAPH_NONCE_BYTES + SIGNATURE_BYTES:
+            raise ValueError("too short for a graph nonce and a signature")
+        shares = unpack_encrypted_shares(memoryview(body)[GRAPH_NONCE_BYTES:-SIGNATURE_BYTES])
+        return cls(body[:GRAPH_NONCE_BYTES], shares, body[-SIGNATURE_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class SeedShares:
+    """Commitments to a seed and to the dealer's own share of it; encrypted shares for holders."""
+
+    seed_commitment: bytes
+    own_share_commitment: bytes
+    encrypted_shares: Sequence[EncryptedShare]
+
+    @staticmethod
+    def nbytes(holders: int) -> int:
+        """Return the size of the message for this number of holders."""
+        return 2 * DIGEST_BYTES + holders * ENCRYPTED_SHARE_BYTES
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        commitments = (self.seed_commitment, self.own_share_commitment)
+        return b"".join((*commitments, encrypted_shares_bytes(self.encrypted_shares)))
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "SeedShares":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size of `body` fits no number of encrypted shares.
+        """
+        if len(body) < 2 * DIGEST_BYTES:
+            raise ValueError("too short for two commitments")
+        shares = unpack_encrypted_shares(memoryview(body)[2 * DIGEST_BYTES :])
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES : 2 * DIGEST_BYTES], shares)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedInput:
+    """A masked vector, packed, and shares of the seed that its own mask is expanded from."""
+
+    seed_shares: SeedShares
+    vector: bytes | memoryview = field(repr=False)
+    signature: bytes
+
+    def signed_bytes(self) -> bytes:
+        """Return the bytes under the signature."""
+        return self.seed_shares.pack() + self.vector
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        return b"".join((self.seed_shares.pack(), self.vector, self.signature))  # copied once
+
+    @classmethod
+    def unpack(cls, body: bytes, vector_bytes: int) -> "MaskedInput":
+        """Return the message in `body`, with a vector of `vector_bytes` that is not copied.
+
+        Raises:
+            ValueError: if `body` is too short, or its size fits no number of encrypted shares.
+        """
+        start = len(body) - SIGNATURE_BYTES - vector_bytes
+        seed_shares = SeedShares.unpack(body[: max(start, 0)])
+        vector = memoryview(body).toreadonly()[start:-SIGNATURE_BYTES]
+        return cls(seed_shares, vector, body[-SIGNATURE_BYTES:])
+
+
+def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:
+    """Return the bytes of signatures over the survivors, by slot."""
+    return b"".join(_CONFIRMATION.pack(*row) for row in sorted(signatures.items()))
+
+
+def unpack_confirmations(body: bytes) -> dict[int, bytes]:
+    """Return the signatures over the survivors in `body`, by slot.
+
+    Raises:
+        ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
+    """
+    size = _CONFIRMATION.size
+    if len(body) % size:
+        raise ValueError(f"confirmations take {size} bytes each; {len(body)} is not a multiple")
+    signatures: dict[int, bytes] = dict(_CONFIRMATION.iter_unpack(body))
+    if len(signatures) * size < len(body) or [*signatures] != sorted(signatures):
+        raise ValueError("the slots of confirmations must strictly rise")
+    return signatures
+
+
+@dataclass(frozen=True)
+class UnmaskingShares:
+    """Shares that a holder reveals to the server, by dealer: of the seed or the mask key.
+
+    There is never a share of both for one dealer. `invalid_dealers` are the dealers whose
+    encrypted share does not match its commitment.
+    """
+
+    seed_shares: Mapping[int, bytes] = field(repr=False)  # of survivors
+    key_shares: Mapping[int, bytes] = field(repr=False)  # of dealers that dropped out
+    invalid_dealers: frozenset[int] = frozenset()
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(dealers: int) -> int:
+        """Return the size of the message about this number of dealers."""
+        return dealers * REVEALED_SHARE_BYTES + SIGNATURE_BYTES
+
+    def signed_bytes(self) -> bytes:
+        """Return the bytes of the records, which the signature covers."""
+        return self._records
+
+    @cached_property
+    def _records(self) -> bytes:
+        records = [(dealer, SEED_SHARE, share) for dealer, share in self.seed_shares.items()]
+        records += [(dealer, KEY_SHARE, share) for dealer, share in self.key_shares.items()]
+        records += [(dealer, NO_SHARE, bytes(SHARE_BYTES)) for dealer in self.invalid_dealers]
+        return b"".join(_REVEALED_SHARE.pack(*record) for record in sorted(records))
+
+    @property
+    def records(self) -> NDArray[np.void]:
+        """Return dealers, kinds and shares (`REVEALED_SHARE_DTYPE`), by rising dealer."""
+        return np.frombuffer(self._records, REVEALED_SHARE_DTYPE)
+
+    @property
+    def are_field_elements(self) -> bool:
+        """Return whether all shares are field elements; it is certain if first bytes are 0."""
+        records = self.records
+        firsts = records.view(np.uint8).reshape(-1, REVEALED_SHARE_BYTES)[:, -SHARE_BYTES]
+        return not firsts.any() or all(map(is_share, records["share"].tolist()))
+
+    def signed(self, identity: Identity, statement: bytes) -> "UnmaskingShares":
+        """Return this message signed by `identity` under its `Transcript.unmasking_statement`."""
+        signed = replace(self, signature=identity.sign(statement))
+        vars(signed)["_records"] = self.signed_bytes()  # the same bytes, made once
+        return signed
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        return self.signed_bytes() + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "UnmaskingShares":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size does not fit a whole number of records and a signature,
+                dealers do not strictly rise (so that no message reveals both secrets of one
+                dealer), or a kind is unknown.
+        """
+        size = len(body) - SIGNATURE_BYTES
+        if size < 0 or size % REVEALED_SHARE_BYTES:
+            raise ValueError(f"shares take {REVEALED_SHARE_BYTES} bytes each, before a signature")
+        record_bytes = body[:size]
+        records = np.frombuffer(record_bytes, REVEALED_SHARE_DTYPE)
+        dealers, max_kind = records["dealer"], records["kind"].max(initial=SEED_SHARE)
+        if (dealers[1:] <= dealers[:-1]).any():
+            raise ValueError("the slots of shares must strictly rise")
+        if max_kind > NO_SHARE:
+            raise ValueError("a share's kind is 0, 1 or 2")
+        invalid = records[records["kind"] == NO_SHARE] if max_kind == NO_SHARE else records[:0]
+        if any(map(any, invalid["share"].tolist())):
+            raise ValueError("an invalid share is reported with zeros")
+        message = cls(
+            _SharesOfKind(records, SEED_SHARE),
+            _SharesOfKind(records, KEY_SHARE),
+            frozenset(invalid["dealer"].tolist()),
+            body[size:],
+        )
+        vars(message)["_records"] = record_bytes  # records in rising order have one form only
+        return message
+
+
+class _SharesOfKind(Mapping[int, bytes]):
+    """The shares of one kind in `records`, by dealer, made when they are first read.
+
+    The server checks all shares as arrays, and reads single ones only of a false message.
+    """
+
+    def __init__(self, records: NDArray[np.void], kind: int) -> None:
+        self._records = records
+        self._kind = kind
+
+    @cached_property
+    def _by_dealer(self) -> dict[int, bytes]:
+        records = self._records[self._records["kind"] == self._kind]
+        return dict(zip(records["dealer"].tolist(), records["share"].tolist(), strict=True))
+
+    def __getitem__(self, dealer: int) -> bytes:
+        return self._by_dealer[dealer]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._by_dealer)
+
+    def __len__(self) -> int:
+        return len(self._by_dealer)

@@ -1,0 +1,141 @@
+"""Dependencies of routes on the caller: permissions, a device's credential, and its cohort's phase.
+
+The authentication middleware has already identified the caller. A participant proves that a slot
+is its own with a credential, of which only the SHA-256 is stored and compared.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hmac import compare_digest
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Request, Response, params
+
+from protocol.credentials import bearer_secret, secret_digest
+from protocol.messages import Pending, ProblemType
+from protocol.phases import MessageKind, Phase
+from secagg.errors import FaultyParticipantError
+from server.api.common import ParticipantId
+from server.db.channels import cohort_channel
+from server.db.repositories.participants import CohortStatus, ParticipantSlot
+from server.errors import ProblemError, cohort_failed, dropped_out, malformed
+from server.http.auth import client_address
+from server.principals import Permission, Principal
+from server.service import Service, ServiceDep
+from server.telemetry.logs import bind_log_fields
+
+PHASE_ORDER = {phase: position for position, phase in enumerate(Phase)}
+
+
+async def _caller(request: Request) -> Principal:
+    return cast("Principal", request.state.principal)
+
+
+Caller = Annotated[Principal, Depends(_caller)]
+
+
+def require(*permissions: Permission) -> params.Depends:
+    """Return the dependency that refuses callers without any of `permissions`."""
+
+    async def check(caller: Caller, request: Request, service: ServiceDep) -> None:
+        if caller.permissions.isdisjoint(permissions):
+            subject = f"{caller}: {request.url.path}"
+            await service.authenticator.record_failure(
+                client_address(request.scope), "forbidden", subject
+            )
+            required = " or ".join(permissions)
+            raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")
+
+    return cast("params.Depends", Depends(check))
+
+
+def require_own_identity(caller: Principal, identity: str) -> None:
+    """Refuse a device that uses the identity of another one.
+
+    Raises:
+        ProblemError: if the caller is a device with another identity.
+    """
+    if caller.identity not in (None, identity):
+        raise ProblemError(ProblemType.FORBIDDEN, "this credential belongs to another identity")
+
+
+async def _credential_digest(authorization: Annotated[str | None, Header()] = None) -> bytes:
+    """Return the SHA-256 of the credential in the Authorization header."""
+    credential = bearer_secret(authorization, "")
+    if credential is None:
+        detail = "Authorization: Bearer and 32 random bytes in base64url are needed"
+        raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+    return secret_digest(credential)
+
+
+CredentialDigest = Annotated[bytes, Depends(_credential_digest)]
+
+
+async def _authenticated_slot(
+    digest: CredentialDigest, participant: ParticipantId, request: Request, service: ServiceDep
+) -> ParticipantSlot:
+    slot: ParticipantSlot | None
+    try:
+        slot = await service.cohort_cache.slot(participant)
+    except ProblemError:
+        if service.authenticator.is_open:
+            raise
+        slot = None  # strangers cannot find out which participants exist
+    if slot is None or not compare_digest(slot.credential_digest, digest):
+        await service.authenticator.record_failure(
+            client_address(request.scope), "bad credential", participant
+        )
+        detail = "this credential belongs to another participant"
+        raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+    service.authenticator.count_request(f"participant {participant}")
+    bind_log_fields(cohort_id=slot.cohort)
+    return slot
+
+
+SlotDep = Annotated[ParticipantSlot, Depends(_authenticated_slot)]
+
+
+@contextmanager
+def as_malformed() -> Iterator[None]:
+    """Turn the errors of a body's checks into a refusal of the request."""
+    try:
+        yield
+    except (ValueError, FaultyParticipantError) as error:
+        raise malformed(str(error)) from None
+
+
+async def wait_for_end_of(
+    service: Service, participant: ParticipantSlot, resource: str, phase: Phase, seconds: float
+) -> Phase | Response:
+    """Return the cohort's phase once `phase` is over, or a 202 response after `seconds`.
+
+    Raises:
+        ProblemError: if the cohort failed, is summed, or has not reached `phase`.
+    """
+
+    async def status_after_phase() -> CohortStatus | None:
+        status = await service.store.participants.status(participant.cohort)
+        return None if status.phase is phase else status
+
+    channel = cohort_channel(participant.cohort)
+    changed = await service.notifier.wait_for(channel, status_after_phase, seconds)
+    status = changed or await service.store.participants.status(participant.cohort)
+    if status.phase is Phase.FAILED:
+        raise cohort_failed(status.failure)
+    if status.phase is phase:
+        pending = Pending(phase=status.phase, deadline=status.deadline)
+        headers = {"Retry-After": str(service.retry_after(minimum=0))}
+        return Response(pending.model_dump_json(), 202, headers, "application/json")
+    if status.phase is Phase.SUMMED or PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
+        detail = f"{resource} can be read after {phase} and before the sum: the cohort is now "
+        detail += status.phase
+        raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=status.phase)
+    return status.phase
+
+
+async def require_message(
+    service: Service, participant: ParticipantSlot, phase: Phase, kind: MessageKind
+) -> None:
+    """Refuse a participant whose message of `kind` did not arrive before its phase was closed."""
+    if participant.slot not in await service.cohort_cache.senders(participant.cohort, kind):
+        raise dropped_out(phase)

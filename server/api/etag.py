@@ -1,0 +1,55 @@
+"""Entity tags for documents that clients poll: an unchanged document is not sent again.
+
+A tag is strong: it is the SHA-256 of the response body, so it is right for every document. A hash
+takes little time compared with making the document. The tag saves transfer: the view of a round
+with 100 cohorts is 60 kB.
+"""
+
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+ResponseDocs = dict[int | str, dict[str, Any]]
+_ETAG = {
+    "ETag": {
+        "schema": {"type": "string"},
+        "description": "Send the tag as If-None-Match to get 304 while the document is unchanged.",
+    }
+}
+
+
+def etag_responses(responses: ResponseDocs) -> ResponseDocs:
+    """Return the documentation `responses` with an entity tag and the 304 response."""
+    ok = responses.get(200, {}) | {"headers": _ETAG}
+    unchanged = {"description": "Unchanged since the tag in If-None-Match.", "headers": _ETAG}
+    return {**responses, 200: ok, 304: unchanged}
+
+
+class ETagRoute(APIRoute):
+    """Route that tags its responses to GET and answers 304 if the client has the document."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler with entity tags."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            response = await handle(request)
+            if request.method != "GET" or response.status_code != 200:
+                return response
+            tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
+            headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+            if _matches(request.headers.getlist("if-none-match"), tag):
+                return Response(status_code=304, headers=headers)
+            response.headers.update(headers)
+            return response
+
+        return answer
+
+
+def _matches(fields: list[str], tag: str) -> bool:
+    """Return whether `tag` is in the If-None-Match `fields`, by weak comparison [RFC 9110]."""
+    known = [each.strip().removeprefix("W/") for field in fields for each in field.split(",")]
+    return tag in known or "*" in known

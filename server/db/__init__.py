@@ -1,0 +1,1 @@
+"""Persistence: engines, tables, migrations and repositories."""

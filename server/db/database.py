@@ -1,0 +1,272 @@
+"""Engines and transactions: SQLite for one process, PostgreSQL for many.
+
+A transaction is one function of a session. It runs completely in one thread, so the event loop
+stays free and switches threads once. An asynchronous driver would switch for each statement, each
+result and each commit (half of the processor time, as measured).
+
+SQLite runs in WAL mode with 32 kB pages, because vectors are large rows. A writer starts with BEGIN
+IMMEDIATE, because a reader that becomes a writer cannot wait for another writer and fails at once.
+This process has one writing thread, so its writers queue in order, and the timeout is only spent on
+other processes. A writer that has queued for too long gives up before it starts.
+
+The database has the clock: `statement_timestamp()` of PostgreSQL, which is the same for all
+servers. So a server whose own clock jumps closes nothing early. SQLite uses the clock of the one
+process. The time is that at which a statement arrived, before it waits for a lock.
+
+A transaction that PostgreSQL rolls back because of others (a deadlock, a serialization failure) is
+repeated from the start.
+
+`synchronous` is FULL: every commit is on the disk before it is acknowledged, so a power failure
+loses nothing. NORMAL, which only survives a killed process, saves 0.2 to 0.3 ms per commit
+(`docs/data-model.md` has the figures).
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import wraps
+from math import ceil
+from time import monotonic
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+import stamina
+from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from protocol.events import Event
+from server.db.columns import UtcDateTime
+from server.db.database_errors import BusyError, classified_errors, is_disk_full, is_retryable
+from server.telemetry.metrics import Metrics
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+_CREATE_TIMEOUT_SECONDS = 5.0  # to wait for another process that creates the same file
+_BEGIN_IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
+_EVENTS_KEY = "events"  # in the `info` of a session
+_READER_THREADS = 6  # they wait for the database, not for the processor
+_WRITER_THREADS = 10  # for PostgreSQL, whose writers wait for the commits of others
+_MAX_ATTEMPTS = 5  # of a transaction that PostgreSQL rolls back because of others
+# After these times a silent server counts as dead, so that no thread waits forever.
+_KEEPALIVE_OPTIONS = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds, as libpq has it
+}
+
+
+def parse_url(text: str) -> URL:
+    """Return the database URL in `text` with the driver that this program uses.
+
+    Raises:
+        ValueError: if it is not the URL of a SQLite file or a PostgreSQL database.
+    """
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ValueError("not a database URL, such as sqlite:///blindtally.db") from None
+    if url.drivername not in _DRIVERS:
+        raise ValueError(f"sqlite:/// or postgresql:// expected, got {url.drivername}://")
+    if url.drivername.startswith("sqlite") and url.database in (None, "", ":memory:"):
+        raise ValueError("a SQLite database needs a file: sqlite:///blindtally.db")
+    return url.set(drivername=_DRIVERS[url.drivername])
+
+
+class Database:
+    """A database with its transactions, `read` and `write`, and its clock.
+
+    `is_disk_full`: a write failed because the disk is full, and no write of that size has succeeded
+    since (`server/db/disk_space.py`). Tests replace the clock by `clock`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float = 5.0,
+        clock: Callable[[], datetime] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.url = parse_url(url)
+        self.metrics = metrics or Metrics()
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.is_disk_full = False
+        self._clock = clock
+        if clock is None and self.is_sqlite:
+            self._clock = _system_clock
+        self._monotonic = clock
+        self._max_wait_seconds = 2 * timeout_seconds
+        self._readers = ThreadPoolExecutor(_READER_THREADS, "reader")
+        self._writers = ThreadPoolExecutor(1 if self.is_sqlite else _WRITER_THREADS, "writer")
+        self.connect_args: dict[str, Any] = {"timeout": timeout_seconds}
+        if not self.is_sqlite:
+            self.connect_args = {
+                "connect_timeout": max(2, ceil(timeout_seconds))
+            } | _KEEPALIVE_OPTIONS
+        self.engine = create_engine(
+            self.url,
+            pool_size=_READER_THREADS + _WRITER_THREADS,
+            pool_timeout=self._max_wait_seconds,
+            hide_parameters=True,  # errors and logs must not contain bodies and credentials
+            pool_pre_ping=not self.is_sqlite,
+            connect_args=self.connect_args,
+        )
+        self._writer = self.engine
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+            self._writer = self.engine.execution_options(**_BEGIN_IMMEDIATE)
+
+    def now_column(self) -> ColumnElement[datetime]:
+        """Return a column with the time at which its statement reached the database."""
+        if self._clock is not None:
+            return literal(self._clock(), UtcDateTime())
+        return type_coerce(func.statement_timestamp(), UtcDateTime())
+
+    def now(self, session: Session) -> datetime:
+        """Return the time of the database's clock."""
+        if self._clock is not None:
+            return self._clock()
+        return session.execute(select(self.now_column())).scalar_one()
+
+    async def read_now(self) -> datetime:
+        """Return the time of the database's clock, in its own transaction."""
+        return await self.read(self.now)
+
+    def monotonic_seconds(self) -> float:
+        """Return seconds on a clock of this process, to measure durations."""
+        return monotonic() if self._monotonic is None else self._monotonic().timestamp()
+
+    async def read(self, query: Callable[[Session], T]) -> T:
+        """Return the result of `query`, in one transaction that changes nothing."""
+
+        def run() -> T:
+            with (
+                self._measured("read"),
+                classified_errors(),
+                Session(self.engine, expire_on_commit=False) as session,
+            ):
+                return query(session)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    async def write(self, change: Callable[[Session], T]) -> T:
+        """Return the result of `change` after its commit; an error rolls it back.
+
+        Raises:
+            BusyError: if other writers of this process took too long; nothing was changed.
+            DataError: if the database cannot store such a value.
+        """
+        deadline = monotonic() + self._max_wait_seconds
+
+        def commit() -> T:
+            for attempt in stamina.retry_context(
+                on=is_retryable, attempts=_MAX_ATTEMPTS, wait_max=1.0
+            ):
+                with attempt, self._measured("write"), classified_errors():
+                    if monotonic() > deadline:
+                        raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
+                    with self._begin() as session:
+                        result = change(session)
+            for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
+                self.metrics.count_event(committed)
+            return result
+
+        return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
+
+    @contextmanager
+    def _begin(self) -> Iterator[Session]:
+        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:
+        """Measure a transaction, and count its error."""
+        with self.metrics.transactions.labels(mode).time():
+            try:
+                yield
+            except (SQLAlchemyError, BusyError) as error:
+                self.is_disk_full = self.is_disk_full or is_disk_full(error)
+                self.metrics.database_errors.labels(type(error).__name__).inc()
+                raise
+
+    async def close(self) -> None:
+        """Finish running transactions, and close all connections."""
+        for threads in (self._readers, self._writers):
+            await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
+        self.engine.dispose()
+
+
+def count_on_commit(session: Session, event: Event) -> None:
+    """Count `event` after the commit of the transaction, and not at all if it is rolled back."""
+    session.info.setdefault(_EVENTS_KEY, []).append(event)
+
+
+class _HasDatabase(Protocol):
+    """A repository."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+B = TypeVar("B", bound=_HasDatabase)
+_Method = Callable[Concatenate[B, Session, P], T]
+_AsyncMethod = Callable[Concatenate[B, P], Coroutine[Any, Any, T]]
+
+
+def read_transaction(method: _Method[B, P, T]) -> _AsyncMethod[B, P, T]:
+    """Turn a method of a session into a coroutine that runs it in one reading transaction."""
+
+    @wraps(method)
+    async def run(self: B, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.read(lambda session: method(self, session, *args, **kwargs))
+
+    return run
+
+
+def write_transaction(method: _Method[B, P, T]) -> _AsyncMethod[B, P, T]:
+    """Turn a method of a session into a coroutine that runs it in one committed transaction."""
+
+    @wraps(method)
+    async def run(self: B, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.write(lambda session: method(self, session, *args, **kwargs))
+
+    return run
+
+
+def _system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` starts the transactions
+    cursor = connection.cursor()
+    for pragma in (
+        "page_size = 32768",  # only effective before the first table
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
+        # If two processes create one file, SQLite's timeout does not apply here.
+        for attempt in stamina.retry_context(
+            on=sqlite3.OperationalError, timeout=_CREATE_TIMEOUT_SECONDS
+        ):
+            with attempt:
+                cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

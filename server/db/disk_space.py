@@ -1,0 +1,60 @@
+"""Disk space of the database: known to be missing after a failed write, and then probed.
+
+Small rows can still fit into existing pages long after an upload cannot. So after a write failed
+because the disk was full, a process writes a row of an upload's size before it reports that it is
+ready again.
+"""
+
+import asyncio
+from base64 import b64encode
+from dataclasses import dataclass, field
+from secrets import token_bytes, token_hex
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from server.db.database import Database, write_transaction
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.schema import IdempotencyKeyRow
+
+_PROBE_BYTES = 2**20
+_PROBE_SCOPE = "disk-probe"  # rows that a killed process leaves expire like other keys
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Test for free disk space."""
+
+    database: Database
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def has_space(self) -> bool:
+        """Return whether rows can be added, as far as this process knows.
+
+        Any client may call this, so one call at a time probes; the others return False.
+        """
+        if not self.database.is_disk_full:
+            return True
+        if self._lock.locked():
+            return False
+        async with self._lock:
+            key = token_hex(16)
+            try:
+                await self._write_probe(key)
+                await self._delete_probe(key)
+            except UNAVAILABLE_ERRORS:
+                return False
+            self.database.is_disk_full = False
+        return True
+
+    @write_transaction
+    def _write_probe(self, session: Session, key: str) -> None:
+        incompressible = b64encode(token_bytes(_PROBE_BYTES)).decode()
+        row = IdempotencyKeyRow(scope=_PROBE_SCOPE, key=key, request_digest=b"")
+        row.response, row.created = {"probe": incompressible}, self.database.now(session)
+        session.add(row)
+
+    @write_transaction
+    def _delete_probe(self, session: Session, key: str) -> None:
+        row = (IdempotencyKeyRow.scope == _PROBE_SCOPE, IdempotencyKeyRow.key == key)
+        session.execute(delete(IdempotencyKeyRow).where(*row))

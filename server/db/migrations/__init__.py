@@ -1,0 +1,78 @@
+"""Migrates a database to this program's schema at every start.
+
+Each file under `versions/` is one migration. A database gets the migrations that it lacks in the
+transaction that checks for them, so two servers that start together migrate once. A database with
+an unknown schema is refused.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
+
+from server.db.database import Database
+
+_LOCK = 0x626C696E64  # "blind": PostgreSQL's advisory lock of the migrations
+
+
+class UnknownSchemaError(Exception):
+    """The database has a schema that this program does not know."""
+
+
+@cache
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def head_revision() -> str:
+    """Return the revision of this program's schema."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None  # there is a first migration
+    return revision
+
+
+def known_revisions() -> set[str]:
+    """Return every revision from which this program can migrate, and its own."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return {script.revision for script in scripts}
+
+
+async def upgrade(database: Database) -> None:
+    """Bring the schema up to `head_revision()`.
+
+    Raises:
+        UnknownSchemaError: if this program does not know the database's revision.
+    """
+    await database.write(_upgrade)
+
+
+def _upgrade(session: Session) -> None:
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":  # SQLite's writers exclude one another
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    current = revision(connection)
+    if current is not None and current not in known_revisions():
+        raise UnknownSchemaError(
+            f"the database has schema {current}, which this program does not know (it has "
+            f"{head_revision()}): install the version of blindtally that made it, probably a newer "
+            "one (pip install --upgrade blindtally), or use another database"
+        )
+    if current == head_revision():
+        return
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def revision(connection: Connection) -> str | None:
+    """Return the revision of the database, None if it is empty."""
+    return MigrationContext.configure(connection).get_current_revision()

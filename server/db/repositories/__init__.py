@@ -1,0 +1,1 @@
+"""Repositories: one method for each query, one transaction for each method."""

@@ -1,0 +1,212 @@
+"""Repository of API keys, enrolment tokens, devices and the audit trail."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret, secret_digest
+from protocol.messages import AuditRecord, ProblemType
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow
+from server.errors import ProblemError
+from server.principals import SCOPES, Permission, Principal
+
+_ID_BYTES = 6
+COMMAND_LINE_ACTOR = "command line"
+INITIAL_TOKEN_USES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRepository:
+    """Repository of credentials and the audit trail."""
+
+    database: Database
+    rng: Random
+
+    @write_transaction
+    def create_key(
+        self,
+        session: Session,
+        name: str,
+        scopes: Collection[Permission],
+        lifetime: timedelta | None,
+    ) -> tuple[str, str]:
+        """Store a new key; return its id and its text, which is not stored."""
+        secret = new_secret(self.rng, API_KEY_PREFIX)
+        return self._issue(session, _new_key(scopes), secret, name, lifetime), secret
+
+    @write_transaction
+    def create_token(
+        self, session: Session, name: str, uses: int, lifetime: timedelta | None
+    ) -> tuple[str, str]:
+        """Store a new token for `uses` identities; return its id and its text, as `create_key`."""
+        secret = new_secret(self.rng, ENROLMENT_TOKEN_PREFIX)
+        return self._issue(session, _new_token(uses), secret, name, lifetime), secret
+
+    @write_transaction
+    def add_initial(self, session: Session, key: str | None, token: str | None) -> None:
+        """Store a given key with all scopes and a given token for many devices, if they are new.
+
+        Raises:
+            IntegrityError: if another server stored one of them meanwhile.
+        """
+        if key:
+            same_key = select(ApiKeyRow).where(ApiKeyRow.digest == secret_digest(key))
+            if session.scalar(same_key) is None:
+                self._issue(session, _new_key(SCOPES), key, "first", None)
+        if token:
+            digest = secret_digest(token)
+            same_token = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == digest)
+            if session.scalar(same_token) is None:
+                self._issue(session, _new_token(INITIAL_TOKEN_USES), token, "first", None)
+
+    def _issue(
+        self,
+        session: Session,
+        row: ApiKeyRow | EnrolmentTokenRow,
+        secret: str,
+        name: str,
+        lifetime: timedelta | None,
+    ) -> str:
+        row.id = self.rng.randbytes(_ID_BYTES).hex()
+        row.name, row.digest = name, secret_digest(secret)
+        row.created = self.database.now(session)
+        row.expires = row.created + lifetime if lifetime else None
+        session.add(row)
+        kind = "key" if isinstance(row, ApiKeyRow) else "token"
+        self._record_audit(session, COMMAND_LINE_ACTOR, f"create {kind}", row.id)
+        return row.id
+
+    @read_transaction
+    def keys(self, session: Session) -> tuple[ApiKeyRow, ...]:
+        """Return all keys, oldest first."""
+        return tuple(session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created, ApiKeyRow.id)))
+
+    @read_transaction
+    def tokens(self, session: Session) -> tuple[EnrolmentTokenRow, ...]:
+        """Return all tokens, oldest first."""
+        query = select(EnrolmentTokenRow).order_by(EnrolmentTokenRow.created, EnrolmentTokenRow.id)
+        return tuple(session.scalars(query))
+
+    @write_transaction
+    def revoke(self, session: Session, name: str) -> str | None:
+        """Revoke the key or token of this id, or the device of this identity.
+
+        Revoking a token revokes the devices that it let in. Returns what was revoked, or None if
+        the id is unknown. A revocation is permanent.
+        """
+        for kind, row in (
+            ("key", session.get(ApiKeyRow, name)),
+            ("token", session.get(EnrolmentTokenRow, name)),
+            ("device", session.get(DeviceRow, name)),
+        ):
+            if row is None:
+                continue
+            now = self.database.now(session)
+            row.revoked = row.revoked or now
+            if kind == "token":
+                its_devices = DeviceRow.token == name, DeviceRow.revoked.is_(None)
+                session.execute(update(DeviceRow).where(*its_devices).values(revoked=now))
+            self._record_audit(session, COMMAND_LINE_ACTOR, f"revoke {kind}", name)
+            return kind
+        return None
+
+    @read_transaction
+    def find_principal(self, session: Session, digest: bytes) -> Principal | None:
+        """Return the owner of the valid key or credential with this digest, if there is one."""
+        key = session.scalar(select(ApiKeyRow).where(ApiKeyRow.digest == digest))
+        if key is not None:
+            is_valid = key.is_valid(self.database.now(session))
+            return Principal(key.id, frozenset(map(Permission, key.scopes))) if is_valid else None
+        device = session.scalar(select(DeviceRow).where(DeviceRow.digest == digest))
+        if device is None or device.revoked:
+            return None
+        return Principal(device.identity, frozenset({Permission.TAKE_PART}), device.identity)
+
+    @read_transaction
+    def is_valid_key(self, session: Session, name: str) -> bool:
+        """Return whether the key of this id is valid now."""
+        key = session.get(ApiKeyRow, name)
+        return key is not None and key.is_valid(self.database.now(session))
+
+    @write_transaction
+    def enrol_device(
+        self, session: Session, token: bytes, identity: str, credential: bytes
+    ) -> bool:
+        """Enrol an identity by the token of this digest; False if it was enrolled before.
+
+        Raises:
+            ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
+                revoked or has another credential.
+        """
+        query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == token).with_for_update()
+        row, now = session.scalar(query), self.database.now(session)
+        if row is None or not row.is_valid(now):
+            raise ProblemError(ProblemType.NOT_AUTHORISED, "this enrolment token is not valid here")
+        device = session.get(DeviceRow, identity)
+        if device is not None:
+            if device.revoked:
+                raise ProblemError(ProblemType.FORBIDDEN, "this identity was revoked")
+            if (device.digest, device.token) != (credential, row.id):
+                raise ProblemError(ProblemType.CONFLICT, "this identity has another credential")
+            return False
+        if row.used >= row.max_uses:
+            detail = f"this enrolment token has enrolled its maximum of {row.max_uses} devices"
+            raise ProblemError(ProblemType.FORBIDDEN, detail)
+        if session.scalar(select(DeviceRow).where(DeviceRow.digest == credential)):
+            raise ProblemError(ProblemType.CONFLICT, "this credential belongs to another identity")
+        row.used += 1
+        session.add(DeviceRow(identity=identity, digest=credential, token=row.id, created=now))
+        self._record_audit(session, f"token {row.id}", "enrol", identity)
+        return True
+
+    @write_transaction
+    def record_audit(
+        self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
+    ) -> None:
+        """Add an entry to the audit trail."""
+        self._record_audit(session, actor, action, subject, outcome)
+
+    def _record_audit(
+        self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
+    ) -> None:
+        entry = AuditEntryRow(
+            at=self.database.now(session),
+            actor=actor,
+            action=action,
+            subject=subject,
+            outcome=outcome,
+        )
+        session.add(entry)
+
+    @read_transaction
+    def audit_entries(
+        self, session: Session, limit: int, before: int | None
+    ) -> tuple[AuditRecord, ...]:
+        """Return the newest `limit` entries of the audit trail with numbers below `before`."""
+        query = select(AuditEntryRow).order_by(AuditEntryRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditEntryRow.id < before)
+        return tuple(
+            AuditRecord(
+                id=row.id,
+                at=row.at,
+                actor=row.actor,
+                action=row.action,
+                subject=row.subject,
+                outcome=row.outcome,
+            )
+            for row in session.scalars(query)
+        )
+
+
+def _new_key(scopes: Collection[Permission]) -> ApiKeyRow:
+    return ApiKeyRow(scopes=sorted(scope.value for scope in scopes))
+
+
+def _new_token(uses: int) -> EnrolmentTokenRow:
+    return EnrolmentTokenRow(max_uses=uses, used=0)

@@ -1,0 +1,77 @@
+"""Repository of answers: study states and heavy hitters."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import and_, delete, insert, or_, select
+from sqlalchemy.orm import Session
+
+from protocol.mechanism import Estimate
+from protocol.mechanisms.registry import MECHANISMS
+from protocol.messages import HeavyHitter
+from protocol.study_state import EMPTY_STATE, StudyState
+from server.db.database import Database, read_transaction
+from server.db.repositories.studies import find_study
+from server.db.schema import HeavyHitterRow, StudyStateRow
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRepository:
+    """Repository of answers."""
+
+    database: Database
+
+    @read_transaction
+    def study_state(self, session: Session, study: str) -> StudyState:
+        """Return the state of `study` after its closed rounds."""
+        row = session.get(StudyStateRow, study)
+        return EMPTY_STATE if row is None else StudyState.unpack(row.body)
+
+    @read_transaction
+    def heavy_hitters(
+        self,
+        session: Session,
+        study: str,
+        limit: int | None = None,
+        after: HeavyHitter | None = None,
+    ) -> tuple[HeavyHitter, ...]:
+        """Return at most `limit` heavy hitters of `study` after the item `after`.
+
+        The most frequent item is first; items with equal estimates are in the order of their bytes.
+        """
+        mechanism = MECHANISMS[find_study(session, study).question["mechanism"]]
+        estimate, item = HeavyHitterRow.estimate, HeavyHitterRow.item
+        query = select(HeavyHitterRow).where(HeavyHitterRow.study == study)
+        if after is not None:
+            equal = and_(estimate == after.estimate, item > after.item)
+            query = query.where(or_(estimate < after.estimate, equal))
+        rows = session.scalars(query.order_by(estimate.desc(), item).limit(limit)).all()
+        counts = np.array([row.estimate for row in rows], np.float64)
+        variances = np.array([row.variance for row in rows], np.float64)
+        low, high = mechanism.confidence_interval(counts, variances)
+        return tuple(
+            HeavyHitter(
+                item=row.item,
+                estimate=row.estimate,
+                standard_error=math.sqrt(row.variance),
+                low=lower,
+                high=upper,
+            )
+            for row, lower, upper in zip(rows, low.tolist(), high.tolist(), strict=True)
+        )
+
+
+def save_study_state(
+    session: Session, study: str, state: StudyState, heavy_hitters: Iterable[Estimate]
+) -> None:
+    """Store `state` and its `heavy_hitters`, replacing the previous ones."""
+    session.merge(StudyStateRow(study=study, body=state.pack()))
+    session.execute(delete(HeavyHitterRow).where(HeavyHitterRow.study == study))
+    rows = [
+        {"study": study, "item": row.item, "estimate": row.count, "variance": row.variance}
+        for row in heavy_hitters
+    ]
+    if rows:
+        session.execute(insert(HeavyHitterRow), rows)

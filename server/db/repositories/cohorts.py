@@ -1,0 +1,242 @@
+"""Repository of cohorts: their phases, sums and message bodies.
+
+Most phase changes are light: they count rows and write a phase. Any process makes them, without a
+lease, and names the phase and the deadline that it read. One of several concurrent processes wins,
+and the others have wasted one read of a row; a lease would cost each change another commit. Only a
+sum, which takes long, is made under a lease. Its result (the sum, the blame or the failure) is
+stored in one transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, exists, select, update
+from sqlalchemy.orm import Session
+
+from protocol.events import FailureCause
+from protocol.phases import Phase
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.database_errors import BusyError
+from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
+from server.db.repositories.pending import PendingCohort, PendingSnapshot, read_pending
+from server.db.repositories.transitions import count_received, enter_phase
+from server.db.schema import FINAL_PHASES, CohortRow, MessageRow, ParticipantRow
+
+_MAX_DECISION_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CohortRepository:
+    """Repository of cohorts."""
+
+    database: Database
+
+    @read_transaction
+    def snapshot(self, session: Session) -> PendingSnapshot:
+        """Return all pending cohorts, and the facts on which their next phase change depends."""
+        now = self.database.now(session)
+        return PendingSnapshot(
+            now, read_pending(session), receiving_since(session, now), claimed_jobs(session, now)
+        )
+
+    @read_transaction
+    def pending(self, session: Session) -> tuple[PendingCohort, ...]:
+        """Return all pending cohorts."""
+        return read_pending(session)
+
+    @write_transaction
+    def close_enrolling(self, session: Session, due: PendingCohort) -> bool:
+        """Start sharing among `due.enrolled`; False if the cohort has changed since it was read."""
+        row = _lock(session, due)
+        if row is None or row.enrolled != due.enrolled:
+            return False
+        now, duration = self.database.now(session), _phase_duration(due, Phase.SHARING)
+        enter_phase(session, row, Phase.SHARING, row.enrolled, now, duration)
+        return True
+
+    async def move(self, due: PendingCohort, to: Phase) -> bool:
+        """Move a cohort to the phase `to`; False if it has changed since it was read as `due`.
+
+        Phases only move forward, so the phase is its own version number. The deadline is compared
+        too, because it may have been extended.
+
+        Raises:
+            BusyError: if the database took so long that the decision is stale: messages that
+                arrived meanwhile wait in the same queue, and must count before it is repeated.
+        """
+        return await self._move(due, to, self.database.monotonic_seconds())
+
+    @write_transaction
+    def _move(self, session: Session, due: PendingCohort, to: Phase, decided: float) -> bool:
+        self._check_age(decided)
+        row = _lock(session, due)
+        if row is None:
+            return False
+        now, duration = self.database.now(session), _phase_duration(due, to)
+        enter_phase(session, row, to, count_received(session, row), now, duration)
+        return True
+
+    async def fail(
+        self,
+        due: PendingCohort,
+        reason: str,
+        received: int | None = None,
+        cause: FailureCause = FailureCause.INTERNAL,
+    ) -> bool:
+        """Fail for `reason`; False if the cohort, or the number `received`, has changed meanwhile.
+
+        Raises:
+            BusyError: as `move` does.
+        """
+        return await self._fail(due, (reason, cause), received, self.database.monotonic_seconds())
+
+    @write_transaction
+    def _fail(
+        self,
+        session: Session,
+        due: PendingCohort,
+        failure: tuple[str, FailureCause],
+        received: int | None,
+        decided: float,
+    ) -> bool:
+        self._check_age(decided)
+        row = _lock(session, due)
+        if row is None:
+            return False
+        count = count_received(session, row)
+        if received not in (None, count):
+            return False
+        row.failure, cause = failure
+        now = self.database.now(session)
+        enter_phase(session, row, Phase.FAILED, count, now, cause=cause)
+        return True
+
+    def _check_age(self, decided: float) -> None:
+        if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
+            raise BusyError("the database was busy for so long that a decision is stale")
+
+    @write_transaction
+    def blame(
+        self, session: Session, cohort: int, culprits: Mapping[int, str], lease: Lease
+    ) -> int:
+        """Record the participants that departed from the protocol, which bars them from the study.
+
+        Returns the number of new ones: a repeated job blames the same participants again.
+
+        Raises:
+            StaleLeaseError: if the job was claimed again.
+        """
+        check_lease(session, lease)
+        count = 0
+        for slot, offence in culprits.items():
+            of_slot = (ParticipantRow.cohort == cohort, ParticipantRow.slot == slot)
+            query = update(ParticipantRow).where(*of_slot, ParticipantRow.blamed.is_(None))
+            blamed = session.scalar(query.values(blamed=offence).returning(ParticipantRow.slot))
+            count += blamed is not None
+        return count
+
+    @write_transaction
+    def save_sum(self, session: Session, cohort: int, total: bytes, lease: Lease) -> bool:
+        """Store the packed sum; False if the cohort is no longer unmasking.
+
+        Raises:
+            StaleLeaseError: if the job was claimed again.
+        """
+        row = _lock_unmasking(session, cohort, lease)
+        if row is None:
+            return False
+        row.sum = total
+        enter_phase(
+            session, row, Phase.SUMMED, count_received(session, row), self.database.now(session)
+        )
+        return True
+
+    @write_transaction
+    def fail_unmasking(
+        self, session: Session, cohort: int, reason: str, cause: FailureCause, lease: Lease
+    ) -> bool:
+        """Fail because there is no sum; False if the cohort is no longer unmasking.
+
+        Raises:
+            StaleLeaseError: if the job was claimed again.
+        """
+        row = _lock_unmasking(session, cohort, lease)
+        if row is None:
+            return False
+        row.failure = reason
+        received, now = count_received(session, row), self.database.now(session)
+        enter_phase(session, row, Phase.FAILED, received, now, cause=cause)
+        return True
+
+    async def extend_deadlines(self) -> int:
+        """Extend deadlines after a time without a server; return the number of cohorts.
+
+        An expired deadline gets the whole duration of its phase, and every deadline is at least the
+        study's patience away.
+        """
+        snapshot, count = await self.snapshot(), 0
+        for due in snapshot.cohorts:
+            seconds = getattr(due.timeouts, due.phase_status.phase.value)
+            if due.phase_status.deadline > snapshot.now:
+                seconds = min(seconds, due.timeouts.idle)
+            deadline = snapshot.now + timedelta(seconds=seconds)
+            earlier = (
+                CohortRow.id == due.id,
+                CohortRow.phase == due.phase_status.phase,
+                CohortRow.deadline < deadline,
+            )
+            count += await self._postpone(earlier, deadline)
+        return count
+
+    @write_transaction
+    def _postpone(
+        self, session: Session, cohorts: tuple[ColumnElement[bool], ...], deadline: datetime
+    ) -> bool:
+        query = update(CohortRow).where(*cohorts).values(deadline=deadline).returning(CohortRow.id)
+        return session.scalar(query) is not None
+
+    @read_transaction
+    def finished_with_bodies(self, session: Session) -> Sequence[int]:
+        """Return the closed cohorts whose message bodies are not deleted."""
+        query = (
+            select(MessageRow.cohort)
+            .join(CohortRow, CohortRow.id == MessageRow.cohort)
+            .where(CohortRow.phase.in_(FINAL_PHASES), MessageRow.body.is_not(None))
+            .distinct()
+        )
+        return session.scalars(query).all()
+
+    @read_transaction
+    def has_no_bodies(self, session: Session, cohort: int) -> bool:
+        """Return whether all message bodies of `cohort` are deleted."""
+        has_body = exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
+        return not session.scalar(select(has_body))
+
+    @write_transaction
+    def delete_bodies(self, session: Session, cohort: int) -> None:
+        """Delete the message bodies of a closed cohort."""
+        of_cohort = (MessageRow.cohort == cohort, MessageRow.body.is_not(None))
+        session.execute(update(MessageRow).where(*of_cohort).values(body=None))
+
+
+def _phase_duration(due: PendingCohort, phase: Phase) -> timedelta | None:
+    """Return the maximum duration of `phase`, None if it is final."""
+    return None if phase.is_over else timedelta(seconds=getattr(due.timeouts, phase.value))
+
+
+def _lock(session: Session, due: PendingCohort) -> CohortRow | None:
+    """Return the cohort, locked, if it has not changed since it was read as `due`."""
+    unchanged = (
+        CohortRow.phase == due.phase_status.phase,
+        CohortRow.deadline == due.phase_status.deadline,
+    )
+    query = select(CohortRow).where(CohortRow.id == due.id, *unchanged)
+    return session.scalar(query.with_for_update())
+
+
+def _lock_unmasking(session: Session, cohort: int, lease: Lease) -> CohortRow | None:
+    """Return the cohort, locked, if it is unmasking; `lease` must be valid."""
+    check_lease(session, lease)
+    query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
+    return session.scalar(query.with_for_update())

@@ -1,0 +1,95 @@
+"""Repository of events, which are recorded in the transaction that they describe.
+
+The number of an event comes from the event counter of its study, a row that is locked until the
+commit. So events become visible in the order of their numbers, and a reader misses none. The
+counter is the last row that a transaction locks, because locks in another order could deadlock:
+record events at the end.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
+
+from protocol.events import Event, EventKind
+from protocol.messages import ProblemType
+from server.db.database import Database, count_on_commit, read_transaction
+from server.db.schema import EventCounterRow, EventRow, StudyRow
+from server.db.serializers import event_without_sizes, hides_sizes
+from server.errors import ProblemError, not_found
+
+MAX_EVENTS_PER_READ = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EventRepository:
+    """Repository of events."""
+
+    database: Database
+
+    @read_transaction
+    def after(self, session: Session, study: str, last: int) -> tuple[Event, ...]:
+        """Return at most `MAX_EVENTS_PER_READ` events of `study` after number `last`, in order."""
+        query = (
+            select(EventRow)
+            .where(EventRow.study == study, EventRow.id > last)
+            .order_by(EventRow.id)
+            .limit(MAX_EVENTS_PER_READ)
+        )
+        events = [_event(row) for row in session.scalars(query)]
+        row = session.get(StudyRow, study)
+        if row is not None and hides_sizes(row):
+            events = [event_without_sizes(event) for event in events]
+        return tuple(events)
+
+    @read_transaction
+    def check_can_follow(self, session: Session, study: str, last: int) -> None:
+        """Check that `study` has events after number `last`, or may have them later.
+
+        Raises:
+            ProblemError: if the study is unknown, or has ended without such events.
+        """
+        state = session.scalar(select(StudyRow.state).where(StudyRow.id == study))
+        if state is None:
+            raise not_found("study")
+        query = select(EventCounterRow.last_event).where(EventCounterRow.study == study)
+        last_event = session.scalar(query) or 0
+        if state in ("finished", "stopped") and last >= last_event:
+            detail = f"the study is {state}: there are no events after event {last}"
+            raise ProblemError(ProblemType.WRONG_STATE, detail)
+
+    @read_transaction
+    def last_numbers(self, session: Session, studies: Collection[str]) -> dict[str, int]:
+        """Return the number of the last event of each of `studies`."""
+        query = select(EventCounterRow.study, EventCounterRow.last_event).where(
+            EventCounterRow.study.in_(studies)
+        )
+        return {row.study: row.last_event for row in session.execute(query)}
+
+
+def record_event(
+    session: Session, study: str, kind: EventKind, at: datetime, **facts: object
+) -> None:
+    """Record an event of `study`; `protocol/events.py` lists the facts of each kind."""
+    next_number = (
+        update(EventCounterRow)
+        .where(EventCounterRow.study == study)
+        .values(last_event=EventCounterRow.last_event + 1)
+        .returning(EventCounterRow.last_event)
+    )
+    number = session.scalar(next_number)
+    if number is None:  # the first event
+        number = 1
+        session.execute(insert(EventCounterRow).values(study=study, last_event=number))
+    columns = {"id": number, "study": study, "kind": kind, "at": at}
+    event = Event.model_validate(columns | facts)
+    data = event.model_dump(mode="json", exclude_none=True, exclude=set(columns))
+    session.add(EventRow(study=study, id=number, kind=kind.value, at=at, data=data))
+    count_on_commit(session, event)
+
+
+def _event(row: EventRow) -> Event:
+    columns = {"id": row.id, "study": row.study, "kind": row.kind, "at": row.at}
+    return Event.model_validate(columns | row.data)

@@ -1,0 +1,233 @@
+"""Leases of jobs, and the heartbeats of the server processes that claim them.
+
+    claim -> renew, renew, ... -> publish (checks the version) -> release
+
+A claim is granted if the job is still due and no lease of it is active; the lease of a process that
+died expires. Each claim increments the version. `check_lease` reads the version, with the row
+locked, in the transaction that publishes. So among all processes that ever claimed the job only the
+last one publishes. Safety does not depend on any clock: a holder whose lease has expired, without
+another claim, publishes as if it were in time.
+
+Source: a row as a queue, `FOR UPDATE SKIP LOCKED` [PostgreSQL, SELECT, "The Locking Clause"].
+SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements need no lock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, delete, exists, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from protocol.phases import Phase
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.schema import CohortRow, LeaseRow, MessageRow, ProcessRow, RoundRow
+
+ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
+_DELETE_AFTER = timedelta(days=1)
+
+
+class StaleLeaseError(Exception):
+    """The job was claimed again by another process, so its result is not published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: its name, its `kind` for metrics, and the condition that it is still due."""
+
+    name: str
+    is_due: ColumnElement[bool] = field(repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        """First word of the name."""
+        return self.name.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One claim of a job; `version` is the fencing token."""
+
+    job: str
+    holder: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """A lease for the dashboard; it `is_active` until it expires or is released."""
+
+    job: str
+    holder: str
+    version: int
+    expires: datetime
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """A server process for the dashboard; if it is not alive, it died or lost its database."""
+
+    name: str
+    receiving_since: datetime
+    last_seen: datetime
+    is_alive: bool
+
+
+def sum_job(cohort: int) -> Job:
+    """Return the job that sums and unmasks a cohort."""
+    due = exists().where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
+    return Job(f"sum-cohort {cohort}", due)
+
+
+def close_round_job(study: str, number: int) -> Job:
+    """Return the job that decodes a round and opens the next."""
+    due = exists().where(
+        RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running"
+    )
+    return Job(f"close-round {study} {number}", due)
+
+
+def delete_bodies_job(cohort: int) -> Job:
+    """Return the job that deletes the message bodies of a closed cohort."""
+    due = exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
+    return Job(f"delete-bodies {cohort}", due)
+
+
+def check_lease(session: Session, lease: Lease) -> None:
+    """Lock `lease` until the transaction ends.
+
+    Raises:
+        StaleLeaseError: if its job was claimed again.
+    """
+    query = select(LeaseRow.version).where(LeaseRow.job == lease.job).with_for_update()
+    if session.scalar(query) != lease.version:
+        raise StaleLeaseError(f"{lease.job} was claimed again after version {lease.version}")
+
+
+def claimed_jobs(session: Session, now: datetime) -> Mapping[str, datetime]:
+    """Return the names of the claimed jobs, and when each lease expires."""
+    query = select(LeaseRow.job, LeaseRow.expires).where(LeaseRow.expires > now)
+    return {row.job: row.expires for row in session.execute(query)}
+
+
+def receiving_since(session: Session, now: datetime) -> datetime | None:
+    """Return since when a living process has received without interruption, None if none lives."""
+    since = ProcessRow.receiving_since
+    earliest = func.min(since, type_=since.type)
+    return session.scalar(select(earliest).where(ProcessRow.last_seen > now - ALIVE_WITHIN))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRepository:
+    """Repository of leases."""
+
+    database: Database
+
+    async def claim(self, job: Job, holder: str, seconds: float) -> Lease | None:
+        """Return a lease of `job`, or None if the job is done or another process has its lease."""
+        try:
+            return await self._claim(job, holder, seconds)
+        except IntegrityError:  # another process claimed the job for the first time, concurrently
+            return None
+
+    @write_transaction
+    def _claim(self, session: Session, job: Job, holder: str, seconds: float) -> Lease | None:
+        is_job = LeaseRow.job == job.name
+        row = session.scalar(select(LeaseRow).where(is_job).with_for_update(skip_locked=True))
+        is_locked = row is None and session.scalar(select(exists().where(is_job)))
+        # Read after the lock, to see what the last holder has published.
+        if is_locked or not session.scalar(select(job.is_due)):
+            return None
+        now = self.database.now(session)
+        if row is None:
+            row = LeaseRow(job=job.name, version=0)
+            session.add(row)
+        elif row.expires > now:
+            return None
+        row.holder, row.version = holder, row.version + 1
+        row.expires = now + timedelta(seconds=seconds)
+        session.flush()
+        return Lease(job.name, holder, row.version)
+
+    @write_transaction
+    def renew(self, session: Session, lease: Lease, seconds: float) -> bool:
+        """Let `lease` expire after `seconds` from now; False if its job was claimed again."""
+        expires = self.database.now(session) + timedelta(seconds=seconds)
+        query = update(LeaseRow).where(*_is_lease(lease)).values(expires=expires)
+        return session.scalar(query.returning(LeaseRow.version)) is not None
+
+    @write_transaction
+    def release(self, session: Session, lease: Lease) -> None:
+        """Let any process claim the job, if it is not done."""
+        now = self.database.now(session)
+        session.execute(update(LeaseRow).where(*_is_lease(lease)).values(expires=now))
+
+    @write_transaction
+    def release_others(self, session: Session, holder: str) -> None:
+        """Release all leases of processes other than `holder`, for when no other one is alive."""
+        now = self.database.now(session)
+        others = (LeaseRow.holder != holder, LeaseRow.expires > now)
+        session.execute(update(LeaseRow).where(*others).values(expires=now))
+
+    @read_transaction
+    def latest(self, session: Session, limit: int) -> tuple[LeaseStatus, ...]:
+        """Return at most `limit` leases, the last ones to expire first."""
+        now = self.database.now(session)
+        query = select(LeaseRow).order_by(LeaseRow.expires.desc(), LeaseRow.job).limit(limit)
+        return tuple(
+            LeaseStatus(row.job, row.holder, row.version, row.expires, row.expires > now)
+            for row in session.scalars(query)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRepository:
+    """Repository of server processes and their heartbeats.
+
+    Until its last heartbeat a process either received all messages, or has extended the deadlines
+    for the time in which no process could receive (`server/rounds/heartbeat.py`).
+    """
+
+    database: Database
+
+    @write_transaction
+    def beat(self, session: Session, name: str, since: datetime) -> None:
+        """Write a heartbeat of the process `name`, which has been receiving `since` then."""
+        now = self.database.now(session)
+        values = {
+            "receiving_since": since,
+            "last_seen": now,
+            "heartbeats": ProcessRow.heartbeats + 1,
+        }
+        query = update(ProcessRow).where(ProcessRow.name == name).values(values)
+        if session.scalar(query.returning(ProcessRow.name)) is None:
+            session.add(ProcessRow(name=name, receiving_since=since, last_seen=now, heartbeats=0))
+            session.execute(delete(ProcessRow).where(ProcessRow.last_seen < now - _DELETE_AFTER))
+
+    @write_transaction
+    def remove(self, session: Session, name: str) -> None:
+        """Remove the process `name`, which is about to stop."""
+        session.execute(delete(ProcessRow).where(ProcessRow.name == name))
+
+    @read_transaction
+    def other_heartbeats(self, session: Session, name: str) -> dict[str, int]:
+        """Return the number of heartbeats of each recently seen process other than `name`."""
+        alive = ProcessRow.last_seen > self.database.now(session) - ALIVE_WITHIN
+        query = select(ProcessRow.name, ProcessRow.heartbeats).where(ProcessRow.name != name, alive)
+        return {row.name: row.heartbeats for row in session.execute(query)}
+
+    @read_transaction
+    def latest(self, session: Session, limit: int) -> tuple[ProcessStatus, ...]:
+        """Return at most `limit` processes, the last ones seen first."""
+        oldest = self.database.now(session) - ALIVE_WITHIN
+        query = select(ProcessRow).order_by(ProcessRow.last_seen.desc()).limit(limit)
+        return tuple(
+            ProcessStatus(row.name, row.receiving_since, row.last_seen, row.last_seen > oldest)
+            for row in session.scalars(query)
+        )
+
+
+def _is_lease(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+    return LeaseRow.job == lease.job, LeaseRow.version == lease.version

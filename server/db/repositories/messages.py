@@ -1,0 +1,138 @@
+"""Repository of messages: rosters, message bodies and sums of cohorts."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, undefer
+
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan
+from protocol.messages import ProblemType
+from protocol.phases import MessageKind, Phase
+from secagg.ring import Ring
+from secagg.session import Session as SumSession
+from server.db.database import Database, read_transaction
+from server.db.repositories.participants import roster_entry
+from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
+from server.db.serializers import has_enrolled
+from server.errors import ProblemError, cohort_failed, not_found
+
+_VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolledCohort:
+    """Fixed facts of an enrolled cohort: its plan, its ring, and the session of its sum."""
+
+    plan: AnyPlan
+    ring: Ring
+    session: SumSession = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRepository:
+    """Repository of messages."""
+
+    database: Database
+
+    @read_transaction
+    def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
+        """Return the facts of a cohort that has enrolled.
+
+        Raises:
+            ProblemError: if it is still enrolling, or failed before the end of enrolling.
+        """
+        row = session.get_one(CohortRow, cohort)
+        if not has_enrolled(row):
+            raise _not_enrolled(row)
+        plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
+        ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
+        participants = select(ParticipantRow).where(ParticipantRow.cohort == cohort)
+        rows = session.scalars(participants.order_by(ParticipantRow.slot))
+        roster = tuple(roster_entry(participant) for participant in rows)
+        sum_session = SumSession(
+            plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
+        )
+        return EnrolledCohort(plan, ring, sum_session)
+
+    @read_transaction
+    def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:
+        """Return the slots that sent a message of `kind`."""
+        query = select(MessageRow.slot).where(MessageRow.cohort == cohort, MessageRow.kind == kind)
+        return frozenset(session.scalars(query))
+
+    async def bodies(
+        self, cohort: int, kind: MessageKind
+    ) -> AsyncIterator[list[tuple[int, bytes]]]:
+        """Yield slots and bodies of a closed phase in batches, without holding a connection.
+
+        Raises:
+            ProblemError: if the cohort was closed meanwhile and its bodies deleted: discard the
+                batches that were read before.
+        """
+        last = -1
+        while batch := await self._batch(cohort, kind, last):
+            yield batch
+            last = batch[-1][0]
+
+    @read_transaction
+    def _batch(
+        self, session: Session, cohort: int, kind: MessageKind, last: int
+    ) -> list[tuple[int, bytes]]:
+        next_ones = (MessageRow.cohort == cohort, MessageRow.kind == kind, MessageRow.slot > last)
+        query = select(MessageRow.slot, MessageRow.body).where(*next_ones)
+        rows = session.execute(query.order_by(MessageRow.slot).limit(_VECTORS_PER_BATCH))
+        batch = []
+        for slot, body in rows:
+            if body is None:
+                raise _bodies_deleted(session.get_one(CohortRow, cohort))
+            batch.append((slot, body))
+        return batch
+
+    @read_transaction
+    def sums(self, session: Session, study: str, number: int) -> dict[int, tuple[bytes, int]]:
+        """Return the packed sum of each cohort of a round, and the number of its vectors."""
+        summed = (
+            CohortRow.study == study,
+            CohortRow.round == number,
+            CohortRow.phase == Phase.SUMMED,
+        )
+        vectors = (MessageRow.cohort == CohortRow.id, MessageRow.kind == MessageKind.MASKED_INPUT)
+        count = select(func.count()).where(*vectors).scalar_subquery()
+        rows = session.execute(select(CohortRow.number, CohortRow.sum, count).where(*summed))
+        return {cohort: (packed, n) for cohort, packed, n in rows if packed is not None}
+
+    @read_transaction
+    def sum(self, session: Session, study: str, number: int, cohort: int) -> bytes:
+        """Return the packed sum of one cohort.
+
+        Raises:
+            ProblemError: if the cohort is unknown, has no sum yet, or never will have one.
+        """
+        of_round = (CohortRow.study == study, CohortRow.round == number, CohortRow.number == cohort)
+        query = select(CohortRow).where(*of_round).options(undefer(CohortRow.sum))
+        row = session.scalar(query)
+        if row is None:
+            raise not_found("cohort")
+        if parse_plan(session.get_one(RoundRow, (study, number)).plan).question.discards_sums:
+            detail = "this study does not publish sums: they contain counts that must be suppressed"
+            raise ProblemError(ProblemType.WRONG_STATE, detail)
+        if row.phase is Phase.FAILED:
+            raise cohort_failed(row.failure)
+        if row.sum is None:
+            detail = f"the cohort is {row.phase}: there is no sum yet"
+            raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
+        return row.sum
+
+
+def _bodies_deleted(row: CohortRow) -> ProblemError:
+    if row.phase is Phase.FAILED:
+        return cohort_failed(row.failure)
+    detail = f"the cohort is {row.phase}: its message bodies are deleted"
+    return ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
+
+
+def _not_enrolled(row: CohortRow) -> ProblemError:
+    if row.phase is Phase.FAILED:
+        return cohort_failed(row.failure)
+    return ProblemError(ProblemType.WRONG_PHASE, "the cohort is still enrolling", phase=row.phase)

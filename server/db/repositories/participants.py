@@ -1,0 +1,375 @@
+"""Repository of participants: devices that join, and the messages that they upload."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from random import Random
+
+from sqlalchemy import ColumnElement, Select, bindparam, exists, insert, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from protocol.mechanisms.registry import parse_question
+from protocol.messages import ProblemType, SlotAssignment
+from protocol.phases import MESSAGE_KIND, MessageKind, Phase
+from secagg.keys import PublicKeys
+from secagg.roster import RosterEntry
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.repositories.studies import find_study
+from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
+from server.errors import ProblemError, cohort_failed, dropped_out, not_found, out_of_phase
+
+_PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
+_COHORT_STATUS = select(CohortRow.phase, CohortRow.deadline, CohortRow.failure)
+_OWN_MESSAGES = (
+    MessageRow.cohort == bindparam("in_cohort"),
+    MessageRow.slot == bindparam("of_slot"),
+)
+# Built once: building these statements takes longer than running them.
+_UPLOAD_CONTEXT = (
+    _COHORT_STATUS.add_columns(
+        exists().where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_previous_kind")),
+        select(MessageRow.digest)
+        .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_kind"))
+        .scalar_subquery(),
+    )
+    .where(CohortRow.id == bindparam("in_cohort"))
+    .with_for_update(read=True, of=CohortRow)
+)
+_PARTICIPATIONS = (
+    select(
+        ParticipantRow,
+        CohortRow,
+        exists().where(
+            MessageRow.cohort == ParticipantRow.cohort,
+            MessageRow.slot == ParticipantRow.slot,
+            MessageRow.kind == MessageKind.MASKED_INPUT,
+        ),
+    )
+    .join(CohortRow, CohortRow.id == ParticipantRow.cohort)
+    .where(
+        ParticipantRow.study == bindparam("of_study"),
+        ParticipantRow.identity == bindparam("of_identity"),
+    )
+)
+_ROUND_STATUS = select(
+    StudyRow.state,
+    StudyRow.terms,
+    exists()
+    .where(RoundRow.study == StudyRow.id, RoundRow.number == bindparam("in_round"))
+    .label("has_round"),
+).where(StudyRow.id == bindparam("of_study"))
+_FIRST_OPEN_COHORT = (
+    select(CohortRow)
+    .where(
+        CohortRow.study == bindparam("of_study"),
+        CohortRow.round == bindparam("in_round"),
+        CohortRow.phase == Phase.ENROLLING,
+        CohortRow.enrolled < bindparam("size"),
+    )
+    .order_by(CohortRow.number)
+    .limit(1)
+)
+# For devices that join at random, a full or empty cohort would reveal how many of them joined.
+_EMPTIEST_OPEN_COHORT = _FIRST_OPEN_COHORT.order_by(None).order_by(
+    CohortRow.enrolled, CohortRow.number
+)
+_DUPLICATE_KEY = select(
+    or_(  # each column has its own index, and there is none for both
+        *(
+            exists().where(
+                ParticipantRow.cohort == bindparam("in_cohort"),
+                column.in_(bindparam("keys", expanding=True)),
+            )
+            for column in (ParticipantRow.mask_key, ParticipantRow.encryption_key)
+        )
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningDevice:
+    """Request of a device to join: the SHA-256 of its credential, and its roster entry."""
+
+    credential_digest: bytes = field(repr=False)
+    roster_entry: RosterEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantSlot:
+    """Cohort and slot of a participant, which never change."""
+
+    participant: str
+    cohort: int
+    slot: int
+    credential_digest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUpload:
+    """Upload of a participant, stored as one row, or as two of different kinds.
+
+    `kind` is the kind of the phase. Without a message of `previous_kind` the participant has
+    dropped out.
+    """
+
+    kind: MessageKind
+    previous_kind: MessageKind | None
+    bodies: Mapping[MessageKind, bytes | memoryview] = field(repr=False)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all bodies."""
+        digest = sha256()
+        for body in self.bodies.values():  # joining them would copy long vectors
+            digest.update(body)
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class CohortStatus:
+    """Phase of a cohort, its deadline, and the reason if it failed."""
+
+    phase: Phase
+    deadline: datetime
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _UploadContext:
+    """Status of a cohort at the time `now`, and earlier messages of a participant."""
+
+    now: datetime
+    status: CohortStatus
+    sent_previous: bool
+    stored_digest: bytes | None  # of its message in this phase
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantRepository:
+    """Repository of participants and their uploads."""
+
+    database: Database
+    rng: Random
+
+    async def join(
+        self, study: str, number: int, device: JoiningDevice, *, by_coin: bool
+    ) -> tuple[SlotAssignment, bool]:
+        """Assign a slot in round `number` to a device; return it, and whether it is new.
+
+        `by_coin`: whether devices join at random.
+
+        Raises:
+            ProblemError: if no cohort of the round takes devices, the device joined with other keys
+                before, it was counted in an earlier round, or a key belongs to another device.
+        """
+        query = _EMPTIEST_OPEN_COHORT if by_coin else _FIRST_OPEN_COHORT
+        try:
+            return await self._join(study, number, device, query)
+        except IntegrityError:  # a concurrent request has joined the same device
+            return await self._join(study, number, device, query)
+
+    @write_transaction
+    def _join(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        device: JoiningDevice,
+        query: Select[CohortRow],
+    ) -> tuple[SlotAssignment, bool]:
+        identity = device.roster_entry.identity.hex()
+        known = _find_participant(session, study, identity, number)
+        if known is not None:
+            return _confirm_same_slot(*known, device), False
+        cohort = self._lock_open_cohort(session, study, number, query)
+        # The device may have joined while this waited for the lock.
+        known = _find_participant(session, study, identity, number)
+        if known is not None:
+            return _confirm_same_slot(*known, device), False
+        if cohort is None:
+            raise ProblemError(ProblemType.NO_ROUND, f"round {number} takes no more devices")
+        _refuse_duplicate_keys(session, cohort.id, device.roster_entry.keys)
+        row = ParticipantRow(
+            id=self.rng.randbytes(16).hex(),
+            cohort=cohort.id,
+            slot=cohort.enrolled,
+            study=study,
+            round=number,
+            identity=identity,
+            signature=device.roster_entry.signature,
+            registrar_signature=device.roster_entry.registrar_signature,
+            credential_digest=device.credential_digest,
+            mask_key=device.roster_entry.keys.mask,
+            encryption_key=device.roster_entry.keys.encryption,
+            joined=self.database.now_column(),
+        )
+        session.add(row)
+        cohort.enrolled += 1
+        session.flush()
+        return _slot_assignment(row, cohort), True
+
+    def _lock_open_cohort(
+        self, session: Session, study: str, number: int, query: Select[CohortRow]
+    ) -> CohortRow | None:
+        """Return the first enrolling cohort of `query`, locked; None if all are full."""
+        row = session.execute(_ROUND_STATUS, {"of_study": study, "in_round": number}).one_or_none()
+        if row is None:
+            raise not_found("study")
+        if row.state != "running":
+            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
+        if not row.has_round:
+            raise not_found("round")
+        parameters = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
+        open_cohorts = query.where(CohortRow.deadline > self.database.now_column())
+        # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
+        # the next cohort is open: then try again.
+        for _ in range(int(row.terms["cohorts"])):
+            cohort = session.scalar(open_cohorts.with_for_update(), parameters)
+            if cohort is not None:
+                return cohort
+            if session.scalar(open_cohorts.with_only_columns(CohortRow.id), parameters) is None:
+                break
+        return None
+
+    @read_transaction
+    def slot(self, session: Session, participant: str) -> ParticipantSlot:
+        """Return the cohort and the slot of `participant`."""
+        columns = (ParticipantRow.cohort, ParticipantRow.slot, ParticipantRow.credential_digest)
+        query = select(*columns).where(ParticipantRow.id == participant)
+        row = session.execute(query).one_or_none()
+        if row is None:
+            raise not_found("participant")
+        return ParticipantSlot(participant, *row)
+
+    @read_transaction
+    def status(self, session: Session, cohort: int) -> CohortStatus:
+        """Return the phase of `cohort`, its deadline, and the reason if it failed."""
+        return CohortStatus(*session.execute(_COHORT_STATUS.where(CohortRow.id == cohort)).one())
+
+    async def accept(self, slot: ParticipantSlot, upload: DeviceUpload) -> None:
+        """Store the upload of a participant, if its cohort is in the right phase.
+
+        Raises:
+            ProblemError: if the participant uploaded other content before, the cohort is in another
+                phase or its deadline has passed, the cohort failed, or the participant dropped out.
+        """
+        arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
+        digest = upload.digest()  # before the queue, because SQLite has one writer at a time
+        try:
+            await self._accept(slot, upload, digest, arrived)
+        except IntegrityError:  # a concurrent request has stored the same message
+            await self._accept(slot, upload, digest, arrived)
+
+    @write_transaction
+    def _accept(
+        self,
+        session: Session,
+        slot: ParticipantSlot,
+        upload: DeviceUpload,
+        digest: bytes,
+        arrived: float,
+    ) -> None:
+        waited = timedelta(seconds=self.database.monotonic_seconds() - arrived)
+        context = _read_upload_context(session, slot, upload, self.database.now_column())
+        if context.stored_digest == digest:
+            return
+        _check_upload(context, upload.kind, context.now - waited)
+        key = {"cohort": slot.cohort, "slot": slot.slot}
+        row = key | {"received_at": context.now, "digest": digest}
+        rows = [row | {"kind": kind, "body": body} for kind, body in upload.bodies.items()]
+        session.execute(insert(MessageRow), rows)
+
+
+def _check_upload(context: _UploadContext, kind: MessageKind, arrived: datetime) -> None:
+    phase, deadline = context.status.phase, context.status.deadline
+    if context.stored_digest is not None:
+        detail = f"{kind} with other content was sent before"
+        raise ProblemError(ProblemType.CONFLICT, detail, phase=phase)
+    if phase is Phase.FAILED:
+        raise cohort_failed(context.status.failure)
+    if phase is not _PHASE_OF_KIND[kind]:
+        raise out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
+    if not context.sent_previous:
+        raise dropped_out(phase)
+    if arrived >= deadline:
+        detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
+        raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+
+def _read_upload_context(
+    session: Session, slot: ParticipantSlot, upload: DeviceUpload, now: ColumnElement[datetime]
+) -> _UploadContext:
+    """Return the status of a cohort, and lock its phase until the transaction ends."""
+    parameters = {
+        "in_cohort": slot.cohort,
+        "of_slot": slot.slot,
+        "of_kind": upload.kind,
+        "of_previous_kind": upload.previous_kind or "",
+    }
+    row = session.execute(_UPLOAD_CONTEXT.add_columns(now), parameters).one()
+    phase, deadline, failure, sent_previous, digest, time = row
+    status = CohortStatus(phase, deadline, failure)
+    return _UploadContext(time, status, sent_previous or upload.previous_kind is None, digest)
+
+
+def _find_participant(
+    session: Session, study: str, identity: str, number: int
+) -> tuple[ParticipantRow, CohortRow] | None:
+    """Return the device's row in round `number`, None if it has none.
+
+    Raises:
+        ProblemError: if it was counted in an earlier round, or departed from the protocol there.
+    """
+    rows = session.execute(_PARTICIPATIONS, {"of_study": study, "of_identity": identity}).all()
+    for participant, cohort, _ in rows:
+        if participant.round == number:
+            return participant, cohort
+    for participant, cohort, has_vector in rows:
+        if participant.blamed is not None:
+            detail = f"in round {participant.round} this device {participant.blamed}"
+            raise ProblemError(ProblemType.BARRED, detail)
+        if (
+            has_vector
+            and cohort.phase is not Phase.FAILED
+            and not _joins_every_round(session, study)
+        ):
+            detail = f"this device was counted in round {participant.round}"
+            raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
+    return None
+
+
+def _joins_every_round(session: Session, study: str) -> bool:
+    """Return whether each device takes part in every round of `study`."""
+    return parse_question(find_study(session, study).question).asks_every_round
+
+
+def _confirm_same_slot(
+    row: ParticipantRow, cohort: CohortRow, device: JoiningDevice
+) -> SlotAssignment:
+    if (roster_entry(row), row.credential_digest) != (
+        device.roster_entry,
+        device.credential_digest,
+    ):
+        detail = "this device joined the round with another key, registrar signature or credential"
+        raise ProblemError(ProblemType.CONFLICT, detail, phase=cohort.phase)
+    return _slot_assignment(row, cohort)
+
+
+def roster_entry(row: ParticipantRow) -> RosterEntry:
+    """Return the roster entry of a participant."""
+    keys = PublicKeys(row.mask_key, row.encryption_key)
+    return RosterEntry(bytes.fromhex(row.identity), keys, row.signature, row.registrar_signature)
+
+
+def _slot_assignment(row: ParticipantRow, cohort: CohortRow) -> SlotAssignment:
+    return SlotAssignment(
+        participant=row.id, cohort=cohort.number, slot=row.slot, deadline=cohort.deadline
+    )
+
+
+def _refuse_duplicate_keys(session: Session, cohort: int, keys: PublicKeys) -> None:
+    """Refuse keys of another participant, because devices would refuse the whole roster."""
+    parameters = {"in_cohort": cohort, "keys": (keys.mask, keys.encryption)}
+    if session.scalar(_DUPLICATE_KEY, parameters):
+        raise ProblemError(ProblemType.CONFLICT, "a key of another participant was advertised")

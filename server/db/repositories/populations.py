@@ -1,0 +1,138 @@
+"""Repository of populations, their privacy budgets and their ledgers.
+
+A ledger is derived, and not stored: its entries are the studies that have started, each with the
+privacy cost of its rounds. So a crash spends nothing twice and forgets nothing: the row that starts
+a study either exists or not. A study that has ended is charged for the rounds that it opened, and a
+running study for all of its rounds.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from protocol.mechanisms.registry import parse_question
+from protocol.messages import PopulationRequest, PopulationView, ProblemType
+from protocol.privacy.events import DpEvent, LedgerEntry
+from protocol.privacy.ledger import Budget, BudgetError, Ledger
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.schema import PopulationRow, StudyRow
+from server.errors import ProblemError, not_found
+
+_DP_EVENT: TypeAdapter[DpEvent] = TypeAdapter(DpEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationRepository:
+    """Repository of populations."""
+
+    database: Database
+
+    @write_transaction
+    def create(
+        self, session: Session, name: str, request: PopulationRequest
+    ) -> tuple[PopulationView, bool]:
+        """Store a population; return it, and whether it is new.
+
+        Raises:
+            ProblemError: if it exists with another budget, because budgets do not change.
+        """
+        row = find_population(session, name, lock=True)
+        is_new = row is None
+        if row is None:
+            budget = request.budget.model_dump(mode="json")
+            row = PopulationRow(name=name, budget=budget, created=self.database.now(session))
+            session.add(row)
+            session.flush()
+        view = _view(row)
+        if view.budget != request.budget:
+            raise ProblemError(
+                ProblemType.CONFLICT, "this population has another budget, which cannot change"
+            )
+        return view, is_new
+
+    @read_transaction
+    def page(self, session: Session, limit: int, after: str = "") -> tuple[PopulationView, ...]:
+        """Return up to `limit` populations in the order of their names, after the name `after`."""
+        query = select(PopulationRow).where(PopulationRow.name > after).order_by(PopulationRow.name)
+        return tuple(_view(row) for row in session.scalars(query.limit(limit)))
+
+    @read_transaction
+    def ledger(self, session: Session, name: str) -> Ledger:
+        """Return the ledger of a population.
+
+        Raises:
+            ProblemError: if the population is unknown.
+        """
+        return ledger_of(session, name)
+
+    @read_transaction
+    def study_ledger(self, session: Session, study: str) -> Ledger:
+        """Return the ledger of one study alone, if all of its rounds run.
+
+        Raises:
+            ProblemError: if the study is unknown.
+        """
+        return Ledger(entries=(_find_ledger_entry(session, study),))
+
+    @read_transaction
+    def ledger_entry(self, session: Session, study: str) -> LedgerEntry:
+        """Return the ledger entry of a study; raises as `study_ledger` does."""
+        return _find_ledger_entry(session, study)
+
+
+def find_population(session: Session, name: str, *, lock: bool = False) -> PopulationRow | None:
+    """Return the row of a population; a lock keeps studies from starting."""
+    query = select(PopulationRow).where(PopulationRow.name == name)
+    if lock:  # and replace values that were read before the lock
+        query = query.with_for_update().execution_options(populate_existing=True)
+    return session.scalar(query)
+
+
+def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
+    """Return the ledger of a population; with a lock none of its studies can start.
+
+    Raises:
+        ProblemError: if the population is unknown.
+    """
+    row = find_population(session, name, lock=lock)
+    if row is None:
+        raise not_found("population")
+    started = select(StudyRow).where(StudyRow.population == name, StudyRow.round > 0)
+    studies = session.scalars(started.order_by(StudyRow.created, StudyRow.id))
+    budget = Budget.model_validate(row.budget)
+    return Ledger(entries=tuple(_ledger_entry(study) for study in studies), budget=budget)
+
+
+def check_budget(ledger: Ledger, study: str, event: DpEvent) -> None:
+    """Check that the budget of a ledger suffices for a study.
+
+    Raises:
+        ProblemError: if it does not; the detail suggests parameters that would fit.
+    """
+    try:
+        ledger.spend(LedgerEntry(name=study, event=event))
+    except BudgetError as error:
+        raise ProblemError(ProblemType.BUDGET_SPENT, str(error)) from None
+
+
+def _find_ledger_entry(session: Session, study: str) -> LedgerEntry:
+    row = session.get(StudyRow, study)
+    if row is None:
+        raise not_found("study")
+    return _ledger_entry(row)
+
+
+def _ledger_entry(row: StudyRow) -> LedgerEntry:
+    event = _DP_EVENT.validate_python(row.dp_event)
+    has_ended = row.state in ("finished", "stopped")
+    if has_ended and row.round and parse_question(row.question).asks_every_round:
+        per_round = -(-event.releases // row.rounds)  # a tree is released level by level
+        event = event.model_copy(update={"releases": per_round * row.round})
+    return LedgerEntry(name=row.id, event=event)
+
+
+def _view(row: PopulationRow) -> PopulationView:
+    budget = Budget.model_validate(row.budget)
+    return PopulationView(name=row.name, budget=budget, created=row.created)

@@ -1,0 +1,177 @@
+"""Repository of progress: figures of studies and rounds for the dashboard."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from protocol.messages import RoundState
+from protocol.phases import Phase
+from server.db.database import Database, read_transaction
+from server.db.repositories.studies import find_study
+from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
+from server.db.serializers import HIDDEN_REASON, hides_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class StudyProgress:
+    """Progress of a study.
+
+    `devices` counts the devices in the sums of closed rounds, `enrolling` those in running rounds;
+    a study that hides these numbers has None and 0. `last_state` is the state of the last closed
+    round, `last_number`, which closed at `closed`. `heavy_hitters` is their present number.
+    """
+
+    closed_rounds: int = 0
+    decoded_rounds: int = 0
+    devices: int | None = 0
+    enrolling: int = 0
+    heavy_hitters: int = 0
+    last_state: RoundState | None = None
+    last_number: int | None = None
+    closed: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSummary:
+    """Figures of a round; `excluded` counts the cohorts that are not in its answer.
+
+    `failure` is the reason of one failed cohort. `enrolled` and `participants` are None for a study
+    that hides these numbers.
+    """
+
+    number: int
+    state: RoundState
+    sampling_threshold: float
+    enrolled: int | None
+    participants: int | None
+    distinct: float | None
+    cohorts: int
+    failed_cohorts: int
+    failure: str | None
+    excluded: int
+    opened: datetime
+    closed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRepository:
+    """Repository of progress."""
+
+    database: Database
+
+    @read_transaction
+    def of_studies(self, session: Session, studies: Collection[str]) -> dict[str, StudyProgress]:
+        """Return the progress of each of `studies`."""
+        is_closed = RoundRow.state != "running"
+        counts = (
+            select(
+                RoundRow.study,
+                func.count().filter(is_closed),
+                func.count().filter(RoundRow.state == "decoded"),
+                func.coalesce(func.sum(RoundRow.participants), 0),
+            )
+            .where(RoundRow.study.in_(studies))
+            .group_by(RoundRow.study)
+        )
+        enrolled = (
+            select(CohortRow.study, func.sum(CohortRow.enrolled))
+            .where(CohortRow.study.in_(studies), CohortRow.phase.in_(PENDING_PHASES))
+            .group_by(CohortRow.study)
+        )
+        heavy = (
+            select(HeavyHitterRow.study, func.count())
+            .where(HeavyHitterRow.study.in_(studies))
+            .group_by(HeavyHitterRow.study)
+        )
+        lasts = _last_closed_rounds(session, studies)
+        enrolling = dict(session.execute(enrolled).all())
+        heavy_hitters = dict(session.execute(heavy).all())
+        progress = {}
+        for study, rounds, decoded, devices in session.execute(counts):
+            row = lasts.get(study)
+            progress[study] = StudyProgress(
+                closed_rounds=rounds,
+                decoded_rounds=decoded,
+                devices=int(devices or 0),
+                enrolling=int(enrolling.get(study) or 0),
+                heavy_hitters=heavy_hitters.get(study, 0),
+                last_state=row and row.state,
+                last_number=row and row.number,
+                closed=row and row.closed,
+            )
+        for hidden in session.scalars(select(StudyRow).where(StudyRow.id.in_(progress))):
+            if hides_sizes(hidden):
+                progress[hidden.id] = replace(progress[hidden.id], devices=None, enrolling=0)
+        return {study: progress.get(study, StudyProgress()) for study in studies}
+
+    @read_transaction
+    def round_summaries(self, session: Session, study: str, limit: int) -> tuple[RoundSummary, ...]:
+        """Return the last `limit` rounds of `study`, the first of them first."""
+        is_hidden = hides_sizes(find_study(session, study))
+        cohorts = (
+            select(
+                CohortRow.round,
+                func.count().label("cohorts"),
+                func.sum(CohortRow.enrolled).label("enrolled"),
+                func.count().filter(CohortRow.phase == Phase.FAILED).label("failed"),
+                func.min(CohortRow.failure)
+                .filter(CohortRow.phase == Phase.FAILED)
+                .label("failure"),
+                func.count(CohortRow.failure)
+                .filter(CohortRow.phase == Phase.SUMMED)
+                .label("excluded"),
+            )
+            .where(CohortRow.study == study)
+            .group_by(CohortRow.round)
+            .subquery()
+        )
+        query = (
+            select(
+                RoundRow.number,
+                RoundRow.state,
+                # Whole: PostgreSQL cannot extract a part if a string in it contains NUL.
+                RoundRow.plan,
+                func.coalesce(cohorts.c.enrolled, 0),
+                RoundRow.participants,
+                RoundRow.distinct,
+                func.coalesce(cohorts.c.cohorts, 0),
+                func.coalesce(cohorts.c.failed, 0),
+                cohorts.c.failure,
+                func.coalesce(cohorts.c.excluded, 0),
+                RoundRow.opened,
+                RoundRow.closed,
+            )
+            .outerjoin(cohorts, cohorts.c.round == RoundRow.number)
+            .where(RoundRow.study == study)
+            .order_by(RoundRow.number.desc())
+            .limit(limit)
+        )
+        rows = reversed(session.execute(query).all())
+        rounds = [
+            RoundSummary(number, state, plan["t"], *rest) for number, state, plan, *rest in rows
+        ]
+        return tuple(map(_without_sizes, rounds) if is_hidden else rounds)
+
+
+def _without_sizes(summary: RoundSummary) -> RoundSummary:
+    failure = summary.failure and HIDDEN_REASON
+    return replace(summary, enrolled=None, participants=None, failure=failure)
+
+
+def _last_closed_rounds(
+    session: Session, studies: Collection[str]
+) -> dict[str, Row[str, int, str, datetime | None]]:
+    """Return the last closed round of each study that has one."""
+    latest = (
+        select(RoundRow.study, func.max(RoundRow.number).label("number"))
+        .where(RoundRow.study.in_(studies), RoundRow.state != "running")
+        .group_by(RoundRow.study)
+        .subquery()
+    )
+    query = select(RoundRow.study, RoundRow.number, RoundRow.state, RoundRow.closed).join(
+        latest, (RoundRow.study == latest.c.study) & (RoundRow.number == latest.c.number)
+    )
+    return {row.study: row for row in session.execute(query)}

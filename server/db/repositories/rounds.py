@@ -1,0 +1,257 @@
+"""Repository of rounds, and their closing with an answer."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import and_, exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from protocol.events import EventKind
+from protocol.mechanism import Answer, Estimate
+from protocol.mechanisms.registry import AnyPlan, parse_plan
+from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
+from protocol.phases import MESSAGE_KIND, MessageKind, Phase
+from protocol.study import Plan, Terms
+from server.db.channels import notify_on_commit, study_channel
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.repositories.answers import save_study_state
+from server.db.repositories.events import record_event
+from server.db.repositories.leases import Lease, check_lease
+from server.db.repositories.studies import find_study
+from server.db.repositories.transitions import insert_round
+from server.db.schema import (
+    PENDING_PHASES,
+    CohortRow,
+    MessageRow,
+    ParticipantRow,
+    RoundRow,
+)
+from server.db.serializers import cohort_view, round_view, study_view
+from server.errors import ProblemError, not_found
+
+_EXCLUDED_REASON = (
+    "its sum cannot be decoded, unlike those of other cohorts: left out of the answer"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRound:
+    """Result of a round: its state and, if it has a sum, its answer.
+
+    `heavy_hitters` are the heavy items by the answer's study state. `excluded` are the cohorts
+    whose sums could not be decoded, unlike those of others. If it `is_last`, the study has its
+    answer.
+    """
+
+    state: RoundState
+    participants: int = 0
+    answer: Answer | None = None
+    heavy_hitters: tuple[Estimate, ...] = ()
+    excluded: frozenset[int] = frozenset()
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRepository:
+    """Repository of rounds."""
+
+    database: Database
+
+    @read_transaction
+    def show(self, session: Session, study: str, number: int) -> RoundView:
+        """Return one round of `study`."""
+        find_study(session, study)
+        row = session.get(RoundRow, (study, number))
+        if row is None:
+            raise not_found("round")
+        return _round_views(session, [row])[0]
+
+    @read_transaction
+    def plan(self, session: Session, study: str, number: int) -> AnyPlan:
+        """Return the plan of a round, which never changes."""
+        row = session.get(RoundRow, (study, number))
+        if row is None:
+            find_study(session, study)
+            raise not_found("round")
+        return parse_plan(row.plan)
+
+    @read_transaction
+    def page(self, session: Session, study: str, limit: int, after: int) -> tuple[RoundView, ...]:
+        """Return up to `limit` rounds of `study` after number `after`."""
+        query = select(RoundRow).where(RoundRow.study == study, RoundRow.number > after)
+        find_study(session, study)
+        rows = session.scalars(query.order_by(RoundRow.number).limit(limit))
+        return _round_views(session, rows.all())
+
+    @read_transaction
+    def find_open(self, session: Session, study: str, after: int) -> RoundView | None:
+        """Return the round after number `after` that takes devices now, None if there is none.
+
+        Raises:
+            ProblemError: if the study has ended, so that no round will take devices again.
+        """
+        row = find_study(session, study)
+        if row.state in ("finished", "stopped"):
+            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
+        size, cohorts = row.terms["cohort_size"], row.terms["cohorts"]
+        enrolling = and_(CohortRow.phase == Phase.ENROLLING, CohortRow.enrolled < size)
+        reporting = and_(CohortRow.phase == Phase.REPORTING, CohortRow.enrolled < size * cohorts)
+        has_open_cohort = exists().where(
+            CohortRow.study == study,
+            CohortRow.round == RoundRow.number,
+            or_(enrolling, reporting),
+            CohortRow.deadline > self.database.now_column(),
+        )
+        running = (RoundRow.study == study, RoundRow.number > after, RoundRow.state == "running")
+        open_round = session.scalar(select(RoundRow).where(*running, has_open_cohort))
+        return None if open_round is None else _round_views(session, [open_round])[0]
+
+    @read_transaction
+    def ready_to_close(self, session: Session) -> Sequence[tuple[str, int]]:
+        """Return the study and the number of each running round whose cohorts are all closed."""
+        has_pending = exists().where(
+            CohortRow.study == RoundRow.study,
+            CohortRow.round == RoundRow.number,
+            CohortRow.phase.in_(PENDING_PHASES),
+        )
+        rounds = select(RoundRow.study, RoundRow.number)
+        query = rounds.where(RoundRow.state == "running", ~has_pending)
+        return [(study, number) for study, number in session.execute(query)]
+
+    @write_transaction
+    def close(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        outcome: ClosedRound,
+        plan: Plan | None,
+        lease: Lease,
+    ) -> StudyView | None:
+        """Store the result of round `number`, and open the round of `plan`.
+
+        After its last round the study is finished; otherwise, without a plan, it is stopped.
+        Returns the study, or None if the round is already closed, for example by a stop of the
+        study.
+
+        Raises:
+            StaleLeaseError: if the job was claimed again.
+        """
+        check_lease(session, lease)
+        row = find_study(session, study, lock=True)
+        if not self._close(session, study, number, outcome):
+            return None
+        if number >= row.rounds or outcome.is_last:
+            row.state = "finished"
+        elif plan is None:
+            row.state = "stopped"
+        else:
+            row.round = plan.round
+            insert_round(session, study_view(row), plan, self.database.now(session))
+        if row.state != "running":
+            now = self.database.now(session)
+            record_event(session, study, EventKind.STUDY_ENDED, now, state=row.state)
+        notify_on_commit(session, study_channel(study))
+        return study_view(row)
+
+    def _close(self, session: Session, study: str, number: int, outcome: ClosedRound) -> bool:
+        answer = outcome.answer
+        values = {
+            "state": outcome.state,
+            "participants": outcome.participants,
+            "distinct": None if answer is None else answer.distinct,
+            "closed": self.database.now(session),
+        }
+        running = (RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running")
+        query = update(RoundRow).where(*running).values(values).returning(RoundRow.number)
+        if session.scalar(query) is None:
+            return False
+        of_round = (CohortRow.study == study, CohortRow.round == number)
+        excluded = CohortRow.number.in_(outcome.excluded)
+        session.execute(
+            update(CohortRow).where(*of_round, excluded).values(failure=_EXCLUDED_REASON)
+        )
+        plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
+        if plan.question.discards_sums:
+            session.execute(update(CohortRow).where(*of_round).values(sum=None))
+        if answer is not None:
+            save_study_state(session, study, answer.state, outcome.heavy_hitters)
+        self._record_events(session, study, number, outcome, plan.t)
+        return True
+
+    def _record_events(
+        self,
+        session: Session,
+        study: str,
+        number: int,
+        outcome: ClosedRound,
+        sampling_threshold: float | None,
+    ) -> None:
+        now = self.database.now(session)
+        for cohort in sorted(outcome.excluded):
+            facts = {"round": number, "cohort": cohort}
+            record_event(session, study, EventKind.COHORT_EXCLUDED, now, **facts)
+        record_event(
+            session,
+            study,
+            EventKind.ROUND_CLOSED,
+            now,
+            round=number,
+            state=outcome.state,
+            participants=outcome.participants,
+            sampling_threshold=sampling_threshold,
+            heavy_hitters=None if outcome.answer is None else len(outcome.heavy_hitters),
+        )
+
+
+def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:
+    if not rows:
+        return ()
+    numbers = [row.number for row in rows]
+    of_rounds = (CohortRow.study == rows[0].study, CohortRow.round.in_(numbers))
+    cohorts = session.scalars(select(CohortRow).where(*of_rounds).order_by(CohortRow.number)).all()
+    counts, survivors = _message_counts(session, cohorts)
+    blamed = _blamed(session, cohorts)
+    terms = {row.number: Terms.model_validate(row.plan["terms"]) for row in rows}
+    views: dict[int, list[CohortView]] = defaultdict(list)
+    for cohort in cohorts:
+        received = counts[cohort.id, MESSAGE_KIND.get(cohort.phase, "")]
+        if cohort.phase in (Phase.ENROLLING, Phase.REPORTING):
+            received = cohort.enrolled
+        facts = (terms[cohort.round], received, survivors[cohort.id], blamed[cohort.id])
+        views[cohort.round].append(cohort_view(cohort, *facts))
+    return tuple(round_view(row, views[row.number]) for row in rows)
+
+
+def _blamed(session: Session, cohorts: Sequence[CohortRow]) -> dict[int, dict[int, str]]:
+    """Return the participants of closed cohorts that departed from the protocol, by slot."""
+    closed = [cohort.id for cohort in cohorts if cohort.phase.is_over]
+    blamed: dict[int, dict[int, str]] = defaultdict(dict)
+    if closed:
+        are_blamed = (ParticipantRow.cohort.in_(closed), ParticipantRow.blamed.is_not(None))
+        columns = (ParticipantRow.cohort, ParticipantRow.slot, ParticipantRow.blamed)
+        for cohort, slot, offence in session.execute(select(*columns).where(*are_blamed)):
+            blamed[cohort][slot] = offence or ""
+    return blamed
+
+
+def _message_counts(
+    session: Session, cohorts: Sequence[CohortRow]
+) -> tuple[Counter[tuple[int, str]], dict[int, list[int]]]:
+    """Return message counts of running cohorts by kind, and survivors of summed cohorts."""
+    running = [cohort.id for cohort in cohorts if not cohort.phase.is_over]
+    summed = [cohort.id for cohort in cohorts if cohort.phase is Phase.SUMMED]
+    counts: Counter[tuple[int, str]] = Counter()
+    if running:
+        columns = (MessageRow.cohort, MessageRow.kind)
+        messages = select(*columns, func.count()).where(MessageRow.cohort.in_(running))
+        for cohort, kind, count in session.execute(messages.group_by(*columns)):
+            counts[cohort, kind] = count
+    survivors: dict[int, list[int]] = defaultdict(list)
+    if summed:
+        vectors = (MessageRow.cohort.in_(summed), MessageRow.kind == MessageKind.MASKED_INPUT)
+        slots = select(MessageRow.cohort, MessageRow.slot).where(*vectors).order_by(MessageRow.slot)
+        for cohort, slot in session.execute(slots):
+            survivors[cohort].append(slot)
+    return counts, survivors

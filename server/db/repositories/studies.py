@@ -1,0 +1,268 @@
+"""Repository of studies: creation, start, stop and pages of them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+
+from sqlalchemy import select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from protocol.events import EventKind, FailureCause
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
+from protocol.messages import ProblemType, StudyRequest, StudyView
+from protocol.phases import Phase
+from protocol.privacy.events import DpEvent
+from protocol.privacy.ledger import Ledger
+from server.db.channels import notify_on_commit, study_channel
+from server.db.database import Database, read_transaction, write_transaction
+from server.db.idempotency import IdempotentRequest, find_response, save_response
+from server.db.repositories.events import record_event
+from server.db.repositories.populations import check_budget, ledger_of
+from server.db.repositories.transitions import count_received, enter_phase, insert_round
+from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
+from server.db.serializers import study_view
+from server.errors import ProblemError, malformed, not_found
+from server.study_checks import (
+    DeviceLimits,
+    PlanRequest,
+    first_plan,
+    unchecked_first_plan,
+    with_salt,
+)
+
+_STOPPED_REASON = "the study was stopped"
+
+
+def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
+    """Return the row of `study`; a lock excludes other writers.
+
+    Raises:
+        ProblemError: if the study is unknown.
+    """
+    query = select(StudyRow).where(StudyRow.id == study)
+    if lock:  # and replace values that were read before the lock
+        query = query.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(query)
+    if row is None:
+        raise not_found("study")
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRepository:
+    """Repository of studies."""
+
+    database: Database
+    rng: Random
+
+    async def create(
+        self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None = None
+    ) -> tuple[StudyView, bool]:
+        """Store a new study, and start it if requested; return it, and whether `intent` is new.
+
+        Raises:
+            ProblemError: if its question cannot be answered under its terms and within `limits`,
+                with every error; if its population has not enough budget left; if the key of
+                `intent` was used for another request.
+        """
+        if (known := await self._previous_response(intent)) is not None:
+            return known, False
+        try:
+            return await self._create(request, limits, intent), True
+        except (IntegrityError, ProblemError):  # perhaps a concurrent request created it
+            if (known := await self._previous_response(intent)) is None:
+                raise
+            return known, False
+
+    @read_transaction
+    def _previous_response(
+        self, session: Session, intent: IdempotentRequest | None
+    ) -> StudyView | None:
+        """Return the study that `intent` has created, None if `intent` is new or None."""
+        if intent is None:
+            return None
+        response = find_response(session, intent, self.database.now(session))
+        return None if response is None else StudyView.model_validate(response)
+
+    async def _create(
+        self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None
+    ) -> StudyView:
+        name = self.rng.randbytes(8).hex()
+        salted = {"question": with_salt(request.question, name)}
+        plan_request = _plan_request(request).model_copy(update=salted)
+        plan = await asyncio.to_thread(first_plan, plan_request, name, limits, self.rng)
+        event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
+        study = StudyRow(
+            id=name,
+            name=request.name,
+            state="created",
+            question=plan_request.question.model_dump(mode="json"),
+            terms=request.terms.model_dump(mode="json"),
+            timeouts=request.timeouts.model_dump(mode="json"),
+            rounds=request.rounds,
+            round=0,
+            created=await self.database.read_now(),
+            population=request.population,
+            dp_event=event.model_dump(mode="json"),
+        )
+        while True:
+            ledger = await self._ledger_with_budget(request.population, name, event)
+            first = plan if request.start else None
+            view = await self._insert(study, first, ledger, intent)
+            if view is not None:
+                return view
+
+    async def _ledger_with_budget(
+        self, population: str | None, study: str, event: DpEvent
+    ) -> Ledger | None:
+        """Return the ledger, whose budget suffices for `event`; None without a population.
+
+        This may take seconds, so it is not part of a transaction: the transaction that starts the
+        study checks that the ledger is unchanged.
+
+        Raises:
+            ProblemError: if the population is unknown or has not enough budget left.
+        """
+        if population is None:
+            return None
+        ledger = await self._ledger(population)
+        await asyncio.to_thread(check_budget, ledger, study, event)
+        return ledger
+
+    @read_transaction
+    def _ledger(self, session: Session, population: str) -> Ledger:
+        return ledger_of(session, population)
+
+    @write_transaction
+    def _insert(
+        self,
+        session: Session,
+        study: StudyRow,
+        plan: AnyPlan | None,
+        ledger: Ledger | None,
+        intent: IdempotentRequest | None,
+    ) -> StudyView | None:
+        """Store a study, and start it if it has a plan; None if `ledger` has changed."""
+        if plan is not None and not _is_unchanged(session, study.population, ledger):
+            return None
+        session.add(study)
+        session.flush()
+        now = self.database.now(session)
+        record_event(session, study.id, EventKind.STUDY_CREATED, now)  # locks no existing row
+        if plan is not None:
+            self._open_first(session, study, plan)
+        view = study_view(study)
+        if intent is not None:
+            save_response(session, intent, view.model_dump(mode="json"), now)
+        return view
+
+    def _open_first(self, session: Session, study: StudyRow, plan: AnyPlan) -> None:
+        study.state, study.round = "running", 1
+        now = self.database.now(session)
+        record_event(session, study.id, EventKind.STUDY_STARTED, now)
+        insert_round(session, study_view(study), plan, now)
+        notify_on_commit(session, study_channel(study.id))
+
+    @read_transaction
+    def show(self, session: Session, study: str) -> StudyView:
+        """Return `study`."""
+        return study_view(find_study(session, study))
+
+    @read_transaction
+    def page(self, session: Session, limit: int, after: str | None) -> tuple[StudyView, ...]:
+        """Return up to `limit` studies that are older than `after`, newest first."""
+        query = select(StudyRow).order_by(StudyRow.created.desc(), StudyRow.id.desc()).limit(limit)
+        if after is not None:
+            last = session.get(StudyRow, after)
+            if last is None:
+                raise malformed("not the `next` of a page", location="query.after")
+            older = tuple_(StudyRow.created, StudyRow.id) < tuple_(last.created, last.id)
+            query = query.where(older)
+        return tuple(study_view(row) for row in session.scalars(query))
+
+    async def start(self, study: str) -> StudyView:
+        """Start a created study, which opens its first round; a running study stays as it is.
+
+        Raises:
+            ProblemError: if the study has ended, or its population has not enough budget left.
+        """
+        view = await self.show(study)
+        plan = await asyncio.to_thread(unchecked_first_plan, _plan_request(view), study, self.rng)
+        event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
+        while True:
+            population = view.population if view.state == "created" else None
+            ledger = await self._ledger_with_budget(population, study, event)
+            started = await self._start(study, plan, ledger)
+            if started is not None:
+                return started
+            view = await self.show(study)
+
+    @write_transaction
+    def _start(
+        self, session: Session, study: str, plan: AnyPlan, ledger: Ledger | None
+    ) -> StudyView | None:
+        """Start a study; None if `ledger` has changed meanwhile."""
+        population = find_study(session, study).population
+        unchanged = _is_unchanged(session, population, ledger)
+        row = find_study(session, study, lock=True)
+        if row.state == "created":
+            if not unchanged:
+                return None
+            self._open_first(session, row, plan)
+        elif row.state != "running":
+            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state} already")
+        return study_view(row)
+
+    @write_transaction
+    def stop(self, session: Session, study: str) -> StudyView:
+        """Stop a study: its running round fails, and no other opens. A repetition has no effect."""
+        row = find_study(session, study, lock=True)
+        if row.state in ("created", "running"):
+            row.state = "stopped"
+            cohorts = self._lock_running(session, study)
+            if parse_question(row.question).discards_sums:  # which otherwise the answer does
+                sums = update(CohortRow).where(CohortRow.study == study).values(sum=None)
+                session.execute(sums.execution_options(synchronize_session=False))
+            now = self.database.now(session)
+            self._fail_running(session, row, cohorts, now)
+            record_event(session, study, EventKind.STUDY_ENDED, now, state="stopped")
+            notify_on_commit(session, study_channel(study))
+        return study_view(row)
+
+    def _lock_running(self, session: Session, study: str) -> Sequence[CohortRow]:
+        """Return the pending cohorts of a study, all locked before events are recorded."""
+        is_pending = CohortRow.phase.in_(PENDING_PHASES)
+        cohorts = select(CohortRow).where(CohortRow.study == study, is_pending)
+        return session.scalars(cohorts.with_for_update()).all()
+
+    def _fail_running(
+        self, session: Session, study: StudyRow, cohorts: Sequence[CohortRow], now: datetime
+    ) -> None:
+        running = (RoundRow.study == study.id, RoundRow.state == "running")
+        fail = update(RoundRow).where(*running).values(state="failed", closed=now)
+        numbers = session.scalars(fail.returning(RoundRow.number)).all()
+        for cohort in cohorts:
+            cohort.failure = _STOPPED_REASON
+            received = count_received(session, cohort)
+            enter_phase(session, cohort, Phase.FAILED, received, now, cause=FailureCause.STOPPED)
+        for number in numbers:
+            record_event(
+                session, study.id, EventKind.ROUND_CLOSED, now, round=number, state="failed"
+            )
+
+
+def _plan_request(study: StudyRequest | StudyView) -> PlanRequest:
+    return PlanRequest.model_construct(
+        question=study.question,
+        terms=study.terms,
+        rounds=study.rounds,
+        population=study.population,
+    )
+
+
+def _is_unchanged(session: Session, population: str | None, ledger: Ledger | None) -> bool:
+    """Return whether `ledger` is unchanged, and lock it until the transaction ends."""
+    return population is None or ledger_of(session, population, lock=True) == ledger

@@ -1,0 +1,99 @@
+"""Openings of rounds and phase changes of cohorts, inside the transaction that decides on them."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
+
+from protocol.events import EventKind, FailureCause
+from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.messages import StudyView
+from protocol.phases import MESSAGE_KIND, Phase
+from protocol.study import Plan
+from server.db.channels import cohort_channel, notify_on_commit, study_channel
+from server.db.repositories.events import record_event
+from server.db.schema import CohortRow, MessageRow, RoundRow
+
+
+def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
+    """Insert the round of `plan`, with cohorts that enroll from `now`.
+
+    A round of reports has one cohort, which receives all of them.
+    """
+    is_sum = plan.mechanism in SUM_MECHANISMS
+    phase = Phase.ENROLLING if is_sum else Phase.REPORTING
+    session.add(
+        RoundRow(
+            study=study.id,
+            number=plan.round,
+            state="running",
+            plan=plan.model_dump(mode="json"),
+            opened=now,
+        )
+    )
+    session.flush()
+    cohort = {
+        "study": study.id,
+        "round": plan.round,
+        "phase": phase,
+        "deadline": now + timedelta(seconds=getattr(study.timeouts, phase.value)),
+        "enrolled": 0,
+        "history": [_phase_record(phase, now)],
+    }
+    count = study.terms.cohorts if is_sum else 1
+    session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
+    facts = {"round": plan.round, "sampling_threshold": plan.t}
+    record_event(session, study.id, EventKind.ROUND_OPENED, now, **facts)
+
+
+def _phase_record(phase: Phase, entered: datetime) -> dict[str, Any]:
+    """Return the record of a new phase, as stored in the history of a cohort."""
+    return {"phase": phase.value, "entered": entered.isoformat(), "received": 0}
+
+
+def enter_phase(
+    session: Session,
+    row: CohortRow,
+    phase: Phase,
+    received: int,
+    now: datetime,
+    duration: timedelta | None = None,
+    *,
+    cause: FailureCause | None = None,
+) -> None:
+    """Move a locked cohort, which has `received` this many messages, to `phase`; record it.
+
+    The deadline is `duration` after `now`; without a duration it stays.
+    """
+    previous, closed = row.phase, row.history[-1] | {"received": received}
+    seconds = (now - datetime.fromisoformat(closed["entered"])).total_seconds()
+    expected = row.history[-2]["received"] if len(row.history) > 1 else None
+    row.history = [*row.history[:-1], closed, _phase_record(phase, now)]
+    row.phase = phase
+    if duration is not None:
+        row.deadline = now + duration
+    notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
+    record_event(
+        session,
+        row.study,
+        EventKind.COHORT_FAILED if phase is Phase.FAILED else EventKind.COHORT_PHASE_CHANGED,
+        now,
+        round=row.round,
+        cohort=row.number,
+        previous_phase=previous,
+        phase=phase,
+        received=received,
+        expected=expected,
+        seconds=max(seconds, 0.0),
+        cause=cause,
+        reason=row.failure,
+    )
+
+
+def count_received(session: Session, row: CohortRow) -> int:
+    """Return the final number of messages in the present phase of a locked cohort."""
+    if row.phase in (Phase.ENROLLING, Phase.REPORTING):
+        return row.enrolled
+    of_phase = (MessageRow.cohort == row.id, MessageRow.kind == MESSAGE_KIND[row.phase])
+    return session.scalar(select(func.count()).select_from(MessageRow).where(*of_phase)) or 0

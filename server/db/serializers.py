@@ -1,0 +1,103 @@
+"""Views of rows, as the API and the pages show them.
+
+If devices join at random and their number must stay secret, the views show neither that number nor
+facts that would reveal it: slots, message counts, the number of holders.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from protocol.events import Event
+from protocol.mechanisms.registry import parse_plan, parse_question
+from protocol.messages import (
+    CohortView,
+    PhaseRecord,
+    RoundView,
+    StudyView,
+)
+from protocol.phases import Phase
+from protocol.study import Terms
+from secagg.parameters import choose_parameters
+from server.db.schema import CohortRow, RoundRow, StudyRow
+
+HIDDEN_REASON = "the reason is hidden, because it would reveal how many devices joined"
+
+
+def has_enrolled(row: CohortRow) -> bool:
+    """Return whether the roster of a cohort is final."""
+    return any(record["phase"] == Phase.SHARING for record in row.history)
+
+
+def study_view(row: StudyRow) -> StudyView:
+    """Return the view of a study."""
+    names = StudyView.model_fields
+    return StudyView.model_validate({name: getattr(row, name) for name in names})
+
+
+def round_view(row: RoundRow, cohorts: Sequence[CohortView]) -> RoundView:
+    """Return the view of a round with its cohorts."""
+    plan = parse_plan(row.plan)
+    is_hidden = plan.question.hides_device_counts
+    return RoundView.model_validate(
+        {
+            "number": row.number,
+            "state": row.state,
+            "plan": plan,
+            "cohorts": tuple(_without_sizes(cohort) if is_hidden else cohort for cohort in cohorts),
+            "participants": None if is_hidden else row.participants,
+            "distinct": row.distinct,
+            "opened": row.opened,
+            "closed": row.closed,
+        }
+    )
+
+
+def _without_sizes(view: CohortView) -> CohortView:
+    records = tuple(record.model_copy(update={"received": 0}) for record in view.history)
+    hidden = {"enrolled": 0, "holders": 0, "threshold": 0, "survivors": (), "blamed": {}}
+    failure = view.failure and HIDDEN_REASON
+    return view.model_copy(update=hidden | {"history": records, "failure": failure})
+
+
+def event_without_sizes(event: Event) -> Event:
+    """Return `event` without the facts that reveal how many devices joined."""
+    hidden = {"received": None, "expected": None, "participants": None, "cause": None}
+    return event.model_copy(update=hidden | {"reason": event.reason and HIDDEN_REASON})
+
+
+def hides_sizes(row: StudyRow) -> bool:
+    """Return whether the number of devices in a study's rounds must stay secret."""
+    return parse_question(row.question).hides_device_counts
+
+
+def cohort_view(
+    row: CohortRow,
+    terms: Terms,
+    received: int,
+    survivors: Sequence[int],
+    blamed: Mapping[int, str],
+) -> CohortView:
+    """Return the view of a cohort that has `received` this many messages in its present phase."""
+    parameters = choose_parameters(row.enrolled, terms.assumptions) if has_enrolled(row) else None
+    records = [
+        PhaseRecord(
+            phase=Phase(record["phase"]),
+            entered=datetime.fromisoformat(record["entered"]),
+            received=record["received"],
+        )
+        for record in row.history
+    ]
+    if not row.phase.is_over:
+        records[-1] = records[-1].model_copy(update={"received": received})
+    return CohortView(
+        number=row.number,
+        phase=row.phase,
+        deadline=row.deadline,
+        enrolled=row.enrolled,
+        holders=parameters.holders if parameters else 0,
+        threshold=parameters.threshold if parameters else 0,
+        history=tuple(records),
+        survivors=tuple(survivors),
+        failure=row.failure,
+        blamed=blamed,
+    )

@@ -1,0 +1,1 @@
+"""HTTP around the routes: authentication, limits and problem documents."""

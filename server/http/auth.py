@@ -1,0 +1,216 @@
+"""Authenticates each request before reading its body.
+
+A closed service gives the same answer to every request without a valid credential, so the answer
+does not reveal which studies exist. Two rates are limited: failures per address, and requests per
+valid credential. An open service needs no credential: it is for trials on one machine.
+
+Browsers send their key in a cookie. The cookie is only valid for pages, and for the event streams
+that pages follow. So requests to the API that another site makes through a browser carry no
+credential.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from time import monotonic
+from typing import Final
+
+from cachetools import TTLCache
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from protocol.credentials import API_KEY_PREFIX, bearer_secret, secret_digest
+from protocol.messages import ProblemType
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.access import AccessRepository
+from server.errors import ProblemError
+from server.http.problem_details import problem_of
+from server.principals import ANONYMOUS, Principal
+from server.settings import Settings
+
+COOKIE_NAME: Final = "blindtally_key"
+AUTH_RETRY_AFTER: Final = "10"  # seconds
+_PUBLIC_PATHS: Final = frozenset(
+    {"/login", "/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+)
+_ASSET_PREFIX: Final = "/static/"  # public, as the source code is
+_PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout)(/.*)?", re.DOTALL)
+_EVENT_STREAM_PATHS: Final = re.compile(r"/v1/studies/[^/]+/events")
+_SELF_AUTHENTICATED_PREFIXES: Final = (
+    "/v1/participants/",
+    "/v1/devices",
+)  # routes that check credentials and tokens
+_MAX_CACHED_PRINCIPALS = 100_000
+_IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
+_TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
+
+
+@dataclass(slots=True)
+class RateLimits:
+    """Rates per minute: failures of an address, and requests of a credential."""
+
+    failures: RateLimitItemPerMinute
+    requests: RateLimitItemPerMinute
+    limiter: SlidingWindowCounterRateLimiter = field(
+        default_factory=lambda: SlidingWindowCounterRateLimiter(MemoryStorage())
+    )
+
+    def may_authenticate(self, address: str) -> bool:
+        """Return whether an address is below its limit of failures."""
+        return self.limiter.test(self.failures, "failures", _rate_limit_key(address))
+
+    def record_failure(self, address: str) -> bool:
+        """Count a failure; return whether it was within the limit."""
+        return self.limiter.hit(self.failures, "failures", _rate_limit_key(address))
+
+    def record_request(self, name: str) -> bool:
+        """Count a request; return whether it is within the limit."""
+        return self.limiter.hit(self.requests, "requests", name)
+
+
+class Authenticator:
+    """Authentication of requests, with a cache of recent credentials."""
+
+    def __init__(self, settings: Settings, access: AccessRepository) -> None:
+        self.is_open = settings.open
+        self._access = access
+        self._principals: TTLCache[bytes, Principal] = TTLCache(
+            _MAX_CACHED_PRINCIPALS, settings.credential_cache_seconds, timer=monotonic
+        )
+        self._rates = RateLimits(
+            RateLimitItemPerMinute(settings.max_auth_failures),
+            RateLimitItemPerMinute(settings.max_requests),
+        )
+
+    def check_address(self, address: str) -> None:
+        """Raise ProblemError if an address has failed too often."""
+        if not self.is_open and not self._rates.may_authenticate(address):
+            raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
+
+    async def record_failure(self, address: str, action: str, subject: str) -> None:
+        """Record in the audit trail that `address` was refused.
+
+        Raises:
+            ProblemError: if concurrent requests have meanwhile used up the limit of the address.
+                Then nothing is recorded.
+        """
+        if not self._rates.record_failure(address) and not self.is_open:
+            raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
+        await self._access.record_audit(
+            f"address {address}"[:100], action, subject[:200], "refused"
+        )
+
+    async def authenticate(self, secret: str | None) -> Principal | None:
+        """Return the owner of `secret`, or None if it is not valid.
+
+        Raises:
+            ProblemError: if the owner sends too many requests.
+        """
+        if secret is None:
+            return None
+        key = secret_digest(secret)
+        principal = self._principals.get(key)
+        if principal is None:
+            principal = await self._access.find_principal(key)
+            if principal is None:
+                return None
+            self._principals[key] = principal
+        self.count_request(principal.name)
+        return principal
+
+    def count_request(self, name: str) -> None:
+        """Count a request of the principal `name`.
+
+        Raises:
+            ProblemError: if it exceeds the limit.
+        """
+        if not self.is_open and not self._rates.record_request(name):
+            raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
+
+    async def is_still_valid(self, principal: Principal) -> bool:
+        """Return whether the key of a long response is still valid."""
+        return self.is_open or await self._access.is_valid_key(principal.name)
+
+
+class AuthMiddleware:
+    """Passes on requests with a valid credential, with `principal` in their state."""
+
+    def __init__(self, app: ASGIApp, refuse: Callable[[Scope, ProblemError], Response]) -> None:
+        self._app = app
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it before its body is read."""
+        if scope["type"] != "http" or _is_public(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        authenticator: Authenticator = scope["app"].state.service.authenticator
+        try:
+            scope.setdefault("state", {})["principal"] = await _principal(authenticator, scope)
+        except (ProblemError, *UNAVAILABLE_ERRORS) as error:
+            await self._refuse(scope, problem_of(error))(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
+    authenticator.check_address(client_address(scope))
+    if authenticator.is_open or scope["path"].startswith(_SELF_AUTHENTICATED_PREFIXES):
+        return ANONYMOUS
+    secret = _bearer_secret(scope)
+    principal = await authenticator.authenticate(secret)
+    if principal is None:
+        action = f"{scope['method']} without credential" if secret is None else "bad credential"
+        await authenticator.record_failure(client_address(scope), action[:32], scope["path"])
+        detail = "an API key or a device's credential is required in Authorization: Bearer"
+        raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+    return principal
+
+
+def _is_public(path: str) -> bool:
+    return path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX)
+
+
+def is_page(path: str) -> bool:
+    """Return whether the path is a page for people, and not the API."""
+    return _PAGE_PATHS.fullmatch(path) is not None
+
+
+def _bearer_secret(scope: Scope) -> str | None:
+    """Return the secret in the header of a request, or in its cookie where that is accepted."""
+    headers = Headers(scope=scope)
+    if "authorization" in headers or not _accepts_cookie(scope):
+        return bearer_secret(headers.get("authorization"))
+    return bearer_secret(
+        f"Bearer {cookie_parser(headers.get('cookie', '')).get(COOKIE_NAME, '')}", API_KEY_PREFIX
+    )
+
+
+def _accepts_cookie(scope: Scope) -> bool:
+    path = scope["path"]
+    return is_page(path) or (scope["method"] == "GET" and bool(_EVENT_STREAM_PATHS.fullmatch(path)))
+
+
+def client_address(scope: Scope) -> str:
+    """Return the address of the client."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
+def _rate_limit_key(address: str) -> str:
+    """Return the address, or the IPv6 network, by which failures are counted."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{int(parsed) >> _IPV6_HOST_BITS:x}::/{_IPV6_HOST_BITS}"

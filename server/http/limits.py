@@ -1,0 +1,173 @@
+"""Limits of request bodies, security headers, and responses during a shutdown.
+
+A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
+the limit; this module buffers nothing. Routes that expect an exact size use `read_body`, which
+stops as early. A body that pauses for too long, or takes too long in total, is refused and its
+connection closed. `protocol_limits.py` limits the headers of requests.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from protocol.messages import ProblemType
+from server.errors import ProblemError, malformed
+from server.http.problem_details import problem_response
+
+OCTET_STREAM = "application/octet-stream"
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_API_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"  # only pages load resources
+_TIMEOUT_DETAIL = "the body of the request took too long"
+
+
+def _too_large(max_bytes: int) -> str:
+    return f"a body of at most {max_bytes} bytes is accepted here"
+
+
+class BodyLimit:
+    """Refuses bodies that are too large or too slow.
+
+    The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `max_json_bytes` for all
+    others. A body may pause for `idle_seconds` and take `total_seconds`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_upload_bytes: int,
+        max_json_bytes: int,
+        idle_seconds: float = 20.0,
+        total_seconds: float = 300.0,
+    ) -> None:
+        self._app = app
+        self._max_upload_bytes = max_upload_bytes
+        self._max_json_bytes = max_json_bytes
+        self._idle_seconds = idle_seconds
+        self._total_seconds = total_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and count the bytes of its body."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        # Routes with other methods read a whole document before they check its media type.
+        is_binary = scope["method"] == "PUT" and _media_type(headers) == OCTET_STREAM
+        max_bytes = self._max_upload_bytes if is_binary else self._max_json_bytes
+        declared = headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > max_bytes:
+            problem = ProblemError(ProblemType.TOO_LARGE, _too_large(max_bytes))
+            await problem_response(problem)(scope, receive, send)
+            return
+        received, is_complete, loop = 0, False, asyncio.get_running_loop()
+        deadline = loop.time() + self._total_seconds
+
+        async def limited_receive() -> Message:
+            nonlocal received, is_complete
+            if is_complete:  # the next message is the client's disconnect, for which nothing waits
+                return await receive()
+            try:
+                async with asyncio.timeout_at(min(deadline, loop.time() + self._idle_seconds)):
+                    message = await receive()
+            except TimeoutError:  # readers of a body let an HTTPException pass
+                raise HTTPException(408, _TIMEOUT_DETAIL, headers={"Connection": "close"}) from None
+            received += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if received > max_bytes:
+                raise HTTPException(413, _too_large(max_bytes))
+            return message
+
+        await self._app(scope, limited_receive, send)
+
+
+class SecurityHeaders:
+    """Adds headers that keep browsers from guessing media types and from caching."""
+
+    def __init__(self, app: ASGIApp, hsts_seconds: int = 0) -> None:
+        self._app = app
+        self._hsts = f"max-age={hsts_seconds}" if hsts_seconds else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and add the headers to the response."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if not headers.get("content-type", "").startswith("text/html"):
+                    headers.setdefault("Content-Security-Policy", _API_CONTENT_POLICY)
+                if self._hsts and scope["scheme"] == "https":
+                    headers.setdefault("Strict-Transport-Security", self._hsts)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class ShutdownMiddleware:
+    """Answers requests that a shutdown cancels, with a temporary refusal."""
+
+    def __init__(self, app: ASGIApp, is_stopping: Callable[[], bool]) -> None:
+        self._app = app
+        self._is_stopping = is_stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; answer it if it is cancelled before its response starts."""
+        is_unanswered = scope["type"] == "http"
+
+        async def noting_send(message: Message) -> None:
+            nonlocal is_unanswered
+            is_unanswered = False
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except asyncio.CancelledError:
+            if not (is_unanswered and self._is_stopping()):
+                raise
+            problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
+            await problem_response(problem)(scope, receive, send)
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_media_type(request: Request, expected: str) -> None:
+    """Raise ProblemError if the media type of the body is not `expected`."""
+    media_type = _media_type(request.headers)
+    if media_type != expected:
+        detail = f"{expected} expected, got {media_type or 'no content-type'}"
+        raise ProblemError(ProblemType.WRONG_MEDIA_TYPE, detail)
+
+
+async def read_body(request: Request, minimum: int, maximum: int) -> bytes:
+    """Return a binary body of `minimum` to `maximum` bytes; read at most one chunk beyond that.
+
+    Raises:
+        ProblemError: if the body has another media type or size.
+    """
+    check_media_type(request, OCTET_STREAM)
+    expected = f"{maximum}" if minimum == maximum else f"{minimum} to {maximum}"
+    declared = request.headers.get("content-length")
+    if declared is not None and declared.isdecimal() and not minimum <= int(declared) <= maximum:
+        raise malformed(f"{expected} bytes expected, got {declared}")
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > maximum:
+            raise malformed(f"{expected} bytes expected, got more")
+    if size < minimum:
+        raise malformed(f"{expected} bytes expected, got {size}")
+    return b"".join(chunks)

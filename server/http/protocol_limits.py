@@ -1,0 +1,167 @@
+"""Limits of one HTTP connection: time, bytes and fields of a request's headers.
+
+uvicorn only limits how long a connection may be idle after a response. A client that sends one byte
+of a header per minute would keep its connection for any time, and httptools accepts headers of any
+size. Here the time for the headers counts from their first byte, or from the start of a new
+connection. `limits.py` limits a body while it is read. A body that is not read, because its request
+was answered before, may take the same time.
+"""
+
+from asyncio import BaseTransport, TimerHandle, Transport
+from dataclasses import dataclass
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from protocol.messages import ProblemType
+from server.errors import ProblemError
+from server.http.limits import SECURITY_HEADERS
+from server.http.problem_details import problem_response
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of the headers, and seconds for a body that is not read."""
+
+    header_seconds: float
+    body_seconds: float
+    max_header_bytes: int
+    max_header_fields: int
+
+
+class _HeadersTooLargeError(Exception):
+    """Stops the parser, whose caller does not get the reason."""
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 within `limits`: refuses larger requests and closes the connection."""
+
+    def __init__(self, *, limits: ConnectionLimits, **uvicorn_arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(**uvicorn_arguments)
+        self._limits = limits
+        self._timer: TimerHandle | None = None
+        self._is_in_headers = True  # or between two requests
+        self._received_bytes = self._parsed_bytes = self._fields = 0
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Start the timer of the first headers."""
+        super().connection_made(cast("Transport", transport))
+        self._start_timer(self._limits.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, unless the headers are too large."""
+        if self._is_in_headers:
+            self._received_bytes += len(data)
+            if self._timer is None:
+                self._start_timer(self._limits.header_seconds)
+        super().data_received(data)
+        if self._is_in_headers and self._received_bytes > self._limits.max_header_bytes:
+            self._refuse_large()
+
+    def on_message_begin(self) -> None:
+        """Start to count bytes and fields."""
+        self._parsed_bytes = self._fields = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count the bytes of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a field; trailers after a body count as well."""
+        self._fields += 1
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop the timer; the reader of the body has its own."""
+        self._stop_timer()
+        self._is_in_headers = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Prepare for the next request."""
+        self._stop_timer()
+        self._is_in_headers, self._received_bytes = True, 0
+        super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:  # uvicorn stops its own timer
+            self._start_timer(self.timeout_keep_alive)
+
+    def on_response_complete(self) -> None:
+        """Limit the time for the rest of a body that is not read."""
+        super().on_response_complete()
+        if not self._is_in_headers and not self.transport.is_closing():
+            self._start_timer(self._limits.body_seconds)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP."""
+        if self._is_too_large():
+            self._refuse_large()
+        else:
+            self._refuse(ProblemError(ProblemType.MALFORMED, msg, status=400))
+
+    def _count(self, nbytes: int) -> None:
+        self._parsed_bytes += nbytes
+        if self._is_too_large():
+            raise _HeadersTooLargeError
+
+    def _is_too_large(self) -> bool:
+        limits = self._limits
+        return (
+            self._parsed_bytes > limits.max_header_bytes or self._fields > limits.max_header_fields
+        )
+
+    def _refuse_large(self) -> None:
+        limits = self._limits
+        size = f"{limits.max_header_fields} fields and {limits.max_header_bytes} bytes"
+        detail = f"headers of at most {size} are accepted here"
+        self._refuse(ProblemError(ProblemType.HEADERS_TOO_LARGE, detail))
+
+    def _start_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._on_timeout)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._start_timer(
+                self._limits.header_seconds
+            )  # a response is being sent: check again later
+        elif self._is_in_headers and self._received_bytes:
+            self._refuse(
+                ProblemError(ProblemType.TOO_SLOW, "the headers of the request took too long")
+            )
+        else:
+            self.transport.close()
+
+    def _can_respond(self) -> bool:
+        """Return whether a response now would be the response to the last request."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        is_in_body = not self._is_in_headers and not self.pipeline
+        return is_in_body and not cycle.response_started
+
+    def _refuse(self, problem: ProblemError) -> None:
+        """Send `problem`, unless a response is being sent, and close the connection."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        if self._can_respond():
+            response = problem_response(problem)
+            headers = {**SECURITY_HEADERS, **response.headers, "connection": "close"}
+            fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            head = STATUS_LINE[response.status_code] + fields.encode("latin-1") + b"\r\n"
+            self.transport.write(head + bytes(response.body))
+        self.transport.close()

@@ -1,0 +1,114 @@
+"""Log line, metrics and id of each request.
+
+The log contains the route as it is written in the code, and not the path: paths contain names of
+devices, and query strings contain items. No header is read except the id, and no body.
+"""
+
+import re
+from dataclasses import dataclass
+from time import perf_counter
+from uuid import uuid4
+
+import structlog
+from opentelemetry import trace
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.http.problem_details import problem_of, problem_response
+from server.telemetry.logs import LOG_FIELDS, bind_log_fields
+from server.telemetry.metrics import Metrics
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
+_REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _RequestStats:
+    """Status of the response, and sizes of the bodies in bytes."""
+
+    status: int | None = None
+    received: int = 0
+    sent: int = 0
+
+
+class RequestLogMiddleware:
+    """Gives each request an id, records it, and answers unexpected errors with problem details."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and record its outcome."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stats, started = _RequestStats(), perf_counter()
+        request_id = _request_id(scope)
+
+        async def counting_receive() -> Message:
+            message = await receive()
+            stats.received += len(message.get("body", b""))
+            return message
+
+        async def counting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                stats.status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            stats.sent += len(message.get("body", b""))
+            await send(message)
+
+        trace.get_current_span().set_attributes(_REDACTED_ATTRIBUTES)
+        structlog.contextvars.unbind_contextvars(*LOG_FIELDS)  # left by a refusal without a request
+        bind_log_fields(request_id=request_id)
+        try:
+            await self._answer(scope, counting_receive, counting_send, stats)
+        finally:
+            self._record(scope, stats, perf_counter() - started)
+            structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, stats: _RequestStats
+    ) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            problem = problem_of(error)
+            if stats.status is not None:  # too late for another response: the connection is closed
+                raise
+            await problem_response(problem)(scope, receive, send)
+
+    def _record(self, scope: Scope, stats: _RequestStats, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        route = getattr(scope.get("route"), "path", _UNKNOWN)
+        status = _UNKNOWN if stats.status is None else str(stats.status)
+        self._metrics.requests.labels(method, route, status).observe(seconds)
+        self._metrics.received_bytes.labels(route).inc(stats.received)
+        self._metrics.sent_bytes.labels(route).inc(stats.sent)
+        fields = structlog.contextvars.get_contextvars()
+        if "problem" in fields:
+            self._metrics.problems.labels(fields["problem"]).inc()
+        number = scope.get("path_params", {}).get("number", "")
+        if re.fullmatch(r"[0-9]{1,10}", number):
+            bind_log_fields(round=int(number))
+        facts = {"method": method, "route": route, "status": stats.status}
+        sizes = {"seconds": round(seconds, 4), "received": stats.received, "sent": stats.sent}
+        _log_method(stats.status)("request", **facts, **sizes)
+
+
+def _log_method(status: int | None) -> structlog.typing.WrappedLogger:
+    """Return the logger's method for a response of this status."""
+    if status is None:
+        return _log.info
+    if status >= 500:
+        return _log.warning
+    return _log.info if status >= 400 else _log.debug
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the valid id that a proxy or client sent, or a new one."""
+    header = Headers(scope=scope).get("x-request-id", "")
+    return header if _REQUEST_ID.fullmatch(header) else uuid4().hex

@@ -1,0 +1,1 @@
+"""Notification of waiting clients: long polls, event streams, other processes."""

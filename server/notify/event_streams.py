@@ -1,0 +1,126 @@
+"""Event streams: each sends the events of one study to one follower as they happen.
+
+A stream reads the events after the last one sent, and then waits for the study's channel without a
+database connection. Events that other servers committed arrive by notification
+(`server/notify/pg_notify.py`), and at the latest when `run` compares the number of events of each
+followed study. The number of streams is limited, because each holds a connection for hours. For the
+same reason a stream regularly checks that its API key is still valid.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+import structlog
+
+from protocol.events import Event, EventKind
+from protocol.messages import ProblemType
+from server.db.channels import study_channel
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.events import EventRepository
+from server.errors import ProblemError
+from server.notify.notifier import Notifier
+from server.telemetry.metrics import Metrics
+
+_MAX_WAIT_SECONDS = 60.0  # until a stream reads events without a notification
+_log = structlog.get_logger(__name__)
+
+
+class EventStreams:
+    """The open event streams of one process, at most `max_streams` at a time.
+
+    A stream checks the authorization of its follower every `recheck_seconds`.
+    """
+
+    def __init__(
+        self,
+        events: EventRepository,
+        notifier: Notifier,
+        metrics: Metrics,
+        max_streams: int,
+        recheck_seconds: float = 5.0,
+    ) -> None:
+        self._events = events
+        self._notifier = notifier
+        self._metrics = metrics
+        self._max_streams = max_streams
+        self._recheck_seconds = recheck_seconds
+        self._followers: Counter[str] = Counter()
+        self._last_events: dict[str, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of open streams."""
+        return self._followers.total()
+
+    @contextmanager
+    def open(self, study: str) -> Iterator[None]:
+        """Reserve one stream for a follower of `study`.
+
+        Raises:
+            ProblemError: if the maximum number of streams is open.
+        """
+        if self.count >= self._max_streams:
+            detail = f"{self._max_streams} event streams are open, which is the maximum: try again"
+            raise ProblemError(ProblemType.UNAVAILABLE, detail)
+        self._followers[study] += 1
+        try:
+            with self._metrics.event_streams.track_inprogress():
+                yield
+        finally:
+            self._followers[study] -= 1
+            self._followers += Counter()  # removes studies without followers
+
+    async def follow(
+        self, study: str, last: int, is_authorized: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[Event]:
+        """Yield the events of `study` after number `last`, until it ends or the server stops.
+
+        The stream also ends when the database is unavailable, after which the follower reconnects,
+        and when `is_authorized` returns false. This is checked before events are sent.
+        """
+        checked = monotonic()
+
+        async def new_events() -> tuple[Event, ...] | None:
+            return await self._events.after(study, last) or None
+
+        while not self._notifier.is_shutting_down:
+            try:
+                events = await self._notifier.wait_for(
+                    study_channel(study), new_events, _MAX_WAIT_SECONDS
+                )
+                if monotonic() - checked >= self._recheck_seconds:
+                    if not await is_authorized():
+                        return
+                    checked = monotonic()
+            except UNAVAILABLE_ERRORS as error:
+                _log.warning("event stream ended", error=type(error).__name__)
+                return
+            for event in events or ():
+                yield event
+                if event.kind is EventKind.STUDY_ENDED:
+                    return
+                last = event.id
+
+    async def run(self, seconds: float) -> None:
+        """Check every `seconds` for events that other servers committed, until cancelled."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.notify_followers()
+            except UNAVAILABLE_ERRORS:
+                continue  # the orchestrator logs it
+            except Exception:
+                _log.exception("events not checked")
+
+    async def notify_followers(self) -> None:
+        """Notify each followed study whose last event is not the one of the previous check."""
+        studies = tuple(self._followers)
+        last = await self._events.last_numbers(studies) if studies else {}
+        changed = [
+            study for study, number in last.items() if self._last_events.get(study) != number
+        ]
+        self._last_events = last
+        self._notifier.notify(*map(study_channel, changed))

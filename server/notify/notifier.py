@@ -1,0 +1,94 @@
+"""Notifier of long polls and event streams: wakes the waiters of a channel.
+
+A waiter subscribes to a channel *before* it queries the database, so it does not miss a change
+between the query and the wait. A change notifies its channel once. The channel is then removed, and
+every waiter queries again. The orchestrator notifies channels for changes that other processes
+made, as soon as it reads them. A waiter holds no database connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import TypeVar
+
+T = TypeVar("T")
+_SHUTDOWN_CHANNEL = "shutdown"
+
+
+@dataclass(slots=True)
+class _Channel:
+    """Event that is set once, and the number of tasks that wait for it."""
+
+    event: asyncio.Event
+    waiters: int = 0
+
+
+class Notifier:
+    """Channels of one process, by name."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, _Channel] = {}
+        self._is_shutting_down = False
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """True once the server is about to stop."""
+        return self._is_shutting_down
+
+    @property
+    def waiter_count(self) -> int:
+        """Number of tasks that wait for any channel."""
+        return sum(channel.waiters for channel in self._channels.values())
+
+    def notify(self, *names: str) -> None:
+        """Wake all waiters of the channels `names`."""
+        for name in names:
+            channel = self._channels.pop(name, None)
+            if channel is not None:
+                channel.event.set()
+
+    def notify_all(self) -> None:
+        """Wake all waiters, for when it is unknown what has changed."""
+        self.notify(*tuple(self._channels))
+
+    def shut_down(self) -> None:
+        """Wake all waiters, now and in the future, because the server is about to stop."""
+        self._is_shutting_down = True
+        self.notify_all()
+
+    async def wait_for_shutdown(self) -> None:
+        """Wait until the server is about to stop."""
+        while not self._is_shutting_down:
+            with self._subscribe(_SHUTDOWN_CHANNEL) as channel:
+                await channel.event.wait()
+
+    async def wait_for(
+        self, name: str, query: Callable[[], Awaitable[T | None]], seconds: float
+    ) -> T | None:
+        """Return the result of `query` as soon as it is not None, or None after `seconds`."""
+        deadline = monotonic() + seconds
+        while True:
+            with self._subscribe(name) as channel:
+                result = await query()
+                remaining = deadline - monotonic()
+                if result is not None or remaining <= 0 or self._is_shutting_down:
+                    return result
+                try:
+                    async with asyncio.timeout(remaining):
+                        await channel.event.wait()
+                except TimeoutError:
+                    return await query()  # once more, so that the result is not stale
+
+    @contextmanager
+    def _subscribe(self, name: str) -> Iterator[_Channel]:
+        """Yield the channel `name`; the last waiter that leaves removes it."""
+        channel = self._channels.setdefault(name, _Channel(asyncio.Event()))
+        channel.waiters += 1
+        try:
+            yield channel
+        finally:
+            channel.waiters -= 1
+            if not channel.waiters and self._channels.get(name) is channel:
+                del self._channels[name]

@@ -1,0 +1,114 @@
+"""Numbers, times and items as text for people; templates use these functions as filters."""
+
+import math
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_DASH = "–"
+_INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))  # of Unicode
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """Return a number with separated thousands; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return _DASH
+    return f"{value:,.{digits}f}"
+
+
+def significant(value: float | None) -> str:
+    """Return a number with about three significant digits."""
+    if value is None or not math.isfinite(value):
+        return _DASH
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(part: float | None, whole: float | None = 1.0) -> str:
+    """Return a share as a percentage."""
+    if part is None or not whole:
+        return _DASH
+    return f"{100 * part / whole:.0f}%"
+
+
+def nbytes(size: float | None) -> str:
+    """Return a size in bytes with a suitable unit (powers of 1,000)."""
+    if size is None:
+        return _DASH
+    unit = 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}" if unit else f"{size:.0f} B"
+
+
+def duration(span: timedelta | float | None) -> str:
+    """Return a duration, which is in seconds if it is a number."""
+    if span is None:
+        return _DASH
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
+    return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """Return the time from `then` to `now`, rounded to one unit."""
+    if then is None:
+        return "never"
+    seconds = (now - then).total_seconds()
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit:.0f} {name} ago"
+    return "just now" if seconds < 10 else f"{seconds:.0f} s ago"
+
+
+def timestamp(then: datetime | None) -> str:
+    """Return a time in UTC, to the second."""
+    return _DASH if then is None else f"{then:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def small_number(value: float) -> str:
+    """Return a small number such as a delta, without zeros in its exponent."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def epsilon_text(value: float | None) -> str:
+    """Return an epsilon; None means that there is no bound."""
+    return "no bound" if value is None else f"{value:.3g}"
+
+
+def invisible_characters(text: str) -> list[str]:
+    """Return the characters of `text` that show nothing, or that reverse the characters around."""
+    invisible = (char for char in text if unicodedata.category(char) in _INVISIBLE_CATEGORIES)
+    return [f"U+{ord(char):04X}" for char in dict.fromkeys(invisible)]
+
+
+def items_label(mechanism: str) -> str:
+    """Return a label of the items in a round's table: `tracked` counts known items elsewhere."""
+    return "New items" if mechanism == "tracked" else "Distinct items"
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    function.__name__: function
+    for function in (
+        number,
+        significant,
+        percent,
+        nbytes,
+        duration,
+        ago,
+        timestamp,
+        small_number,
+        epsilon_text,
+        invisible_characters,
+        items_label,
+    )
+}

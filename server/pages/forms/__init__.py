@@ -1,0 +1,1 @@
+"""The form that creates a study: fields, errors, preview and routes."""

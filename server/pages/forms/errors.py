@@ -1,0 +1,75 @@
+"""Errors of a filled form, with the labels of the form instead of the names of the API.
+
+The API names the place of a fault by a path (`body.terms.minimum`), and other fields by their
+names. A reader of the form sees labels. So each fault is shown at its field, or otherwise after
+the name of its section, and labels replace the names in its text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from server.errors import FieldError
+from server.pages.forms.fields import QUESTION_FORMS, QuestionForm, form_fields
+
+_DOMAIN_TAGS: Final = ("hashed", "utf8", "alphabet", "interval", "listed")  # tags of a union
+_SECTIONS: Final = {"question": "Question", "terms": "Rounds and cohorts", "timeouts": "More"}
+# Field names in the texts of faults; those that are English words only where they name a field.
+_FIELD_NAMES: Final = re.compile(
+    r"\b(cohort_size|max_bytes|minimum(?= \d)|corrupt(?= \+)|dropout(?= is)|low(?= must)|high(?=,))"
+)
+_PLAIN_WORDING: Final = (
+    (re.compile(r"^Input should be a valid integer(, unable to parse[a-z ]*)?"), "a whole number"),
+    (re.compile(r"^Input should be a valid number(, unable to parse[a-z ]*)?"), "a number"),
+    (re.compile(r"^Field required$"), "not empty"),
+    (re.compile(r"^String should match pattern "), "of the form "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FormErrors:
+    """Errors of single fields, by path, and errors of how the fields fit together."""
+
+    by_field: dict[str, list[str]]
+    general: list[str]
+
+    def summary(self, question: QuestionForm) -> str:
+        """Return all errors in one line, each with the label of its field."""
+        labels = {field.path: field.label for field in form_fields(question)}
+        of_fields = [
+            f"{labels[path]}: {error}" for path, errors in self.by_field.items() for error in errors
+        ]
+        return "; ".join([*of_fields, *self.general])
+
+
+def assign_to_fields(question: QuestionForm, faults: Sequence[FieldError]) -> FormErrors:
+    """Return the `faults` of a request as errors of the form for `question`."""
+    paths = {field.path for field in form_fields(question)}
+    errors = FormErrors({}, [])
+    for fault in faults:
+        text, path = with_labels(question, fault["detail"]), _field_of(fault["location"], paths)
+        if path:
+            errors.by_field.setdefault(path, []).append(text)
+        else:
+            section = _SECTIONS.get(fault["location"].removeprefix("body.").split(".")[0], "")
+            errors.general.append(f"{section}: {text}" if section else text)
+    return errors
+
+
+def with_labels(question: QuestionForm, text: str) -> str:
+    """Return a fault's text with labels instead of names, and without a parser's terms."""
+    labels = {field.path.split(".")[-1]: field.label for field in form_fields(question)}
+    for pattern, plain in _PLAIN_WORDING:
+        text = pattern.sub(f"must be {plain}", text)
+    return _FIELD_NAMES.sub(lambda match: f"“{labels.get(match[0], match[0])}”", text)
+
+
+def _field_of(location: str, paths: set[str]) -> str:
+    """Return the path of the field at fault, or an empty string if no field matches."""
+    parts = location.removeprefix("body.").split(".")
+    parts = [part for part in parts if part not in QUESTION_FORMS and part not in _DOMAIN_TAGS]
+    for end in range(len(parts), 0, -1):
+        if (path := ".".join(parts[:end])) in paths:
+            return path
+    return ""

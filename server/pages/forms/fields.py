@@ -1,0 +1,289 @@
+"""Questions that the form can ask, and their fields, each with its path in a StudyRequest.
+
+The API accepts more: every mechanism and every field (`docs/mechanisms.md`). The form has what
+most studies need, with defaults that work.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from server.errors import not_found
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of the form; `path` is its place in a StudyRequest, with dots between names."""
+
+    path: str
+    label: str
+    default: str = ""
+    widget: Literal["text", "whole", "number", "lines", "choice", "check"] = "whole"
+    hint: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    is_optional: bool = False
+
+    def convert(self, text: str) -> object:
+        """Return the value of `text`; the request's validation refuses a text of the wrong type."""
+        if self.widget == "lines":
+            return [line for line in map(str.strip, text.splitlines()) if line]
+        if self.widget == "check":
+            return True
+        if self.widget in ("whole", "number"):
+            try:
+                return int(text) if self.widget == "whole" else float(text)
+            except ValueError:
+                return text
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionForm:
+    """A kind of question; `fixed_fields` is the part of the request that has no form field."""
+
+    name: str
+    title: str
+    description: str
+    fixed_fields: Mapping[str, Any]
+    fields: Sequence[FormField]
+
+
+_THRESHOLD = FormField(
+    "question.threshold", "Threshold", "20", "number",
+    "Items with at least this total count, over all rounds, are heavy.",
+)  # fmt: skip
+_CONTRIBUTION = FormField(
+    "question.contribution", "Items per device", "3", hint="Largest number of items of one device."
+)
+_WORDS = FormField(
+    "question.words", "Words per device", "1000",
+    hint="Largest number of 16-bit words that a device sends per round.",
+)  # fmt: skip
+_EPSILON = FormField("question.epsilon", "Epsilon", "1", "number", "Privacy loss of all rounds.")
+_DELTA = FormField(
+    "question.delta", "Delta", "1e-6", "number", "Probability that the loss exceeds epsilon."
+)
+_REPORT_EPSILON = FormField(
+    "question.epsilon", "Epsilon", "2", "number", "Privacy loss of each device's report."
+)
+_MODE = FormField(
+    "question.mode", "Release of counts", "noise", "choice",
+    choices=(
+        ("noise", "Devices add noise: private against the server too"),
+        ("sample-threshold", "Sampling and a threshold: private against readers of the answer"),
+    ),
+)  # fmt: skip
+_BYTES = FormField("question.domain.max_bytes", "Longest item, bytes", "64", hint="Bytes of UTF-8.")
+
+QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
+    question.name: question
+    for question in (
+        QuestionForm(
+            "tracked",
+            "Common items, fewest words",
+            "Heavy hitters among strings of any length. Items found so far are counted exactly, "
+            "and each plan reveals them to devices.",
+            {"question": {"mechanism": "tracked", "domain": {"kind": "hashed"}}},
+            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS),
+        ),
+        QuestionForm(
+            "adaptive-iblt",
+            "Common items, plans reveal none",
+            "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
+            {"question": {"mechanism": "adaptive-iblt", "domain": {"kind": "utf8"}}},
+            (
+                _THRESHOLD,
+                _CONTRIBUTION,
+                replace(_BYTES, default="12"),
+                replace(_WORDS, default="5000"),
+            ),
+        ),
+        QuestionForm(
+            "hierarchical-histogram",
+            "Distribution of numbers",
+            "Quantiles, ranks and ranges of one number per device, with differential privacy.",
+            {
+                "question": {
+                    "mechanism": "hierarchical-histogram",
+                    "threshold": 1,
+                    "contribution": 1,
+                    "domain": {"kind": "interval"},
+                }
+            },
+            (
+                FormField("question.domain.low", "Lowest value", "0", "number"),
+                FormField("question.domain.high", "Highest value", "100", "number"),
+                FormField("question.domain.alpha", "Branches per level", "4"),
+                FormField(
+                    "question.domain.length", "Levels", "4", hint="There are branches^levels bins."
+                ),
+                _EPSILON,
+                _DELTA,
+                _MODE,
+                _WORDS,
+            ),
+        ),
+        QuestionForm(
+            "triehh",
+            "Common strings, differentially private",
+            "Strings without a known list, found symbol by symbol. Devices take part in each "
+            "round.",
+            {
+                "question": {
+                    "mechanism": "triehh",
+                    "threshold": 1,
+                    "domain": {"kind": "alphabet", "pad": "$"},
+                }
+            },
+            (
+                FormField(
+                    "question.domain.characters",
+                    "Characters",
+                    "abcdefghijklmnopqrstuvwxyz$",
+                    "text",
+                    "Includes $, which pads short strings.",
+                ),
+                FormField(
+                    "question.domain.length",
+                    "Longest string",
+                    "8",
+                    hint="In characters: each takes one round.",
+                ),
+                replace(_CONTRIBUTION, default="1"),
+                _EPSILON,
+                _DELTA,
+                _MODE,
+                _WORDS,
+            ),
+        ),
+        QuestionForm(
+            "ocms-gf",
+            "Counts of a list, from private reports",
+            "The count of each item of a list. Each device sends one report that is private by "
+            "itself, so that no sum must be trusted.",
+            {
+                "question": {
+                    "mechanism": "ocms-gf",
+                    "contribution": 1,
+                    "domain": {"kind": "listed"},
+                }
+            },
+            (
+                FormField(
+                    "question.domain.items",
+                    "Items",
+                    "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday",
+                    "lines",
+                    "One item per line.",
+                ),
+                _THRESHOLD,
+                _REPORT_EPSILON,
+            ),
+        ),
+        QuestionForm(
+            "prefix-extension",
+            "Common strings, from private reports",
+            "Strings without a known list, from one private report per device. It needs many "
+            "devices.",
+            {
+                "question": {
+                    "mechanism": "prefix-extension",
+                    "contribution": 1,
+                    "domain": {"kind": "utf8"},
+                }
+            },
+            (
+                replace(_BYTES, default="12"),
+                replace(_THRESHOLD, default="1000"),
+                replace(_REPORT_EPSILON, default="4"),
+            ),
+        ),
+    )
+}
+NAME_FIELD: Final = FormField("name", "Name", "", "text", "Shown in the list of studies.")
+TERMS_FIELDS: Final = (
+    FormField("rounds", "Rounds", "5"),
+    FormField("terms.cohort_size", "Devices in a cohort, at most", "200"),
+    FormField(
+        "terms.minimum", "Devices in a cohort, at least", "100",
+        hint="A cohort with fewer devices fails.",
+    ),
+    FormField("terms.cohorts", "Cohorts per round", "1"),
+    FormField(
+        "terms.corrupt", "Share of corrupt devices", "0.1", "number",
+        "Largest share of a cohort that may work for the server.",
+    ),
+    FormField(
+        "terms.dropout", "Share of dropouts", "0.2", "number",
+        "Largest share of a cohort that may drop out.",
+    ),
+    FormField(
+        "terms.mode", "Server", "active", "choice",
+        choices=(
+            ("active", "may depart from the protocol"),
+            ("semi-honest", "follows the protocol"),
+        ),
+    ),
+    FormField(
+        "terms.registrar", "Registrar", "", "text",
+        "Public key, 64 hexadecimal digits. Only devices that the registrar signed take part.",
+        is_optional=True,
+    ),
+)  # fmt: skip
+MORE_FIELDS: Final = (
+    FormField(
+        "population", "Population", "", "text", "Population whose privacy budget the study spends.",
+        is_optional=True,
+    ),
+    FormField(
+        "timeouts.enrolling", "Seconds to enrol", "600", "number",
+        "Longest time in which devices may join a cohort.",
+    ),
+    FormField(
+        "timeouts.idle", "Idle seconds", "5", "number",
+        "A phase with enough devices ends when no message arrives for this time.",
+    ),
+)  # fmt: skip
+START_FIELD: Final = FormField("start", "Start at once", "on", "check")
+
+
+def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
+    """Return all fields of the form for `question`."""
+    return (NAME_FIELD, *question.fields, *TERMS_FIELDS, *MORE_FIELDS, START_FIELD)
+
+
+def question_form(name: str) -> QuestionForm:
+    """Return the kind of question with this name.
+
+    Raises:
+        ProblemError: if no kind has this name.
+    """
+    question = QUESTION_FORMS.get(name)
+    if question is None:
+        raise not_found("kind of question")
+    return question
+
+
+def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON of the StudyRequest in a filled `form`; it has not been validated."""
+    document: dict[str, Any] = {}
+    _merge(document, question.fixed_fields)
+    for field in form_fields(question):
+        text = form.get(field.path, "")
+        if field.widget != "lines":
+            text = text.strip()
+        if text:
+            *parents, name = field.path.split(".")
+            target = document
+            for parent in parents:
+                target = target.setdefault(parent, {})
+            target[name] = field.convert(text)
+    return document
+
+
+def _merge(target: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+    for name, value in fixed.items():
+        if isinstance(value, Mapping):
+            _merge(target.setdefault(name, {}), value)
+        else:
+            target[name] = value

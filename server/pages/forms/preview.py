@@ -1,0 +1,200 @@
+"""Preview of a study while its form is filled: its cost for a device, and its expected results.
+
+Bytes, parameters and errors follow from the first plan. The number of items that a study will
+find takes a simulation of some seconds. So it is computed only on request, by a function that
+the program which serves passes to `create_app`, and one study at a time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from random import Random
+from typing import Any, Final
+
+import structlog
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from protocol.mechanisms.central.release import ReleasePlan
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
+from protocol.mechanisms.reports.dictionary import DictionaryPlan
+from secagg.parameters import choose_parameters
+from server.api.dependencies import require
+from server.api.studies import device_limits, find_field_errors
+from server.errors import ProblemError
+from server.notify.notifier import Notifier
+from server.pages.formatting import items_label, nbytes, number, percent, significant
+from server.pages.forms.errors import assign_to_fields, with_labels
+from server.pages.forms.fields import NAME_FIELD, question_form, study_document
+from server.pages.history import RoundSize
+from server.pages.page_routes import PageRoute, read_form
+from server.pages.view import render
+from server.principals import Permission
+from server.service import Service, ServiceDep
+from server.study_checks import PlanRequest, first_plan
+
+router = APIRouter(
+    prefix="/studies/new",
+    route_class=PageRoute,
+    include_in_schema=False,
+    dependencies=[require(Permission.WRITE)],
+)
+_BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"
+_STOPPING_MESSAGE: Final = "the service is stopping: try again in a moment"
+_FAILED_MESSAGE: Final = "the simulation failed: the log of the service has the reason"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceLine:
+    """One fact of a preview: a label, its value, and a note on the value."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+Predict = Callable[[AnyPlan], Awaitable[Sequence[AdviceLine]]]
+
+
+class Predictor:
+    """Runs `predict` for one plan at a time; None if the server has no such function."""
+
+    def __init__(self, predict: Predict | None) -> None:
+        self._predict = predict
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether there is a function that predicts."""
+        return self._predict is not None
+
+    async def predict(self, plan: AnyPlan, notifier: Notifier) -> tuple[Sequence[AdviceLine], str]:
+        """Return the prediction for `plan`, or the reason why there is none.
+
+        When the service stops, the prediction is cancelled. It has ended when this returns.
+        """
+        if self._predict is None or self._lock.locked():
+            return (), _BUSY_MESSAGE
+        async with self._lock:
+            prediction = asyncio.ensure_future(self._predict(plan))
+            shutdown = asyncio.create_task(notifier.wait_for_shutdown())
+            try:
+                await asyncio.wait((prediction, shutdown), return_when=asyncio.FIRST_COMPLETED)
+                return (await prediction, "") if prediction.done() else ((), _STOPPING_MESSAGE)
+            except Exception:
+                _log.exception("no prediction", mechanism=plan.mechanism)
+                return (), _FAILED_MESSAGE
+            finally:
+                prediction.cancel()
+                shutdown.cancel()
+                await asyncio.gather(prediction, shutdown, return_exceptions=True)
+
+
+@router.post("/preview")
+async def preview(request: Request, service: ServiceDep) -> Response:
+    """Show the cost of the study for a device, as far as the form is filled."""
+    plan, error = await _plan_of_form(await read_form(request), service)
+    return render(
+        request,
+        "preview.html",
+        error=error,
+        lines=[] if plan is None else await asyncio.to_thread(_cost_lines, plan),
+        command=None if plan is None else _plan_command(plan),
+        can_predict=request.app.state.predictor.is_available,
+    )
+
+
+@router.post("/prediction")
+async def predict(request: Request, service: ServiceDep) -> Response:
+    """Show the expected results of the study in the form."""
+    plan, error = await _plan_of_form(await read_form(request), service)
+    lines: Sequence[AdviceLine] = ()
+    if plan is not None:
+        lines, error = await request.app.state.predictor.predict(plan, service.notifier)
+    return render(request, "prediction.html", lines=lines, error=error)
+
+
+async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
+    """Return the first plan of the study in `form`, or the reason why there is none yet."""
+    question = question_form(form.get("question", ""))
+    document, limits = study_document(question, form), device_limits(service.settings)
+    try:
+        request = PlanRequest.model_validate(document)
+        return await asyncio.to_thread(first_plan, request, "none", limits, Random(0)), ""
+    except ValidationError:
+        errors = assign_to_fields(question, await find_field_errors(document, limits))
+        errors.by_field.pop(NAME_FIELD.path, None)  # the name costs a device nothing
+        return None, errors.summary(question)
+    except ProblemError as problem:
+        return None, with_labels(question, problem.detail)
+
+
+def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
+    size = RoundSize.of_plan(plan)
+    lines = [AdviceLine("A device sends", nbytes(size.nbytes), "vector or report, per round")]
+    if plan.mechanism in REPORT_MECHANISMS:
+        max_reports = plan.terms.max_devices
+        lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
+        if isinstance(plan, DictionaryPlan):
+            error = sqrt(plan.oracle.scaled_variances[0] * max_reports)
+            note = "standard error of an item's count"
+            lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
+        return lines
+    return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
+
+
+def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
+    terms = plan.terms
+    parameters = choose_parameters(terms.cohort_size, terms.assumptions)
+    max_dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
+    lines = [
+        AdviceLine("Shares of a device", number(parameters.holders), "each held by another device"),
+        AdviceLine("Shares needed", number(parameters.threshold), "to remove the device's mask"),
+        AdviceLine("Sum is exact up to", number(max_dropouts), "dropouts in a cohort"),
+    ]
+    if capacity is not None:
+        label = items_label(plan.mechanism).lower()
+        lines.append(AdviceLine("Table capacity", number(capacity), f"{label} in a round's sum"))
+        note = "the first round's; later rounds adapt it"
+        lines.append(AdviceLine("Sampling threshold t", significant(plan.t), note))
+    return lines
+
+
+def _release_lines(plan: AnyPlan) -> list[AdviceLine]:
+    """Return the visibility and the noise of counts that are published with privacy."""
+    if not isinstance(plan, ReleasePlan):
+        return []
+    release, devices = plan.release, plan.terms.max_devices
+    visible = release.threshold / release.probability
+    note = f"{percent(visible, devices)} of {number(devices)}; half of such cells are published"
+    lines = [AdviceLine("A cell is published from", f"{significant(visible)} devices", note)]
+    if release.variance:
+        deviation = sqrt(plan.max_noise_variance(plan.terms.minimum))
+        note = "standard deviation, per cohort"
+        lines.append(AdviceLine("Noise in a count", f"± {significant(deviation)}", note))
+    return lines
+
+
+def plan_command_options(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return the options with which `blindtally plan` predicts a study; None if it cannot."""
+    question: Any = plan.question
+    if plan.mechanism not in ("tracked", "adaptive-iblt"):
+        return None
+    return {
+        "devices": plan.terms.max_devices,
+        "rounds": plan.rounds,
+        "threshold": question.threshold,
+        "words": question.words,
+        "contribution": question.contribution,
+    }
+
+
+def _plan_command(plan: AnyPlan) -> str | None:
+    """Return the command that predicts the results of a study; None if there is none."""
+    options = plan_command_options(plan)
+    if options is None:
+        return None
+    options["threshold"] = f"{options['threshold']:g}"
+    return " ".join(["blindtally plan", *(f"--{name} {value}" for name, value in options.items())])

@@ -1,0 +1,100 @@
+"""Routes of the form that creates a study.
+
+The form becomes a StudyRequest, and the same checks apply. Every fault is shown at its field. A
+preview next to the form shows what the study would cost a device (`preview.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+from uuid import uuid4
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse
+
+from protocol.messages import ProblemType, StudyRequest
+from server.api import studies as api
+from server.api.dependencies import Caller, require
+from server.errors import FieldError, ProblemError
+from server.pages.forms.errors import assign_to_fields
+from server.pages.forms.fields import (
+    MORE_FIELDS,
+    NAME_FIELD,
+    QUESTION_FORMS,
+    START_FIELD,
+    TERMS_FIELDS,
+    QuestionForm,
+    form_fields,
+    question_form,
+    study_document,
+)
+from server.pages.page_routes import PageRoute, read_form
+from server.pages.view import PAGE_HEADERS, render
+from server.principals import Permission
+from server.service import ServiceDep
+
+router = APIRouter(
+    prefix="/studies/new",
+    route_class=PageRoute,
+    include_in_schema=False,
+    dependencies=[require(Permission.WRITE)],
+)
+_DEFAULT_QUESTION = "tracked"
+
+
+@router.get("")
+async def show_form(
+    request: Request, question: Annotated[str, Query(max_length=40)] = _DEFAULT_QUESTION
+) -> Response:
+    """Show the form for a kind of question."""
+    return _form(request, question_form(question), None, ())
+
+
+@router.post("")
+async def create(request: Request, service: ServiceDep, caller: Caller) -> Response:
+    """Create the study in the form, or show the form with its faults."""
+    form = await read_form(request)
+    question = question_form(form.get("question", ""))
+    document = study_document(question, form)
+    key = form.get("key", "")
+    try:
+        study_request = StudyRequest.model_validate(document)
+        study = await api.create(study_request, Response(), service, caller, key or None)
+    except ValidationError:
+        faults = await api.find_field_errors(document, api.device_limits(service.settings))
+        return _form(request, question, form, faults)
+    except ProblemError as problem:
+        if problem.kind in (ProblemType.UNAVAILABLE, ProblemType.INTERNAL):
+            raise
+        fault: FieldError = {"location": "body", "detail": problem.detail}
+        return _form(request, question, form, problem.errors or [fault])
+    return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
+
+
+def _form(
+    request: Request,
+    question: QuestionForm,
+    form: Mapping[str, str] | None,
+    faults: Sequence[FieldError],
+) -> Response:
+    """Return the form page; without a `form` that was sent, fields have their defaults."""
+    errors = assign_to_fields(question, faults)
+    if form is None:
+        form = {field.path: field.default for field in form_fields(question)}
+    return render(
+        request,
+        "new_study.html",
+        status=422 if faults else 200,
+        question=question,
+        questions=tuple(QUESTION_FORMS.values()),
+        sections=(
+            ("Question", (NAME_FIELD, *question.fields)),
+            ("Rounds and cohorts", TERMS_FIELDS),
+            ("More", MORE_FIELDS),
+        ),
+        start=START_FIELD,
+        values=form,
+        field_errors=errors.by_field,
+        general_errors=errors.general,
+        key=uuid4().hex,
+    )

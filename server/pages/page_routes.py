@@ -1,0 +1,111 @@
+"""Routes of pages: errors are shown as pages, and forms are accepted from our own pages only.
+
+Without `SameSite`, a browser would send its cookie with a form that another site posts here, and
+an open service requires no cookie at all. So each post must name this service in the Origin
+header, which no script can forge.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import URL
+from starlette.responses import RedirectResponse
+from starlette.types import Scope
+
+from protocol.messages import ProblemType
+from server.errors import ProblemError, malformed, malformed_fields
+from server.http.auth import AUTH_RETRY_AFTER, is_page
+from server.http.limits import check_media_type
+from server.http.problem_details import (
+    STATUS_AND_TITLE,
+    field_error,
+    problem_of,
+    problem_response,
+)
+from server.pages.view import PAGE_HEADERS, is_partial, render
+from server.telemetry.logs import bind_log_fields
+
+_FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
+_MAX_FIELDS = 100
+
+
+class PageRoute(APIRoute):
+    """Route whose errors are pages, and which accepts posts from our own pages only."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler, with errors as pages."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                if request.method != "GET":
+                    check_origin(request)
+                return await handle(request)
+            except RequestValidationError as error:
+                faults = [field_error(each["loc"], each["msg"]) for each in error.errors()]
+                return error_page(request, malformed_fields(faults))
+            except Exception as error:
+                return error_page(request, problem_of(error))
+
+        return answer
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a post that does not come from a page of this service.
+
+    Raises:
+        ProblemError: if it names another origin, or none.
+    """
+    scheme, _, netloc = request.headers.get("origin", "").partition("://")
+    is_ours = scheme in ("http", "https") and netloc == request.headers.get("host")
+    if not is_ours or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        detail = "this form was not sent from a page of this service: open the page and try again"
+        raise ProblemError(ProblemType.FORBIDDEN, detail)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a posted form; the last value of a repeated field.
+
+    Raises:
+        ProblemError: if the body is not a form or not UTF-8, or has too many fields.
+    """
+    check_media_type(request, _FORM_MEDIA_TYPE)
+    body = await request.body()
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS,
+            errors="strict",
+        )  # fmt: skip
+    except ValueError:
+        raise malformed("the body is not a form") from None
+    return dict(fields)
+
+
+def error_page(request: Request, problem: ProblemError) -> Response:
+    """Return `problem` as a page."""
+    bind_log_fields(problem=problem.kind.value)
+    status, title = STATUS_AND_TITLE[problem.kind]
+    status = problem.status or status
+    headers = {"Retry-After": AUTH_RETRY_AFTER} if status in (429, 503) else None
+    return render(
+        request, "error.html", status=status, headers=headers, title=title, problem=problem
+    )
+
+
+def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
+    """Return the response to a caller that is not authenticated: for pages, a redirect to login."""
+    if not is_page(scope["path"]):
+        is_passing = problem.kind is ProblemType.UNAVAILABLE
+        return problem_response(problem, None if is_passing else {"Retry-After": AUTH_RETRY_AFTER})
+    request = Request(scope)
+    if problem.kind is not ProblemType.NOT_AUTHORISED:
+        return error_page(request, problem)
+    page = str(URL(scope=scope).replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
+    login = "/login" + (f"?next={quote(page, safe='/')}" if page not in ("", "/") else "")
+    if is_partial(request):  # a page that was open when its key was revoked
+        return Response(status_code=401, headers={**PAGE_HEADERS, "HX-Redirect": login})
+    return RedirectResponse(login, 303, PAGE_HEADERS)

@@ -1,0 +1,171 @@
+"""Privacy summary of a study: what the server could see, what it could not, and the assumptions.
+
+The facts are in `docs/threat-model.md`, in the mechanism's ledger entry
+(`protocol/privacy/events.py`) and in the terms of the study. This module only combines them for
+one study, and promises nothing that those sources do not promise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.messages import StudyView
+from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
+from protocol.study import Terms
+from server.pages.formatting import small_number
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacySummary:
+    """Sentences on what the server could see, what it could not, and the assumptions."""
+
+    headline: str
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def privacy_cost(study: StudyView) -> str:
+    """Return the privacy cost of a study for one device, in a few words."""
+    question = study.question
+    epsilon = getattr(question, "epsilon", None)
+    if epsilon is None:
+        return "exact sums"
+    if question.mechanism in REPORT_MECHANISMS:
+        return f"ε {epsilon:g} per report"
+    return f"ε {epsilon:g}, δ {small_number(getattr(question, 'delta', 0))}"
+
+
+def privacy_summary(study: StudyView, entry: LedgerEntry) -> PrivacySummary:
+    """Return the summary of `study`, whose entry in the ledger is `entry`."""
+    if study.question.mechanism in REPORT_MECHANISMS:
+        return _reports_summary(study)
+    return PrivacySummary(
+        _headline(study, entry.event),
+        (*_visible(study, entry.event), _PARTICIPATION_IS_VISIBLE),
+        tuple(_hidden(study, entry.event)),
+        tuple(_assumptions(study.terms, entry)),
+    )
+
+
+_PARTICIPATION_IS_VISIBLE = (
+    "Which devices took part, from which address and when. A device's identity is made for this "
+    "study only."
+)
+
+
+def _headline(study: StudyView, event: DpEvent) -> str:
+    devices = study.terms.assumptions.quorum(study.terms.minimum)
+    kind = "noisy" if isinstance(event, SkellamNoiseEvent) else "exact"
+    return (
+        f"Only {kind} sums of at least {devices:,} devices could be read, never the data of one "
+        "device."
+    )
+
+
+def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
+    if isinstance(event, SkellamNoiseEvent):
+        yield "The noisy counts of each cohort. Devices added the noise before the sum was opened."
+    elif isinstance(event, SampleThresholdEvent):
+        yield (
+            "The sampled count of every cell, even of a cell with a single device. The threshold "
+            f"of {event.threshold} protects against readers of the answer, not against the server."
+        )
+    else:
+        yield "The exact sum of each cohort: the counts of common items, which are the answer."
+        yield (
+            "A rare item too, if its device sampled it: that a device holds the item, but not "
+            "which device. This is not differential privacy."
+        )
+    if isinstance(event, SkellamNoiseEvent | SampleThresholdEvent) and event.join_probability < 1:
+        yield (
+            f"Which devices joined a round: about {event.join_probability:.1%} of the devices that "
+            "learned of it, by a random choice of each device. The server did not see which of "
+            "them voted."
+        )
+    if study.question.mechanism == "tracked":
+        known = "keys of items" if isinstance(study.question.domain, Hashed) else "items"
+        yield (
+            f"Not only the server: each plan lists the {known} found so far, and every device that "
+            "may join a round can read it."
+        )
+
+
+def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
+    terms = study.terms
+    yield (
+        "The data of any one device. A device masks its table, and the masks cancel only in the "
+        "sum of its cohort."
+    )
+    dropouts = terms.minimum - terms.assumptions.quorum(terms.minimum)
+    yield (
+        f"The sum of a smaller group. A cohort has at least {terms.minimum:,} devices. If more "
+        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed."
+    ) + (
+        " A server that departs from the protocol may exclude a few more."
+        * (terms.mode == "active")
+    )
+    if isinstance(study.question.domain, Hashed):
+        yield (
+            "Strings that are not close to heavy. The server saw only their keys, from which a "
+            "string can only be guessed."
+        )
+    if isinstance(event, SkellamNoiseEvent):
+        yield "Which items any one device holds, or whether it holds any, up to the epsilon below."
+
+
+def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
+    yield (
+        f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server, and at "
+        f"most {terms.dropout:.0%} drop out."
+    )
+    if terms.mode == "active":
+        yield (
+            "The server need not be honest: it may send different keys, lists and dropouts to "
+            "different devices."
+        )
+    else:
+        yield "The server follows the protocol. A server that does not could read more."
+    if terms.registrar is None:
+        yield (
+            "The server invents no devices. No registrar vouches for them, and a device among "
+            "invented ones is not hidden."
+        )
+    else:
+        yield (
+            f"The registrar {terms.registrar[:12]}… signs real devices only. Devices check its "
+            "signatures."
+        )
+    yield (
+        f"A failure of the protection has probability 2^-{terms.sigma} each time that keys are "
+        "shared. X25519, Ed25519, AES, SHA-256 and the randomness of each device are secure."
+    )
+    if (assumption := entry.views()["server"].assumption) and entry.views()["server"].private:
+        yield f"For the noise: {assumption}."
+
+
+def _reports_summary(study: StudyView) -> PrivacySummary:
+    question: Any = study.question
+    delta = getattr(question, "delta", 0)
+    exception = f", except with probability {delta:g}" if delta else ""
+    return PrivacySummary(
+        "Each device randomised its report by itself. No party must be trusted with it.",
+        (
+            (
+                "Every device's report, its time and address, and which reports to other studies "
+                "are from the same device."
+            ),
+        ),
+        (
+            (
+                "The items of a device. For any two possibilities, the probabilities of its report "
+                f"differ by a factor of at most e^{question.epsilon:g}{exception}."
+            ),
+        ),
+        (
+            "The device's own randomness. The server and other devices need not be trusted.",
+            "The limit in the device's policy. The costs of several studies add up.",
+        ),
+    )

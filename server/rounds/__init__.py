@@ -1,0 +1,1 @@
+"""Orchestration of rounds: closes phases that are due, sums cohorts and decodes rounds."""

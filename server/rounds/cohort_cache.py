@@ -1,0 +1,143 @@
+"""Cache of the facts of closed phases, which are read from the database once.
+
+Phases only move forward, and closing a phase fixes its messages. So the roster of an enrolled
+cohort, the transcript after sharing and the survivors after masking never change, and a thousand
+participants that need them cost one query. Callers check the phase of the cohort first: these
+facts are only valid once their phase is closed. Losing the cache costs time only.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Generic, TypeVar
+
+from protocol.mechanisms.registry import AnyPlan
+from protocol.phases import MessageKind
+from secagg.aggregator import UnmaskingRequest
+from secagg.roster import roster_bytes, share_commitments_bytes
+from secagg.session import Transcript
+from server.db.repositories.messages import EnrolledCohort
+from server.db.repositories.participants import ParticipantSlot
+from server.db.store import Store
+from server.rounds.decoding import read_transcript, read_unmasking_request
+
+K = TypeVar("K")
+V = TypeVar("V")
+_MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same for a transcript
+_MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 10 MB for 1,000 participants with 116 holders each
+
+
+class AsyncCache(Generic[K, V]):
+    """Cache of values that never change; concurrent and later calls share one read.
+
+    It keeps the most recently used values whose total weight is at most `size`, and always the
+    last one.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[K], Awaitable[V]],
+        size: int,
+        weigh: Callable[[V], int] = lambda _: 1,
+    ) -> None:
+        self._read = read
+        self._free_weight = size
+        self._weigh = weigh
+        self._tasks: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
+        self._weights: dict[K, int] = {}  # of completed reads
+
+    async def __call__(self, key: K) -> V:
+        """Return the value of `key`; an error of `read` is raised and not cached."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = asyncio.create_task(self._fetch(key))
+            task.add_done_callback(partial(self._on_loaded, key))
+            self._tasks[key] = task
+        self._tasks.move_to_end(key)
+        return await asyncio.shield(task)  # cancelling one caller does not cancel the others
+
+    async def _fetch(self, key: K) -> V:
+        return await self._read(key)
+
+    def _on_loaded(self, key: K, task: asyncio.Task[V]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            del self._tasks[key]
+            return
+        self._weights[key] = self._weigh(task.result())
+        self._free_weight -= self._weights[key]
+        while self._free_weight < 0 and len(self._weights) > 1:
+            oldest = next(other for other in self._tasks if other in self._weights and other != key)
+            del self._tasks[oldest]
+            self._free_weight += self._weights.pop(oldest)
+
+
+class CohortCache:
+    """Cached facts of one process; the sizes limit its memory, and not what it can serve."""
+
+    def __init__(self, store: Store) -> None:
+        messages = store.messages
+        self.plan: AsyncCache[tuple[str, int], AnyPlan] = AsyncCache(
+            lambda study_round: store.rounds.plan(*study_round), 64
+        )
+        self.plan_digest: AsyncCache[tuple[str, int], bytes] = AsyncCache(self._plan_digest, 1_000)
+        self.slot: AsyncCache[str, ParticipantSlot] = AsyncCache(store.participants.slot, 20_000)
+        self.enrolled_cohort: AsyncCache[int, EnrolledCohort] = AsyncCache(
+            messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
+        )
+        self.transcript: AsyncCache[int, Transcript] = AsyncCache(
+            self._transcript,
+            _MAX_CACHED_PARTICIPANTS,
+            lambda transcript: len(transcript.share_commitments),
+        )
+        self.survivors: AsyncCache[int, frozenset[int]] = AsyncCache(
+            lambda cohort: messages.senders(cohort, MessageKind.MASKED_INPUT),
+            _MAX_CACHED_PARTICIPANTS,
+            len,
+        )
+        self.confirmations: AsyncCache[int, dict[int, bytes]] = AsyncCache(
+            self._confirmations, _MAX_CACHED_PARTICIPANTS, len
+        )
+        self.unmasking_request: AsyncCache[int, UnmaskingRequest] = AsyncCache(
+            self._unmasking_request, _MAX_CACHED_SHARE_BYTES, lambda request: request.nbytes
+        )
+        # Packed, so that all participants get the same bytes.
+        self.roster: AsyncCache[int, bytes] = AsyncCache(
+            self._roster, _MAX_CACHED_PARTICIPANTS * 100, len
+        )
+        self.share_commitments: AsyncCache[int, bytes] = AsyncCache(
+            self._share_commitments, _MAX_CACHED_PARTICIPANTS * 100, len
+        )
+        self._messages = messages
+
+    async def senders(self, cohort: int, kind: MessageKind) -> Collection[int]:
+        """Return the slots that sent a message of `kind`, whose phase is closed."""
+        if kind == MessageKind.KEY_SHARES:
+            return (await self.transcript(cohort)).share_commitments.keys()
+        if kind == MessageKind.MASKED_INPUT:
+            return await self.survivors(cohort)
+        return (await self.confirmations(cohort)).keys()
+
+    async def _plan_digest(self, study_round: tuple[str, int]) -> bytes:
+        plan = await self.plan(study_round)
+        return await asyncio.to_thread(plan.digest)  # a plan may list a long dictionary
+
+    async def _transcript(self, cohort: int) -> Transcript:
+        return await read_transcript(
+            self._messages, cohort, (await self.enrolled_cohort(cohort)).session
+        )
+
+    async def _unmasking_request(self, cohort: int) -> UnmaskingRequest:
+        return await read_unmasking_request(self._messages, cohort, await self.transcript(cohort))
+
+    async def _confirmations(self, cohort: int) -> dict[int, bytes]:
+        signatures: dict[int, bytes] = {}
+        async for batch in self._messages.bodies(cohort, MessageKind.CONFIRMATION):
+            signatures |= dict(batch)
+        return signatures
+
+    async def _roster(self, cohort: int) -> bytes:
+        return roster_bytes((await self.enrolled_cohort(cohort)).session.roster)
+
+    async def _share_commitments(self, cohort: int) -> bytes:
+        return share_commitments_bytes((await self.transcript(cohort)).share_commitments)

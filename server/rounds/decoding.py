@@ -1,0 +1,243 @@
+"""Decoding: the sum of a cohort from its messages, and the answer of a round from its sums.
+
+Vectors and reports are added in batches as they are read, so memory does not grow with the number
+of devices, unless a mechanism keeps their reports. Long computations run in a thread, because numpy
+and AES release the interpreter lock there. The secrets that `unmask` recovers exist only in that
+call.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import structlog
+
+from protocol.mechanism import Answer
+from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
+from protocol.messages import RoundState
+from protocol.phases import MessageKind
+from protocol.reporting import ReportAggregate
+from protocol.study_state import StudyState
+from secagg.aggregator import (
+    UnmaskingRequest,
+    collect_masked_inputs,
+)
+from secagg.keys import SIGNATURE_BYTES
+from secagg.messages import KeyShares, SeedShares, UnmaskingShares
+from secagg.ring import Ring, Vector
+from secagg.roster import ShareCommitment
+from secagg.session import Session, Transcript
+from secagg.unmasking import UnmaskedSum, unmask
+from server.db.repositories.messages import MessageRepository
+from server.db.repositories.reports import ReportRepository
+from server.db.repositories.rounds import ClosedRound
+from server.db.store import Store
+
+_MAX_LOGGED_PAIRS = 20  # invalid shares in one log line
+_log = structlog.get_logger(__name__)
+
+
+class PoisonedSumError(Exception):
+    """The sum of a cohort breaks a law that every sum of honest vectors obeys.
+
+    Attributes:
+        blamed: the offence of each participant with false shares, by slot.
+    """
+
+    def __init__(self, fault: str, blamed: Mapping[int, str]) -> None:
+        super().__init__(fault)
+        self.blamed = blamed
+
+
+@dataclass(frozen=True, slots=True)
+class UnmaskedCohort:
+    """Packed sum of a cohort, and the offence of each participant with false shares, by slot."""
+
+    total: bytes
+    blamed: Mapping[int, str]
+
+
+async def read_transcript(messages: MessageRepository, number: int, session: Session) -> Transcript:
+    """Return the transcript of cohort `number`, from the key shares of its participants."""
+    commitments: dict[int, ShareCommitment] = {}
+    async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
+        commitments |= await asyncio.to_thread(_share_commitments, batch)
+    return Transcript(session, commitments)
+
+
+def _share_commitments(batch: list[tuple[int, bytes]]) -> dict[int, ShareCommitment]:
+    return {slot: KeyShares.unpack(body).share_commitment for slot, body in batch}
+
+
+async def read_unmasking_request(
+    messages: MessageRepository, number: int, transcript: Transcript
+) -> UnmaskingRequest:
+    """Return the shares of cohort `number` that the survivors must reveal."""
+    seeds: dict[int, bytes] = {}
+    async for batch in messages.bodies(number, MessageKind.SEED_SHARES):
+        seeds |= dict(batch)
+    keys: dict[int, bytes] = {}
+    if len(seeds) < len(transcript.share_commitments):
+        async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
+            keys |= {slot: body for slot, body in batch if slot not in seeds}
+    return await asyncio.to_thread(_collect_masked_inputs, transcript, keys, seeds)
+
+
+def _collect_masked_inputs(
+    transcript: Transcript, keys: Mapping[int, bytes], seeds: Mapping[int, bytes]
+) -> UnmaskingRequest:
+    return collect_masked_inputs(
+        transcript,
+        {slot: KeyShares.unpack(body) for slot, body in keys.items()},
+        {slot: SeedShares.unpack(body[:-SIGNATURE_BYTES]) for slot, body in seeds.items()},
+    )
+
+
+async def sum_masked_inputs(messages: MessageRepository, cohort: int, ring: Ring) -> Vector:
+    """Return the sum of the masked inputs of a cohort."""
+    total = ring.zero()
+    async for batch in messages.bodies(cohort, MessageKind.MASKED_INPUT):
+        await asyncio.to_thread(_add_packed, ring, total, batch)
+    return total
+
+
+def _add_packed(ring: Ring, total: Vector, batch: list[tuple[int, bytes]]) -> None:
+    for _, body in batch:
+        ring.add_packed(total, body)
+
+
+async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
+    """Return the sum of the survivors' vectors.
+
+    Raises:
+        RecoveryError: if the shares do not determine a secret that the sum needs.
+        PoisonedSumError: if no honest vectors have this sum.
+        ProblemError: if the cohort was closed meanwhile.
+    """
+    enrolled = await messages.enrolled_cohort(cohort)
+    transcript = await read_transcript(messages, cohort, enrolled.session)
+    request = await read_unmasking_request(messages, cohort, transcript)
+    revealed: dict[int, UnmaskingShares] = {}
+    async for batch in messages.bodies(cohort, MessageKind.UNMASKING_SHARES):
+        revealed |= await asyncio.to_thread(_unpack_unmasking_shares, batch)
+    _log_undecryptable_shares(cohort, revealed)
+    masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
+    unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, revealed, masked)
+    packed = await asyncio.to_thread(_check_sum, enrolled.plan, unmasked, len(request.survivors))
+    return UnmaskedCohort(packed, unmasked.blamed)
+
+
+def _unpack_unmasking_shares(batch: list[tuple[int, bytes]]) -> dict[int, UnmaskingShares]:
+    return {slot: UnmaskingShares.unpack(body) for slot, body in batch}
+
+
+def _check_sum(plan: AnyPlan, unmasked: UnmaskedSum, participants: int) -> bytes:
+    """Return the packed sum, if honest vectors can have it."""
+    mechanism = SUM_MECHANISMS[plan.mechanism]
+    fault = mechanism.fault(plan, unmasked.total, participants)
+    if fault is not None:
+        raise PoisonedSumError(fault, unmasked.blamed)
+    return mechanism.ring(plan).pack(unmasked.total)
+
+
+def _log_undecryptable_shares(cohort: int, revealed: dict[int, UnmaskingShares]) -> None:
+    pairs = sorted(
+        (dealer, holder) for holder, shares in revealed.items() for dealer in shares.invalid_dealers
+    )
+    if pairs:
+        _log.warning(
+            "shares could not be decrypted",
+            cohort_id=cohort,
+            pairs=len(pairs),
+            dealers_holders=pairs[:_MAX_LOGGED_PAIRS],
+        )
+
+
+async def decode_round(store: Store, study: str, plan: AnyPlan, state: StudyState) -> ClosedRound:
+    """Return the result of a round's reports, or of its cohorts' sums, after `state`.
+
+    If the sums cannot be decoded together, the sums that cannot be decoded alone are excluded: a
+    vector that keeps every law may still spoil the sum of its cohort, and should not spoil others.
+    """
+    if plan.mechanism in REPORT_MECHANISMS:
+        return await decode_reports(store.reports, study, plan, state)
+    sums = await store.messages.sums(study, plan.round)
+    if not sums:
+        return ClosedRound("failed")
+    return await asyncio.to_thread(_decode, plan, state, sums)
+
+
+async def decode_reports(
+    reports: ReportRepository, study: str, plan: AnyPlan, state: StudyState
+) -> ClosedRound:
+    """Return the result of a round's reports after `state`, with one batch in memory at a time."""
+    mechanism, aggregate = REPORT_MECHANISMS[plan.mechanism], None
+    nbytes, batch_size = mechanism.nbytes(plan), mechanism.reports_per_batch(plan)
+    async for batch in reports.bodies(study, plan.round, nbytes, batch_size):
+        part = await asyncio.to_thread(_aggregate_batch, plan, batch)
+        aggregate = part if aggregate is None else aggregate + part
+    if aggregate is None or aggregate.reports < plan.terms.minimum:
+        return ClosedRound("failed", 0 if aggregate is None else aggregate.reports)
+    return await asyncio.to_thread(_decode_aggregate, plan, aggregate, state)
+
+
+def _aggregate_batch(plan: AnyPlan, batch: bytes) -> ReportAggregate:
+    mechanism = REPORT_MECHANISMS[plan.mechanism]
+    rows = np.frombuffer(batch, np.uint8).reshape(-1, mechanism.nbytes(plan))
+    aggregate: ReportAggregate = mechanism.aggregate(plan, rows)
+    return aggregate
+
+
+def _decode_aggregate(plan: AnyPlan, aggregate: ReportAggregate, state: StudyState) -> ClosedRound:
+    answer = REPORT_MECHANISMS[plan.mechanism].decode(plan, aggregate, state)
+    return _closed_round(plan, aggregate.reports, answer)
+
+
+def _decode(plan: AnyPlan, state: StudyState, sums: Mapping[int, tuple[bytes, int]]) -> ClosedRound:
+    outcome = _decode_sums(plan, state, sums)
+    if outcome.state == "decoded" or len(sums) == 1:
+        return outcome
+    mechanism = SUM_MECHANISMS[plan.mechanism]
+    ring = mechanism.ring(plan)
+    excluded = frozenset(
+        number
+        for number, (packed, count) in sums.items()
+        if not mechanism.is_decodable(plan, ring.unpack(packed), count, state)
+    )
+    if len(excluded) in (0, len(sums)):
+        return outcome  # the sums together hold too much, so no cohort is at fault
+    _log.warning("cohorts excluded", study=plan.study, round=plan.round, cohorts=sorted(excluded))
+    readable = {number: packed for number, packed in sums.items() if number not in excluded}
+    return replace(_decode_sums(plan, state, readable), excluded=excluded)
+
+
+def _decode_sums(
+    plan: AnyPlan, state: StudyState, sums: Mapping[int, tuple[bytes, int]]
+) -> ClosedRound:
+    mechanism = SUM_MECHANISMS[plan.mechanism]
+    ring = mechanism.ring(plan)
+    total = ring.zero()
+    for packed, _ in sums.values():
+        ring.add_packed(total, packed)
+    participants = sum(count for _, count in sums.values())
+    answer = mechanism.decode(plan, total, participants, state)
+    return _closed_round(plan, participants, answer)
+
+
+def _closed_round(plan: AnyPlan, participants: int, answer: Answer) -> ClosedRound:
+    mechanism = MECHANISMS[plan.mechanism]
+    heavy = tuple(mechanism.final_estimates(plan.question, answer.state))
+    round_state: RoundState = "decoded" if answer.decoded else "undecoded"
+    is_last = mechanism.is_over(plan, answer, answer.state)
+    return ClosedRound(round_state, participants, answer, heavy, is_last=is_last)
+
+
+async def plan_next(
+    plan: AnyPlan, answer: Answer | None, state: StudyState, rng: Random
+) -> AnyPlan:
+    """Return the plan of the round after `plan`, which ended with `state`."""
+    mechanism = MECHANISMS[plan.mechanism]
+    following: AnyPlan = await asyncio.to_thread(mechanism.next_plan, plan, answer, state, rng)
+    return following

@@ -1,0 +1,95 @@
+"""Heartbeat of a server process: deadlines and patience only count while a server can receive.
+
+Each process writes a heartbeat every second (`ProcessRepository`). A process that starts, or that
+reaches its database again, first checks whether another process is alive. If so, no message was
+missed, and phases continue as they are. Otherwise pending cohorts get the time back in which no
+server could receive, and patience counts from the time by which devices have had a chance to
+retry.
+
+A row shows when its process was last alive, not that it still is: a process that was killed a
+moment ago leaves the same row. So the check waits until the row is written again or is too old.
+SQLite has one process, which skips the check.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from time import monotonic
+
+import structlog
+
+from protocol.messages import MAX_RETRY_SECONDS
+from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.repositories.leases import ALIVE_WITHIN
+from server.db.store import Store
+
+_HEARTBEAT_SECONDS = 1.0
+_CHECK_SECONDS = 0.1  # between two checks of the other processes
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Heartbeat:
+    """State of this process: connected to its database or not, and since when.
+
+    Attributes:
+        receiving_since: the time from which patience counts, as far as this process knows.
+        is_disconnected: whether the database was unavailable, so that `start` must run again.
+    """
+
+    store: Store
+    name: str
+    receiving_since: datetime | None = field(default=None, init=False)
+    is_disconnected: bool = field(default=True, init=False)
+
+    async def start(self) -> None:
+        """Extend deadlines if no server could receive for a time; then write a heartbeat."""
+        if await self._is_another_alive():
+            _log.info("another process is alive: phases continue")
+        else:
+            await self.store.leases.release_others(self.name)
+            resumed = await self.store.cohorts.extend_deadlines()
+            _log.info("no other process is alive: deadlines extended", cohorts=resumed)
+        # At the end: the steps above may last as long as an outage, which is not silence.
+        now = await self.store.database.read_now()
+        if await self.store.cohorts.pending():
+            # Devices that could not connect retry within this time, which is not silence either.
+            now += timedelta(seconds=MAX_RETRY_SECONDS)
+        self.receiving_since = now
+        await self._beat()
+        self.is_disconnected = False
+
+    async def run(self) -> None:
+        """Write heartbeats until cancelled; become disconnected if that fails."""
+        while not self.store.database.is_sqlite:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            if self.is_disconnected:
+                continue
+            try:
+                await self._beat()
+            except UNAVAILABLE_ERRORS:
+                self.is_disconnected = True
+
+    async def stop(self) -> None:
+        """Remove this process, so that others see at once that it has stopped."""
+        try:
+            await self.store.processes.remove(self.name)
+        except UNAVAILABLE_ERRORS as error:  # others see it when the heartbeat is too old
+            _log.warning("database unavailable", error=loggable_reason(error))
+
+    async def _beat(self) -> None:
+        if self.receiving_since is not None and not self.store.database.is_sqlite:
+            await self.store.processes.beat(self.name, self.receiving_since)
+
+    async def _is_another_alive(self) -> bool:
+        if self.store.database.is_sqlite:
+            return False
+        before = await self.store.processes.other_heartbeats(self.name)
+        deadline = monotonic() + ALIVE_WITHIN.total_seconds()
+        while before and monotonic() < deadline:
+            await asyncio.sleep(_CHECK_SECONDS)
+            now = await self.store.processes.other_heartbeats(self.name)
+            if any(before.get(name) != heartbeats for name, heartbeats in now.items()):
+                return True
+            before = now
+        return False

@@ -1,0 +1,249 @@
+"""Jobs of a server: summing a cohort, closing a round, deleting message bodies.
+
+A job runs under a lease, so one process at a time does it. The lease is renewed while the job runs
+and released at its end. A process that stops in good order releases its leases at once; the lease
+of a killed process expires, and another process does the job again from the same rows. Each job
+publishes its result in one transaction that checks the lease, so a process that lost its lease
+publishes nothing. The transaction that publishes an answer also opens the next round.
+
+Only the process that holds the lease measures and traces a job.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from secrets import token_hex
+
+import structlog
+from opentelemetry.trace import Tracer
+
+from protocol.events import FailureCause
+from protocol.mechanisms.registry import AnyPlan
+from protocol.study_state import StudyState
+from secagg.errors import RecoveryError
+from server.db.channels import cohort_channel, study_channel
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.leases import (
+    Job,
+    Lease,
+    LeaseRepository,
+    StaleLeaseError,
+    close_round_job,
+    delete_bodies_job,
+    sum_job,
+)
+from server.db.repositories.pending import PendingCohort
+from server.db.repositories.rounds import ClosedRound
+from server.db.store import Store
+from server.errors import INTERNAL_FAULT, ProblemError
+from server.notify.notifier import Notifier
+from server.rounds.decoding import PoisonedSumError, decode_round, plan_next, unmask_cohort
+from server.telemetry.logs import bind_log_fields
+from server.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+_TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError)  # not the job's fault: it is repeated
+_RENEWALS_PER_LEASE = 3  # so that two may fail
+
+
+def process_name() -> str:
+    """Return a unique name for this process, which shows people where it runs."""
+    return f"{socket.gethostname()[:32]}-{os.getpid()}-{token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRunner:
+    """Runs jobs of the process `name` under leases of `seconds` seconds."""
+
+    leases: LeaseRepository
+    name: str
+    seconds: float
+
+    async def run(self, job: Job, action: Callable[[Lease], Awaitable[None]]) -> None:
+        """Run `action` while this process holds the lease of `job`, if it can claim the lease."""
+        lease = await self.leases.claim(job, self.name, self.seconds)
+        if lease is None:
+            return
+        _log.debug("job claimed", job=job.name, version=lease.version)
+        tasks = (
+            asyncio.ensure_future(_run_unless_stale(action, lease)),
+            asyncio.ensure_future(self._renew(lease)),
+        )
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(*UNAVAILABLE_ERRORS):  # the lease expires
+                await self.leases.release(lease)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Renew `lease` until cancelled; return when another process has claimed the job."""
+        while True:
+            await asyncio.sleep(self.seconds / _RENEWALS_PER_LEASE)
+            renewal = asyncio.ensure_future(self.leases.renew(lease, self.seconds))
+            try:
+                with suppress(*UNAVAILABLE_ERRORS):  # the next renewal may succeed
+                    if not await asyncio.shield(renewal):
+                        _log.warning("lease lost", job=lease.job, version=lease.version)
+                        return
+            except asyncio.CancelledError:
+                # Its thread goes on: committed after the release, it would renew the lease again.
+                await asyncio.gather(renewal, return_exceptions=True)
+                raise
+
+
+async def _run_unless_stale(action: Callable[[Lease], Awaitable[None]], lease: Lease) -> None:
+    try:
+        await action(lease)
+    except StaleLeaseError:
+        _log.warning("result of a stale lease discarded", job=lease.job, version=lease.version)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRunner:
+    """The jobs of one process."""
+
+    store: Store
+    notifier: Notifier
+    rng: Random
+    leases: LeaseRunner
+    metrics: Metrics
+    tracer: Tracer
+
+    async def sum_cohort(self, cohort: PendingCohort) -> None:
+        """Unmask and store the sum of a cohort, unless another process does."""
+        fields = log_fields(cohort)
+        await self._run(sum_job(cohort.id), lambda lease: self._sum(cohort, lease), **fields)
+
+    async def close_round(self, study: str, number: int) -> None:
+        """Decode a round, store its answer and open the next one, unless another process does."""
+        await self._run(
+            close_round_job(study, number),
+            lambda lease: self._close_round(study, number, lease),
+            study=study,
+            round=number,
+        )
+
+    async def delete_bodies(self, cohort: int) -> bool:
+        """Delete the message bodies of a closed cohort, unless another process does.
+
+        Returns whether they are deleted: the process that holds the lease may die before that.
+        """
+
+        async def delete(_lease: Lease) -> None:  # idempotent, so the lease is not checked
+            await self.store.cohorts.delete_bodies(cohort)
+
+        await self._run(delete_bodies_job(cohort), delete)
+        return await self.store.cohorts.has_no_bodies(cohort)
+
+    async def _run(
+        self, job: Job, action: Callable[[Lease], Awaitable[None]], **fields: str | int
+    ) -> None:
+        """Run `action` under a lease; measure and trace it from the claim."""
+
+        async def measured(lease: Lease) -> None:
+            with (
+                self.metrics.measure_job(job.kind),
+                self.tracer.start_as_current_span(job.kind, record_exception=False),
+            ):
+                bind_log_fields(**fields)
+                await action(lease)
+
+        await self.leases.run(job, measured)
+
+    async def _sum(self, cohort: PendingCohort, lease: Lease) -> None:
+        try:
+            unmasked = await unmask_cohort(self.store.messages, cohort.id)
+        except _TRANSIENT_ERRORS:
+            raise
+        except RecoveryError as error:
+            await self._blame(cohort, error.blamed, lease)
+            await self._fail_sum(cohort, FailureCause.UNRECOVERABLE, str(error), lease)
+        except PoisonedSumError as error:
+            await self._blame(cohort, error.blamed, lease)
+            reason = f"the sum is not a sum of honest vectors: {error}"
+            await self._fail_sum(cohort, FailureCause.POISONED, reason, lease)
+        except ProblemError:  # meanwhile stopped, and its bodies deleted
+            _log.info("cohort closed before its sum was complete", **log_fields(cohort))
+        except Exception:
+            _log.exception("cohort not summed", **log_fields(cohort))
+            await self._fail_sum(cohort, FailureCause.INTERNAL, INTERNAL_FAULT, lease)
+        else:
+            await self._blame(cohort, unmasked.blamed, lease)
+            if await self.store.cohorts.save_sum(cohort.id, unmasked.total, lease):
+                _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
+                self.notifier.notify(cohort_channel(cohort.id))
+
+    async def _blame(
+        self, cohort: PendingCohort, culprits: Mapping[int, str], lease: Lease
+    ) -> None:
+        if culprits:
+            _log.warning("false shares", blamed_slots=sorted(culprits), **log_fields(cohort))
+            count = await self.store.cohorts.blame(cohort.id, culprits, lease)
+            self.metrics.blamed.inc(count)
+
+    async def _fail_sum(
+        self, cohort: PendingCohort, cause: FailureCause, reason: str, lease: Lease
+    ) -> None:
+        if await self.store.cohorts.fail_unmasking(cohort.id, reason, cause, lease):
+            _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
+            self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))
+
+    async def _close_round(self, study: str, number: int, lease: Lease) -> None:
+        view = await self.store.studies.show(study)
+        try:
+            plan = await self.store.rounds.plan(study, number)
+            state = await self.store.answers.study_state(study)
+        except _TRANSIENT_ERRORS:
+            raise
+        except Exception:  # perhaps of another version: without a plan the study cannot continue
+            _log.exception("plan or study state unreadable", study=study, round=number)
+            await self.store.rounds.close(study, number, ClosedRound("failed"), None, lease)
+            self.notifier.notify(study_channel(study))
+            return
+        try:
+            with self.tracer.start_as_current_span("decode", record_exception=False):
+                outcome = await decode_round(self.store, study, plan, state)
+        except _TRANSIENT_ERRORS:
+            raise
+        except Exception:
+            _log.exception("round not decoded", study=study, round=number)
+            outcome = ClosedRound("failed")
+        next_plan = None
+        if number < view.rounds and not outcome.is_last:
+            next_plan = await self._plan_next(plan, outcome, state)
+        try:
+            closed = await self.store.rounds.close(study, number, outcome, next_plan, lease)
+        except _TRANSIENT_ERRORS:
+            raise
+        except Exception:  # another attempt would fail too, and the round must close
+            _log.exception("answer not stored", study=study, round=number)
+            outcome = ClosedRound("failed")
+            if next_plan is not None:  # it follows from the answer that was not stored
+                next_plan = await self._plan_next(plan, outcome, state)
+            closed = await self.store.rounds.close(study, number, outcome, next_plan, lease)
+        if closed is not None:
+            _log.info("round closed", study=study, round=number, state=outcome.state)
+        self.notifier.notify(study_channel(study))
+
+    async def _plan_next(self, plan: AnyPlan, outcome: ClosedRound, state: StudyState) -> AnyPlan:
+        """Return the next plan; if that fails, the same plan with a fresh seed."""
+        answer = outcome.answer
+        try:
+            return await plan_next(plan, answer, answer.state if answer else state, self.rng)
+        except Exception:
+            _log.exception("next plan failed: the last one is repeated", study=plan.study)
+            return plan.next_round(self.rng)
+
+
+def log_fields(cohort: PendingCohort) -> dict[str, str | int]:
+    """Return the fields by which the log names a cohort."""
+    return {"study": cohort.study, "round": cohort.round, "cohort": cohort.number}

@@ -1,0 +1,134 @@
+"""Checks of a study whose parts are valid, but may not be valid together.
+
+A plan may be impossible (the words hold no table, a sum would overflow), or require more of a
+device than this service allows. An analyst gets all these errors at once, also together with the
+errors of other parts of the request.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from pydantic import BaseModel, ValidationError
+
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.registry import (
+    MECHANISMS,
+    REPORT_MECHANISMS,
+    SUM_MECHANISMS,
+    AnyPlan,
+    AnyQuestion,
+)
+from protocol.messages import PopulationName, RoundCount
+from protocol.signed_report import packed_report_bytes
+from protocol.study import Terms
+from protocol.validation import validation_faults
+from secagg.keys import SIGNATURE_BYTES
+from secagg.messages import SeedShares, UnmaskingShares
+from secagg.parameters import MAX_HOLDERS
+from server.errors import FieldError, malformed_fields
+
+_TABLES_NEED_OWN_BUDGET = (
+    "vote tables spend their own epsilon on what they may fail to decode, which a population's "
+    "ledger cannot charge: create the study without vote tables"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """Limits of what a study may require of one device: bytes of an upload, cost of a report."""
+
+    upload_bytes: int
+    epsilon: float
+    delta: float
+
+
+class PlanRequest(BaseModel):
+    """The parts of a study request that determine its plan."""
+
+    question: AnyQuestion
+    terms: Terms
+    rounds: RoundCount
+    population: PopulationName | None = None
+
+
+def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Random) -> AnyPlan:
+    """Return the plan of a study's round 1, which may take seconds to make.
+
+    Raises:
+        ProblemError: if there is none, or none within `limits`; with every error.
+    """
+    errors = list(_budget_errors(request))
+    try:
+        plan = unchecked_first_plan(request, study, rng)
+    except ValueError as error:
+        raise malformed_fields([*errors, *_plan_errors(error)]) from None
+    errors += _limit_errors(plan, limits)
+    if errors:
+        raise malformed_fields(errors)
+    return plan
+
+
+def unchecked_first_plan(request: PlanRequest, study: str, rng: Random) -> AnyPlan:
+    """Return the plan of a study's round 1; raises ValueError if there is none."""
+    mechanism = MECHANISMS[request.question.mechanism]
+    plan: AnyPlan = mechanism.first_plan(
+        request.question, request.terms, study, request.rounds, rng
+    )
+    return plan
+
+
+def with_salt(question: AnyQuestion, study: str) -> AnyQuestion:
+    """Return `question` with the study's name as salt, if its keys are hashed without a salt.
+
+    So a table of the keys of one study is useless for another.
+    """
+    if isinstance(question.domain, Hashed) and not question.domain.salt:
+        domain = question.domain.model_copy(update={"salt": study})
+        return question.model_copy(update={"domain": domain})
+    return question
+
+
+def _budget_errors(request: PlanRequest) -> Iterator[FieldError]:
+    if request.population is not None and getattr(request.question, "vote_tables", False):
+        yield {"location": "body.question.vote_tables", "detail": _TABLES_NEED_OWN_BUDGET}
+
+
+def _plan_errors(error: ValueError) -> Iterator[FieldError]:
+    """Yield the errors of a mechanism, with its own texts instead of pydantic's."""
+    if not isinstance(error, ValidationError):
+        yield {"location": "body.question", "detail": str(error)}
+        return
+    for path, fault in validation_faults(error, AnyPlan):
+        yield {"location": "body.question", "detail": ": ".join((*map(str, path), fault))}
+
+
+def _limit_errors(plan: AnyPlan, limits: DeviceLimits) -> Iterator[FieldError]:
+    nbytes = _largest_upload(plan)
+    if nbytes > limits.upload_bytes:
+        fault = f"uploads of {nbytes} bytes: this service accepts {limits.upload_bytes}"
+        yield {"location": "body.question", "detail": fault}
+    if plan.mechanism not in REPORT_MECHANISMS:
+        return
+    mechanism = REPORT_MECHANISMS[plan.mechanism]
+    costs = {
+        "epsilon": (mechanism.epsilon(plan), limits.epsilon),
+        "delta": (mechanism.delta(plan), limits.delta),
+    }
+    for name, (cost, limit) in costs.items():
+        if not cost <= limit:
+            fault = (
+                f"a report would cost {name} {cost:g}: this service lets a device spend {limit:g}"
+            )
+            yield {"location": f"body.question.{name}", "detail": fault}
+
+
+def _largest_upload(plan: AnyPlan) -> int:
+    """Return the size of the largest upload: masked input with seed shares, shares, or report."""
+    if plan.mechanism in REPORT_MECHANISMS:
+        nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
+        return packed_report_bytes(nbytes, plan.registry is not None)
+    size = plan.terms.cohort_size
+    seed_shares = SeedShares.nbytes(min(size - 1, MAX_HOLDERS)) + SIGNATURE_BYTES
+    vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
+    return max(vector + seed_shares, UnmaskingShares.nbytes(size))

@@ -1,0 +1,1 @@
+"""Telemetry: logs, metrics, traces and the log line of each request."""

@@ -1,0 +1,204 @@
+"""Prometheus metrics of one application; `docs/observability.md` explains each of them.
+
+No label is an id: the number of studies, cohorts and devices is unlimited, and a time series lasts
+as long as the process. Labels are phases, kinds, routes and statuses, of which there are some
+dozens. Metrics of studies count committed events, in the process that commits them, so the counts
+of several servers add up. The number of pending cohorts is read from the database, and is the same
+in all servers.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from protocol.events import Event, EventKind
+from protocol.phases import Phase, PhaseStatus
+
+_TRANSACTION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_MINUTES = (60, 120, 300, 600, 1800, 3600, 6 * 3600)
+_PHASE_AND_JOB_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, *_MINUTES)
+_THRESHOLD_BUCKETS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
+_JOINING_PHASES = (Phase.ENROLLING, Phase.REPORTING)  # devices cannot drop out of these
+
+
+class Metrics:
+    """The metrics of one application, in their own registry."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Histogram(
+            "blindtally_http_request_duration_seconds",
+            "Time from the headers of a request to the end of its response, waiting included.",
+            ("method", "route", "status"),
+            registry=registry,
+            buckets=_REQUEST_BUCKETS,
+        )
+        self.received_bytes = Counter(
+            "blindtally_http_received_bytes_total",
+            "Bytes of request bodies.",
+            ("route",),
+            registry=registry,
+        )
+        self.sent_bytes = Counter(
+            "blindtally_http_sent_bytes_total",
+            "Bytes of response bodies.",
+            ("route",),
+            registry=registry,
+        )
+        self.problems = Counter(
+            "blindtally_problem_responses_total",
+            "Responses with problem details, by type.",
+            ("type",),
+            registry=registry,
+        )
+        self.event_streams = Gauge(
+            "blindtally_event_streams", "Open event streams.", registry=registry
+        )
+        self.events = Counter(
+            "blindtally_events_total", "Events of studies.", ("kind",), registry=registry
+        )
+        self.phase_seconds = Histogram(
+            "blindtally_phase_duration_seconds",
+            "Duration of a cohort's phase, by outcome.",
+            ("phase", "outcome"),
+            registry=registry,
+            buckets=_PHASE_AND_JOB_BUCKETS,
+        )
+        self.received_messages = Counter(
+            "blindtally_messages_received_total",
+            "Messages of devices in closed phases.",
+            ("phase",),
+            registry=registry,
+        )
+        self.dropouts = Counter(
+            "blindtally_device_dropouts_total",
+            "Devices that dropped out in a phase: no message in time, or their cohort failed.",
+            ("phase", "reason"),
+            registry=registry,
+        )
+        self.blamed = Counter(
+            "blindtally_devices_blamed_total",
+            "Devices that provably departed from the protocol.",
+            registry=registry,
+        )
+        self.failed_cohorts = Counter(
+            "blindtally_cohorts_failed_total",
+            "Failed cohorts.",
+            ("phase", "cause"),
+            registry=registry,
+        )
+        self.closed_rounds = Counter(
+            "blindtally_rounds_closed_total",
+            "Closed rounds, by final state.",
+            ("state",),
+            registry=registry,
+        )
+        self.thresholds = Histogram(
+            "blindtally_sampling_threshold",
+            "Threshold t of threshold sampling in opened rounds.",
+            registry=registry,
+            buckets=_THRESHOLD_BUCKETS,
+        )
+        self.cohorts_pending = Gauge(
+            "blindtally_cohorts_pending",
+            "Cohorts in a phase that is not closed.",
+            ("phase",),
+            registry=registry,
+        )
+        self.devices_pending = Gauge(
+            "blindtally_devices_pending",
+            "Devices in cohorts whose phase is not closed.",
+            ("phase",),
+            registry=registry,
+        )
+        self.jobs = Gauge(
+            "blindtally_jobs",
+            "Jobs of this process, running or waiting for a free slot.",
+            ("job", "state"),
+            registry=registry,
+        )
+        self.job_seconds = Histogram(
+            "blindtally_job_duration_seconds",
+            "Duration of a job, by outcome.",
+            ("job", "outcome"),
+            registry=registry,
+            buckets=_PHASE_AND_JOB_BUCKETS,
+        )
+        self.last_poll = Gauge(
+            "blindtally_last_poll_timestamp_seconds",
+            "Time of the last check of all cohorts.",
+            registry=registry,
+        )
+        self.transactions = Histogram(
+            "blindtally_database_transaction_duration_seconds",
+            "Duration of a transaction, without the wait for a thread.",
+            ("mode",),
+            registry=registry,
+            buckets=_TRANSACTION_BUCKETS,
+        )
+        self.database_errors = Counter(
+            "blindtally_database_errors_total",
+            "Transactions that were rolled back.",
+            ("error",),
+            registry=registry,
+        )
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def count_event(self, event: Event) -> None:
+        """Count a committed event."""
+        self.events.labels(event.kind.value).inc()
+        if event.kind in (EventKind.COHORT_PHASE_CHANGED, EventKind.COHORT_FAILED):
+            self._count_phase(event)
+        elif event.kind is EventKind.ROUND_OPENED and event.sampling_threshold is not None:
+            self.thresholds.observe(event.sampling_threshold)
+        elif event.kind is EventKind.ROUND_CLOSED:
+            self.closed_rounds.labels(event.state).inc()
+
+    def _count_phase(self, event: Event) -> None:
+        phase, received = event.previous_phase, event.received or 0
+        assert phase is not None  # every event of these kinds has one
+        outcome = "completed" if event.cause is None else "failed"
+        self.phase_seconds.labels(phase.value, outcome).observe(event.seconds or 0.0)
+        self.received_messages.labels(phase.value).inc(received)
+        if event.expected is not None and phase not in _JOINING_PHASES:
+            self.dropouts.labels(phase.value, "timeout").inc(max(event.expected - received, 0))
+        if event.cause is not None:
+            self.dropouts.labels(phase.value, f"cohort-{event.cause.value}").inc(received)
+            self.failed_cohorts.labels(phase.value, event.cause.value).inc()
+
+    def set_pending(self, pending: Iterable[PhaseStatus], at: float) -> None:
+        """Record all pending cohorts, as read at this POSIX time."""
+        cohorts: collections.Counter[Phase] = collections.Counter()
+        devices: collections.Counter[Phase] = collections.Counter()
+        for status in pending:
+            is_joining = status.phase in _JOINING_PHASES
+            cohorts[status.phase] += 1
+            devices[status.phase] += status.received if is_joining else status.expected
+        for phase in Phase:
+            if not phase.is_over:
+                self.cohorts_pending.labels(phase.value).set(cohorts[phase])
+                self.devices_pending.labels(phase.value).set(devices[phase])
+        self.last_poll.set(at)
+
+    @contextmanager
+    def measure_job(self, job: str) -> Iterator[None]:
+        """Count a job as running, and measure its duration."""
+        outcome, started = "failed", perf_counter()
+        try:
+            with self.jobs.labels(job, "running").track_inprogress():
+                yield
+            outcome = "done"
+        finally:
+            self.job_seconds.labels(job, outcome).observe(perf_counter() - started)

@@ -1,0 +1,185 @@
+"""`blindtally doctor` reports problems with advice, and changes nothing."""
+
+import json
+import socket
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.commands import doctor_checks
+from blindtally.commands.doctor_checks import Check
+from client.optional_deps import install_command
+from server.db import migrations
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def doctor(*options: str, **environment: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the checks; the port is free."""
+    command = ["doctor", "--port", "0", *options, "--json", "-"]
+    result = CliRunner().invoke(app, command, env=environment)
+    document = json.loads(result.stdout)
+    states = [one["state"] for one in document["checks"]]
+    assert result.exit_code == int("error" in states)
+    order = ["ok", "warning", "error"]
+    assert document["state"] == max(states, key=order.index)
+    assert all(one["advice"] for one in document["checks"] if one["state"] != "ok")
+    return result.exit_code, {one["name"]: one for one in document["checks"]}
+
+
+def test_a_machine_is_checked_and_not_changed(here: Path) -> None:
+    _, found = doctor()
+    assert {"packages", "clock", "disk", "settings", "database", "port"} <= found.keys()
+    for name in ("packages", "clock", "settings", "database", "port"):
+        assert found[name]["state"] == "ok", found[name]
+    assert "`blindtally serve` makes it" in found["database"]["detail"]
+    assert [*here.iterdir()] == []
+
+
+def test_the_table_shows_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(app, ["doctor", "--port", "0", "--database", "sqlite:////no/x.db"])
+    assert result.exit_code == 1
+    assert "error" in result.stdout
+    assert "→ make the folder, or name another one" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_setting_that_is_wrong_or_unknown_is_named() -> None:
+    code, found = doctor(BLINDTALLY_MAX_UPLOAD_BYTES="many")
+    assert code == 1
+    assert "BLINDTALLY_MAX_UPLOAD_BYTES" in found["settings"]["detail"]
+    assert "database" not in found  # whose settings are unknown
+    _, found = doctor(BLINDTALLY_DATABASE="sqlite:///x.db")  # the variable is ..._URL
+    assert found["settings"]["state"] == "warning"
+    assert "unknown: BLINDTALLY_DATABASE" in found["settings"]["detail"]
+
+
+def database(url: str) -> Check:
+    *_, last = doctor_checks.database(url)
+    return last
+
+
+def made(path: Path, revision: str | None) -> str:
+    """Return the URL of a database of that revision."""
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        if revision is not None:
+            file.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+    file.close()
+    return f"sqlite:///{path}"
+
+
+@pytest.mark.parametrize(
+    ("revision", "state", "what"),
+    [
+        (None, "ok", "is empty"),
+        (migrations.head_revision(), "ok", "the newest"),
+        ("0000", "warning", "older schema 0000"),
+        ("9999", "error", "9999 of a newer blindtally"),
+    ],
+)
+def test_the_schema_of_a_database_is_reported(
+    revision: str | None,
+    state: str,
+    what: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"0000", migrations.head_revision()}
+    monkeypatch.setattr(migrations, "known_revisions", lambda: known)
+    found = database(made(here / "a.db", revision))
+    assert found.state == state
+    assert what in found.detail
+    assert [path.name for path in here.iterdir()] == ["a.db"]
+
+
+def test_a_file_that_is_not_a_database_is_reported_and_not_changed(here: Path) -> None:
+    (here / "a.db").write_text("word,count\n" * 100)
+    found = database("sqlite:///a.db")
+    assert (found.state, "not a database" in found.detail) == ("error", True)
+    assert (here / "a.db").read_text() == "word,count\n" * 100
+
+
+def test_the_error_of_an_unreachable_database_does_not_show_its_password() -> None:
+    with socket.socket() as nobody:  # bound, but not listening
+        nobody.bind(("127.0.0.1", 0))
+        number = nobody.getsockname()[1]
+        found = database(f"postgresql://me:hunter2@127.0.0.1:{number}/x")
+    assert found.state == "error"
+    assert "refused" in found.detail
+    assert "hunter2" not in found.detail + found.advice
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Handler that reports a healthy service."""
+
+    def do_GET(self) -> None:  # noqa: D102 (the name that the server calls)
+        body = b'{"status": "ok"}' if self.path == "/healthz" else b"{}"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Write no log."""
+
+
+@pytest.fixture
+def served() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_port_of_a_running_service_is_ok(served: int, tmp_path: Path) -> None:
+    assert doctor_checks.port("127.0.0.1", served).state == "ok"
+    (tmp_path / "chain.pem").write_text("-----BEGIN CERTIFICATE-----")
+    assert doctor_checks.port("127.0.0.1", served, tmp_path / "chain.pem").state == "error"
+
+
+def test_a_port_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_checks, "_TIMEOUT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = doctor_checks.port("127.0.0.1", taken.getsockname()[1])
+    assert found.state == "error"
+    assert "in use" in found.detail
+    assert doctor_checks.port("192.0.2.1", 80).state == "error"  # not an address of this machine
+
+
+def test_missing_packages_are_named() -> None:
+    wanted = ["numpy>=1", "typer>=999", "nobody-has-this>=1; extra == 'demo'", "nor-this"]
+    first, *extras = doctor_checks.packages(wanted)
+    assert first.state == "error"
+    assert "typer is" in first.detail
+    assert "nor-this is missing" in first.detail
+    assert "numpy" not in first.detail
+    assert "nobody-has-this" in extras[0].detail
+    assert install_command("demo") in extras[0].detail
+
+
+def test_a_clock_before_the_installation_is_an_error() -> None:
+    assert doctor_checks.clock(datetime(1970, 1, 2, tzinfo=UTC)).state == "error"
+    assert doctor_checks.clock().state == "ok"
+
+
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor_checks.disk(Path("/nowhere/at/all"), "x").state == "error"
+    for limit, state in (("_LOW_DISK_BYTES", "warning"), ("_CRITICAL_DISK_BYTES", "error")):
+        monkeypatch.setattr(doctor_checks, limit, 10**30)
+        assert doctor_checks.disk(Path.cwd(), "x").state == state

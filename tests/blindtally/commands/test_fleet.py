@@ -1,0 +1,265 @@
+"""`blindtally fleet` in front of a real server process."""
+
+import io
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.commands.fleet import heavy_hitter_table, suggest_options
+from blindtally.commands.registrar import create_key_file, load_key_file
+from blindtally.demo.service import ServerProcess, free_port
+from client.analyst.study import Analyst
+from client.device.policy import PolicyError
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.messages import HeavyHitter, StudyView, Timeouts
+from protocol.study import Terms
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
+        yield running
+
+
+def die(_slice: object) -> None:
+    """Go as a process goes whose memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fleet(*arguments: str) -> tuple[int, str]:
+    run = CliRunner().invoke(app, ["fleet", *arguments])
+    return run.exit_code, run.output
+
+
+def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: ServerProcess) -> None:
+    code, said = fleet(
+        "--url", service.url, "--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"
+    )
+    assert code == 0, said
+    assert "round 1/1" in said
+    assert "sum exact" in said
+    assert "Held 5 times or more" in said
+
+
+def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
+    service: ServerProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "registrar.key"
+    public = create_key_file(path).public.hex()
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--registrar", str(path))
+    assert code == 0, said
+    assert "sum exact" in said
+    with Analyst(service.url) as analyst:
+        study = next(analyst.studies())
+    assert study.view.terms.registrar == public
+
+
+def test_a_fleet_refuses_a_study_of_another_registrar(
+    service: ServerProcess, tmp_path: Path
+) -> None:
+    with Analyst(service.url) as analyst:
+        study = analyst.create(
+            "elsewhere",
+            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            Terms(
+                cohort_size=10,
+                minimum=8,
+                registrar=create_key_file(tmp_path / "theirs").public.hex(),
+            ),
+            rounds=1,
+        )
+    mine = tmp_path / "mine"
+    create_key_file(mine)
+    options = ["--study", study.id, "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--registrar", str(mine))
+    assert code == 1
+    assert f"instead of {load_key_file(mine).public.hex()}" in said
+    code, said = fleet("--url", service.url, *options)
+    assert code == 1
+    assert "did not enrol this device" in said
+    assert "--registrar FILE" in said
+
+
+def test_a_fleet_without_its_registrars_key_is_told(service: ServerProcess, tmp_path: Path) -> None:
+    code, said = fleet("--url", service.url, "--create", "--registrar", str(tmp_path / "none"))
+    assert code == 1
+    assert "cannot read" in said
+
+
+def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: ServerProcess) -> None:
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--mode", "semi-honest")
+    assert code == 0, said
+    with Analyst(service.url) as analyst:
+        terms = next(analyst.studies()).view.terms
+        assert terms.mode == "semi-honest"
+        question = AdaptiveIbltQuestion(
+            threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500
+        )
+        study = analyst.create("trusting", question, terms, rounds=1)
+    code, said = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
+    assert code == 1
+    assert "modes" in said
+
+
+def test_a_fleet_that_refuses_says_which_limit(service: ServerProcess) -> None:
+    options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
+    code, said = fleet("--url", service.url, *options)
+    assert code == 1
+    assert "(min_cohort)" in said
+    assert "(max_contribution)" in said
+    assert said.rstrip().endswith("To take part all the same: --min-cohort 5 --max-contribution 2")
+
+
+def test_an_item_that_is_a_key_is_explained() -> None:
+    question = {
+        "mechanism": "tracked",
+        "threshold": 5,
+        "contribution": 1,
+        "domain": {"kind": "hashed", "max_bytes": 9},
+        "words": 1000,
+    }
+    study = StudyView.model_validate(
+        {
+            "id": "3f2a",
+            "name": "animals",
+            "state": "finished",
+            "question": question,
+            "terms": {"cohort_size": 20, "minimum": 10},
+            "rounds": 1,
+            "timeouts": {},
+            "round": 1,
+            "created": "2026-05-01T12:00:00Z",
+        }
+    )
+
+    def told(*items: str) -> str:
+        screen = Console(record=True, width=120, file=io.StringIO())
+        screen.print(
+            heavy_hitter_table(
+                study,
+                [
+                    HeavyHitter(item=item, estimate=9.0, standard_error=0.0, low=9.0, high=9.0)
+                    for item in items
+                ],
+            )
+        )
+        return screen.export_text()
+
+    assert "whose string was not fetched" in told("cat", "#e2d6ceb8ec")
+    assert "not fetched" not in told("cat")
+
+
+def test_what_no_option_changes_is_named_as_such() -> None:
+    refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
+    told = suggest_options(refusals, {"modes": "--mode {}"})
+    assert "all the same: --mode semi-honest" in told
+    assert "No option here changes max_dropout" in told
+    assert suggest_options([], {}) == ""
+
+
+def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
+    service: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindtally.fleet_run.study_status.POLL_SECONDS", 0.2)
+    with Analyst(service.url) as analyst:
+        study = analyst.create(
+            "waits",
+            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            Terms(cohort_size=20, minimum=15),
+            rounds=1,
+            timeouts=Timeouts(enrolling=5),
+        )
+    options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
+    run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
+    assert run.exit_code == 0, run.output
+    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, till" in run.stderr
+    assert "it fails with fewer than 15" in run.stderr
+    assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
+    assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout
+    code, said = fleet("--url", service.url, "--study", study.id)
+    assert code == 0
+    assert "no device of this fleet took part: the study is finished" in said
+
+
+def test_an_unknown_study_is_told(service: ServerProcess) -> None:
+    code, said = fleet("--url", service.url, "--study", "nobody-knows")
+    assert code == 1
+    assert "lists the studies" in said
+    assert "Analyst" not in said  # what programs do is told to programs
+
+
+def test_a_service_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.commands.fleet._TIMEOUT_SECONDS", 0.2)
+    code, said = fleet("--url", f"http://127.0.0.1:{free_port()}", "--create")
+    assert code == 1
+    assert "is out of reach" in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["--create", "--study", "one"]])
+def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
+    code, said = fleet(*arguments)
+    assert code == 2
+    assert "--create" in said
+
+
+def test_a_fleet_is_shared_by_processes(service: ServerProcess) -> None:
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 0, said
+    assert "sum exact" in said
+
+
+def test_a_scheduler_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.parallel._CONNECT_TIMEOUT_SECONDS", 0.2)
+    code, said = fleet("--create", "--dask", "tcp://127.0.0.1:9")
+    assert code == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in said
+
+
+def test_workers_that_are_lost_are_told(
+    service: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.fleet.fleet.run_shard", die)
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 1
+    assert "a worker died" in said
+
+
+def test_devices_come_over_time_are_slow_and_are_lost_where_they_are_told_to(
+    service: ServerProcess, tmp_path: Path
+) -> None:
+    out = tmp_path / "rounds.json"
+    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
+    habits = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
+    lost = ["--dropout-in", "masking=0.1", "--dropout-in", "unmasking=0.1", "--idle", "1"]
+    code, said = fleet("--url", service.url, *options, *habits, *lost, "--json", str(out))
+    assert code == 0, said
+    assert "sum exact" in said
+    assert json.loads(out.read_text())["rounds"][0]["dropouts"] == {"masking": 1, "unmasking": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--dropout-in", "masking"], "--dropout-in takes PHASE=SHARE"),
+        (["--dropout-in", "lunch=0.1"], "--dropout-in takes PHASE=SHARE"),
+        (["--dropout-in", "enrolling=0.1"], "devices drop out in sharing, masking"),
+        (["--dropout-in", "masking=0.95"], "from 0 to 0.9"),
+        (["--arrivals", "bursts"], "bursts arrivals need a span"),
+    ],
+)
+def test_habits_that_cannot_be_are_told(options: list[str], fault: str) -> None:
+    code, said = fleet("--create", *options)
+    assert code == 2
+    assert fault in said

@@ -1,0 +1,56 @@
+"""`blindtally mechanisms` lists each, and its costs are those of the code."""
+
+import json
+import random
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.commands.mechanisms import CATALOGUE
+from protocol.domains.strings import Listed
+from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, parse_question
+from protocol.mechanisms.reports.dictionary import DictionaryPlan
+from protocol.study import Terms
+
+
+def test_every_mechanism_is_listed_with_what_it_promises_and_costs() -> None:
+    told = CliRunner().invoke(app, ["mechanisms", "--json", "-"])
+    assert told.exit_code == 0, told.stderr
+    rows = {row["mechanism"]: row for row in json.loads(told.stdout)["mechanisms"]}
+    assert set(rows) == set(MECHANISMS)
+    for name, row in rows.items():
+        assert row["transport"] == ("report" if name in REPORT_MECHANISMS else "sum")
+        assert all(row[column] for column in ("what", "guarantee", "cost"))
+
+
+def test_the_table_has_them_all() -> None:
+    told = CliRunner().invoke(app, ["mechanisms"])
+    assert told.exit_code == 0, told.stderr
+    assert all(re.search(rf"^{name} +\w", told.stdout, re.MULTILINE) for name in MECHANISMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("krr", 10),  # log2 d
+        ("hadamard", 11),  # log2 d + 1
+        ("recursive-hadamard", 11),
+        ("ocms", 2 * 10 + 4),  # 2 log2 d + log2 m, m about 1 + e^epsilon
+        ("ocms-gf", 10 + 4),
+        ("olh", 40 + 4),
+        ("apple-cms", 17 + 10),
+        ("subset-selection", 1000),
+        ("rappor", 1000),
+    ],
+)
+def test_reports_have_about_the_bits_that_are_listed(name: str, bits: int) -> None:
+    """Of 1,000 values, one of them for nothing, at epsilon 2; fields are whole bits."""
+    domain = Listed(items=tuple(str(n) for n in range(999)))
+    asked = {"mechanism": name, "threshold": 1, "domain": domain, "epsilon": 2.0}
+    terms = Terms(cohort_size=10, minimum=3, mode="semi-honest")
+    plan = MECHANISMS[name].first_plan(parse_question(asked), terms, "x", 1, random.Random(1))
+    assert isinstance(plan, DictionaryPlan)
+    assert plan.oracle.bits == pytest.approx(bits, abs=4)
+    assert ("d bits" in CATALOGUE[name].cost) == (bits == 1000 or name == "krr")

@@ -1,0 +1,83 @@
+"""`blindtally privacy` against a real service: budgets made, spent, told, and refused."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.demo.service import ServerProcess
+from client.analyst.study import Analyst
+from client.errors import BudgetSpentError
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.study import Terms
+
+QUESTION = TrieHhQuestion(
+    threshold=10,
+    contribution=1,
+    domain=Utf8(max_bytes=3),
+    words=9000,
+    epsilon=1.2,
+    delta=1e-6,
+    mode="noise",
+)
+TERMS = Terms(cohort_size=40, minimum=20)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
+        yield running.url
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["privacy", *args])
+    return result.exit_code, result.output
+
+
+def test_a_population_is_made_spent_and_told(url: str) -> None:
+    at = ("--url", url, "--population", "phones")
+    code, text = run(*at, "--create", "--epsilon", "1.5", "--party", "server")
+    assert (code, "no release yet" in text) == (0, True)
+    with Analyst(url) as analyst:
+        asked = {"rounds": 3, "population": "phones"}
+        study = analyst.create("words", QUESTION, TERMS, **asked)
+        with pytest.raises(BudgetSpentError, match="variance"):
+            analyst.create("words", QUESTION, TERMS, **asked)
+    code, text = run(*at)
+    assert code == 0
+    assert f"{study.id}: noise" in text
+    assert "remains" in text
+    code, text = run("--url", url, study.id, "--json", "-")
+    document = json.loads(text)
+    server = next(one for one in document["parties"] if one["party"] == "server")
+    assert server["epsilon"] == pytest.approx(1.2, abs=0.01)
+    assert document["lines"][0]["views"]["server"]["private"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "name a study"),
+        (["abc", "--population", "phones"], "name a study"),
+        (["abc", "--create"], "--create takes"),
+        (["--population", "phones", "--create"], "--create takes"),
+        (["--population", "nobody"], "no such population"),
+        (["abc"], "no such study"),
+        (["--population", "A B", "--create", "--epsilon", "1"], "pattern"),
+        (["--population", "phones", "--create", "--epsilon", "0"], "above 0 and at most"),
+    ],
+)
+def test_what_cannot_be_told_says_why(url: str, args: list[str], says: str) -> None:
+    code, text = run("--url", url, *args)
+    assert code in (1, 2)
+    assert says in text
+
+
+def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindtally.console.service._TIMEOUT_SECONDS", 0.1)
+    code, text = run("--url", "http://127.0.0.1:9", "abc")
+    assert code == 1
+    assert "http://127.0.0.1:9 is out of reach" in text

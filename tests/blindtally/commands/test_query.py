@@ -1,0 +1,99 @@
+"""`blindtally query` against a real service with a study of numbers."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.demo.service import ServerProcess
+from client.analyst.study import Analyst
+from client.device.policy import Policy
+from client.fleet.config import FleetConfig
+from client.fleet.fleet import Fleet
+from protocol.domains.numeric import NumericInterval
+from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
+from protocol.messages import StudyView
+from protocol.study import Terms
+
+QUESTION = HierarchicalHistogramQuestion(
+    threshold=1,
+    domain=NumericInterval(low=0, high=64, alpha=4, length=3),
+    words=1000,
+    epsilon=30,
+    delta=0.1,
+)
+TERMS = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Yield the arguments of a study of 12 devices that hold 0, 5, .. 55.
+
+    One of 84 cells has noise with odds of a tenth, several or more of it with less than 1%.
+    """
+    with (
+        ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running,
+        Analyst(running.url) as analyst,
+    ):
+        study = analyst.create("numbers", QUESTION, TERMS, rounds=1)
+        asyncio.run(play(running.url, study.view))
+        assert study.wait().state == "finished"
+        yield [study.id, "--url", running.url]
+
+
+async def play(url: str, study: StudyView) -> None:
+    held = [{str(5 * number): 1} for number in range(12)]
+    crew = FleetConfig(12, policy=Policy(min_cohort=5))
+    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, crew)
+    assert [one.view.state async for one in fleet.run()] == ["decoded"]
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["query", *args])
+    return result.exit_code, result.output
+
+
+def test_everything_can_be_asked_at_once(at: list[str]) -> None:
+    asked = ["--quantile", "0.5", "--rank", "16", "--rank", "32", "--range", "16:32", "--cdf", "3"]
+    code, text = run(*at, *asked, "--json", "-")
+    assert code == 0, text
+    found = json.loads(text)
+    assert 25 <= found["quantiles"][0]["value"] <= 31
+    assert [one["value"] for one in found["ranks"]] == [
+        pytest.approx(4 / 12, abs=0.1),  # the noise of one cell moves them by less
+        pytest.approx(7 / 12, abs=0.1),
+    ]
+    assert found["ranges"][0]["value"] == pytest.approx(3 / 12, abs=0.1)
+    assert [one["at"] for one in found["cdf"]] == [0, 32, 64]
+
+
+def test_who_asks_nothing_hears_some_quantiles(at: list[str]) -> None:
+    code, text = run(*at)
+    assert code == 0
+    assert "quantiles" in text
+    assert "0.99" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--range", "3"], "--range takes LOW:HIGH"),
+        (["--quantile", "2"], "q must be from 0 to 1"),
+        (["--rank", "much"], "x must be numbers"),
+        (["--prefix", "a"], "ask for a range"),
+    ],
+)
+def test_what_makes_no_sense_says_why(at: list[str], args: list[str], says: str) -> None:
+    code, text = run(*at, *args)
+    assert code == 1
+    assert text.count(says) == 1
+
+
+def test_an_unknown_study_is_named(at: list[str]) -> None:
+    code, text = run("nobody", *at[1:])
+    assert code == 1
+    assert "no such study" in text

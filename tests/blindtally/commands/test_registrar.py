@@ -1,0 +1,87 @@
+"""A registrar's key is made once, for its owner alone, and never shown."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.commands.registrar import KeyFileError, create_key_file, load_key_file
+from protocol.study import Terms
+
+
+def registrar(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["registrar", *map(str, arguments)])
+
+
+def test_a_key_is_made_and_its_public_half_is_shown_for_a_studys_terms(tmp_path: Path) -> None:
+    path = tmp_path / "registrar.key"
+    run = registrar(path)
+    assert run.exit_code == 0, run.output
+    public = run.stdout.strip()
+    assert Terms(cohort_size=10, minimum=8, registrar=public).registrar == public
+    assert load_key_file(path).public.hex() == public
+    assert registrar("--show", path).stdout.strip() == public
+
+
+def test_the_secret_half_is_in_the_file_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "registrar.key"
+    before = os.umask(0)
+    try:
+        run = registrar(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    secret = path.read_text().split()[-1]
+    assert len(secret) == 64
+    assert secret not in run.output
+    assert secret not in repr(load_key_file(path))
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "registrar.key"
+    create_key_file(path)
+    before = path.read_bytes()
+    run = registrar(path)
+    assert run.exit_code == 1
+    assert "not overwritten" in run.stderr
+    assert path.read_bytes() == before
+
+
+def test_no_two_keys_are_the_same(tmp_path: Path) -> None:
+    assert create_key_file(tmp_path / "one").public != create_key_file(tmp_path / "other").public
+
+
+def test_a_key_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    run = registrar(tmp_path / "missing" / "registrar.key")
+    assert run.exit_code == 1
+    assert "cannot make" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"blindtally registrar v1 \n",
+        b"blindtally registrar v1 " + b"ab" * 31,
+        b"blindtally registrar v2 " + b"ab" * 32,
+        b"ab" * 32,
+        b"\xff\xfe",
+    ],
+)
+def test_a_file_that_holds_no_key_is_told_without_showing_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "registrar.key"
+    path.write_bytes(content)
+    with pytest.raises(KeyFileError, match="holds no registrar's key") as refused:
+        load_key_file(path)
+    assert "abab" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    run = registrar("--show", tmp_path / "nowhere")
+    assert run.exit_code == 1
+    assert "nowhere" in run.stderr

@@ -1,0 +1,107 @@
+"""Files are there whole or not at all; progress is for who watches; Ctrl-C leaves nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.console.output import atomic_write, write_json
+
+SMALL = ["--clients", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
+
+
+def simulate(*options: str, colour: str | None = None) -> Result:
+    command = ["simulate", "tracked", "--data", "link_user_domains", *SMALL, *options]
+    return CliRunner().invoke(app, command, env={"FORCE_COLOR": colour, "COLUMNS": "80"})
+
+
+def test_who_watches_sees_how_far_how_fast_and_how_long() -> None:
+    run = simulate(colour="1")
+    assert run.exit_code == 0, run.output
+    assert "rounds" in run.stderr
+    assert "3/3" in run.stderr
+    assert "s each" in run.stderr or "/s" in run.stderr
+    assert "━" not in run.stdout
+
+
+def test_where_nobody_watches_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    run = simulate()
+    assert run.exit_code == 0, run.output
+    assert run.stderr == ""
+    assert "\x1b" not in run.stdout
+    assert run.stdout.startswith("Heavy hitters\n")
+
+
+def test_json_to_stdout_is_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    run = simulate("--json", "-")
+    assert json.loads(run.stdout)["rounds_decoded"] <= 3
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError])
+def test_what_is_stopped_leaves_what_was_there(end: type[BaseException], tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("old")
+    with pytest.raises(end), atomic_write(path) as file:  # noqa: PT012
+        file.write_text("half of the n")
+        raise end
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "old"
+    with atomic_write(path) as file:
+        file.write_text("new")
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "new"
+
+
+def test_a_file_with_a_secret_is_its_owners_alone(tmp_path: Path) -> None:
+    for is_secret in (False, True):
+        write_json(str(tmp_path / f"{is_secret}.json"), {"a": 1}, is_secret=is_secret)
+    assert (tmp_path / "True.json").stat().st_mode & 0o077 == 0
+    assert json.loads((tmp_path / "False.json").read_text()) == {"a": 1}
+
+
+def test_a_pipe_is_written_to_and_stays_one() -> None:
+    write_json("/dev/null", {})
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("path", ["/nowhere/x.json", "."])
+def test_a_file_that_cannot_be_written_is_told(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = simulate("--json", path)
+    assert run.exit_code == 2
+    assert f"cannot write {path}" in run.stderr
+
+
+def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    words = "".join(f"{a}{b}c,{1000 // (1 + a + b)}\n" for a in range(10) for b in range(10))
+    (tmp_path / "words.csv").write_text(f"word,count\n{words}")
+    command = ["fig1", "--data", "words.csv", "--runs", "500", "--out", "fig1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paper", *command, "--json", "fig1.json"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"FORCE_COLOR": "1"},
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"runs" not in seen:  # the bar: it is at work
+        seen += os.read(process.stderr.fileno(), 4096)
+        assert seen
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.rstrip().endswith(b"stopped")
+    assert b"Traceback" not in errors
+    assert out == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["words.csv"]

@@ -1,0 +1,252 @@
+"""Data files of three shapes are told apart, and a fault is told with its place."""
+
+import errno
+import gzip
+import os
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindtally.datasets import packed_histograms
+from blindtally.datasets.reader import (
+    DataError,
+    DeviceHistograms,
+    ItemCounts,
+    bundled_datasets,
+    read_dataset,
+)
+
+HERE = Path(__file__).parents[3]
+SHIPPED = HERE / "blindtally" / "datasets" / "files" / "link_user_domains.csv.gz"
+
+
+def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def counted(path: Path, column: str | None = None) -> dict[str, int]:
+    found = read_dataset(path, column)
+    assert isinstance(found, ItemCounts)
+    return dict(zip(found.items, found.counts.tolist(), strict=True))
+
+
+def held(path: Path, column: str | None = None) -> list[dict[str, int]]:
+    found = read_dataset(path, column)
+    assert isinstance(found, DeviceHistograms)
+    return [dict(histogram) for histogram in found.histograms]
+
+
+def test_what_comes_with_us_is_named_without_its_folder() -> None:
+    words, short = counted(Path("words")), counted(Path("short"))
+    assert len(words) > 2000
+    assert short == {word: count for word, count in words.items() if len(word) <= 3}
+    assert set(map(int, counted(Path("ages")))) == set(range(96))
+    licences = (SHIPPED.parent / "LICENCE.md").read_text()
+    assert all(
+        f"**{name}**" in licences or f"# {name}.csv.gz" in licences for name in bundled_datasets()
+    )
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_counts_are_read_gzip_or_not(tmp_path: Path, *, is_packed: bool) -> None:
+    content = b"word,count\nthe,3\nof,2\n"
+    path = written(tmp_path, gzip.compress(content) if is_packed else content)
+    assert counted(path) == {"the": 3, "of": 2}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_pipe_is_read_as_a_file(pack: Callable[[bytes], bytes]) -> None:
+    content = pack(b"word,count\nthe,3\n")
+    there, here = os.pipe()
+    os.write(here, content)
+    os.close(here)
+    assert counted(Path(f"/dev/fd/{there}")) == {"the": 3}
+    os.close(there)
+
+
+def test_users_are_devices(tmp_path: Path) -> None:
+    path = written(tmp_path, "user,word,count\n0,a,2\n1,a,1\n0,b,3\n0,a,1\n")
+    assert held(path) == [{"a": 3, "b": 3}, {"a": 1}]
+    assert held(path, "word") == held(path)
+
+
+def test_users_need_not_be_called_so(tmp_path: Path) -> None:
+    assert held(written(tmp_path, "who,what,times\nx,a,2\ny,b,1\n")) == [{"a": 2}, {"b": 1}]
+
+
+def test_baskets_are_devices(tmp_path: Path) -> None:
+    path = written(tmp_path, "1 2 3\n1\n\n7 7\n")
+    assert held(path) == [{"1": 1, "2": 1, "3": 1}, {"1": 1}, {}, {"7": 2}]
+
+
+def test_empty_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
+    assert counted(written(tmp_path, "\n\r\nword,count\nthe,3\n")) == {"the": 3}
+
+
+def test_the_count_is_the_first_number_after_the_item(tmp_path: Path) -> None:
+    path = written(tmp_path, "domain,ref_subnets,ref_ips\na.org,5,50\nb.org,4,60\n")
+    assert counted(path) == {"a.org": 5, "b.org": 4}
+
+
+def test_cells_keep_their_blanks_commas_and_quotes(tmp_path: Path) -> None:
+    content = '\ufeffcity,n\n"Paris, FR",2\n a  ,3\n"say ""hi""",1\nof ,1\n'
+    expected = {"Paris, FR": 2, " a  ": 3, 'say "hi"': 1, "of ": 1}
+    assert counted(written(tmp_path, content)) == expected
+    assert counted(written(tmp_path, content.replace("\n", "\r\n"))) == expected
+
+
+def test_the_shipped_data_is_what_its_note_says() -> None:
+    found = read_dataset(SHIPPED)
+    assert isinstance(found, DeviceHistograms)
+    assert len(found.histograms) == 8_812
+    assert len(found.items) == 6_934
+    assert sum(sum(histogram.values()) for histogram in found.histograms) == 28_448
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("", "data.csv: is empty"),
+        (" \n\n", "data.csv: is empty"),
+        ('"item, count"\na\n', "line 1: has one column"),
+        ("item,count\n", "data.csv: has a header and no rows"),
+        ("item,count\na,1\nb,x\n", "line 3: a count is a whole number from 1 up, got 'x'"),
+        ("item,count\na,1\nb,\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,0\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,-2\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,1.5\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,١\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb," + "9" * 30 + "\n", "line 3: a count is a whole number"),
+        ("item,count\na,1\nb,2,3\n", "line 3: has 3 cells where the header has 2"),
+        ('item,count\na,1\n"b,2\n', "line 3: unexpected end of data"),
+        ("item,count\na,1\nb\n", "line 3: has 1 cells"),
+        ("item,count\na,b\n", "line 2: has no whole number after the item"),
+        ("item,n\na,4611686018427387904\n", "counts add up to"),
+        (b"item,count\na,1\n\xff,2\n", "line 3: is not UTF-8 text"),
+        (b"\x1f\x8bgarbage", "is cut off or is not a gzip file"),
+        (
+            gzip.compress(b"item,count\n" + b"a,1\n" * 99, mtime=0)[:-9],
+            "is cut off or is not a gzip file",
+        ),
+        ("item,count\n" + "a" * 2**24 + ",1\n", "line 2: is longer than 16,777,216 characters"),
+        ("a" * 2**24 + " b", "line 1: is longer than 16,777,216 characters"),
+        (b"a b\n" * 2**22 + b"c\n\xc3", "line 4194306: is not UTF-8 text"),
+    ],
+)
+def test_faults_are_told_with_their_place(tmp_path: Path, content: str | bytes, fault: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read_dataset(written(tmp_path, content))
+    assert str(raised.value).startswith(str(tmp_path / "data.csv"))
+    assert fault in str(raised.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_dataset(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="is a directory"):
+        read_dataset(tmp_path)
+
+
+def test_an_unknown_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    path = written(tmp_path, "word,count\na,1\n")
+    with pytest.raises(DataError, match="no column 'wrod'; it has word, count"):
+        read_dataset(path, "wrod")
+    for content in ("word;count\na;1\n", "1 2 3\n"):  # semicolons, baskets
+        with pytest.raises(DataError, match="no column 'word', and no comma"):
+            read_dataset(written(tmp_path, content), "word")
+
+
+def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:
+    population = read_dataset(written(tmp_path, "w,n\na,6\nb,3\nc,1\n"))
+    rng = np.random.default_rng(1)
+    rounds = list(population.rounds(3, population.clients_per_round(3, 2000), 1, rng))
+    devices = [list(chain(*blocks)) for blocks in rounds]
+    assert [len(some) for some in devices] == [2000, 2000, 2000]
+    drawn = Counter(item for some in devices for histogram in some for item in histogram)
+    assert abs(drawn["a"] / 6000 - 0.6) < 0.03  # five standard errors
+    [[[device]]] = population.rounds(1, 1, 5, rng)
+    assert sum(device.values()) == 5
+
+
+@given(
+    st.lists(st.integers(1, 1000) | st.integers(1, 2**56), min_size=1, max_size=40),
+    st.integers(0, 9),
+)
+def test_what_is_drawn_is_what_has_the_token_of_the_number(counts: list[int], seed: int) -> None:
+    items = tuple(f"{number:02}" for number in range(len(counts)))
+    rounds = ItemCounts(items, np.array(counts)).rounds(1, 500, 1, np.random.default_rng(seed), 99)
+    drawn = [item for block in next(rounds) for (item,) in block]
+    numbers = np.random.default_rng(seed).integers(sum(counts), size=500)
+    ends = np.cumsum(counts)
+    assert drawn == [items[place] for place in np.searchsorted(ends, numbers, side="right")]
+
+
+def test_no_device_is_in_two_rounds() -> None:
+    people = DeviceHistograms(tuple({str(number): 1} for number in range(100)))
+    assert people.clients_per_round(3, 1000) == 33
+    assert people.clients_per_round(3, 20) == 20
+    rounds = [list(chain(*blocks)) for blocks in people.rounds(3, 33, 1, np.random.default_rng(1))]
+    seen = [item for devices in rounds for histogram in devices for item in histogram]
+    assert [len(devices) for devices in rounds] == [33, 33, 33]
+    assert len(seen) == len(set(seen)) == 99
+
+
+def most_kept(path: Path) -> int:
+    """Return the most bytes that Python kept while it read a file."""
+    tracemalloc.start()
+    try:
+        read_dataset(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "more"),
+    [
+        ("item,count\n", "w{item},3\n", 1),
+        ("user,item,count\n", "u{user},w{item},3\n", 30),
+        ("user,item,count\n", "u{other},w{item},3\n", 130),  # rows of a user stand apart
+        ("", "w{item} x{item}\n", 100),
+    ],
+    ids=["counts", "users", "mixed", "baskets"],
+)
+def test_a_file_is_not_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, row: str, more: int
+) -> None:
+    monkeypatch.setattr(packed_histograms, "BATCH_HOLDINGS", 2**10)
+    kept = []
+    for rows in (10_000, 50_000):
+        numbers = range(rows)
+        cells = ({"item": n % 97, "user": n // 5, "other": n % (rows // 5)} for n in numbers)
+        path = written(tmp_path, header + "".join(row.format(**cell) for cell in cells))
+        kept.append(most_kept(path))
+    # What rows are as Python has them, 300 bytes and more each, is not kept.
+    assert kept[1] - kept[0] < more * 40_000
+
+
+def test_a_temporary_file_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_columns: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(packed_histograms._ScratchColumns, "write", full)
+    with pytest.raises(DataError, match=r"does not fit into .*: let TMPDIR name a larger place"):
+        read_dataset(SHIPPED)
+
+
+def test_items_can_be_left_out() -> None:
+    counts = ItemCounts(("a", "bb"), np.array([1, 2])).filter_items(lambda item: len(item) == 1)
+    assert (counts.items, counts.counts.tolist()) == (("a",), [1])
+    people = DeviceHistograms(({"a": 1, "bb": 2}, {"bb": 1})).filter_items(
+        lambda item: len(item) == 1
+    )
+    assert list(people.histograms) == [{"a": 1}, {}]

@@ -1,0 +1,137 @@
+"""What a fleet waits for is said in a line, once for each change."""
+
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from blindtally.fleet_run.setup import build_setup
+from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
+from protocol.mechanisms.registry import MECHANISMS
+from protocol.messages import RoundView, StudyView
+from protocol.phases import Phase, participant_phases
+
+SETUP = build_setup(
+    None, devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
+)
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+STUDY = StudyView.model_validate(
+    {
+        "id": "3f2a",
+        "name": "words",
+        "state": "running",
+        "question": SETUP.question.model_dump(),
+        "terms": SETUP.terms.model_dump(),
+        "rounds": 2,
+        "timeouts": {},
+        "round": 1,
+        "created": NOON,
+    }
+)
+URL = "http://127.0.0.1:8000"
+
+
+def cohort(number: int, phase: Phase, *heard: int) -> dict[str, Any]:
+    """Return a cohort in `phase`, with who was heard in each phase so far."""
+    line = [*participant_phases("active"), Phase.SUMMED]
+    known = line[: line.index(phase) + 1]
+    history = [
+        {"phase": one, "entered": NOON, "received": count}
+        for one, count in zip(known, (*heard, 0), strict=False)
+    ]
+    return {
+        "number": number,
+        "phase": phase,
+        "deadline": NOON,
+        "enrolled": heard[0],
+        "holders": 0,
+        "threshold": 0,
+        "history": history,
+        "survivors": (),
+        "failure": None,
+    }
+
+
+def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 20) -> RoundView:
+    terms = SETUP.terms.model_copy(update={"cohort_size": cohort_size, "minimum": 10})
+    plan = MECHANISMS["adaptive-iblt"].first_plan(SETUP.question, terms, "3f2a", 2, Random(1))
+    return RoundView.model_validate(
+        {
+            "number": 1,
+            "state": state,
+            "plan": plan,
+            "cohorts": cohorts,
+            "participants": None,
+            "distinct": None,
+            "opened": NOON,
+            "closed": None,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "text"),
+    [
+        (
+            [cohort(0, Phase.ENROLLING, 17)],
+            "17 of 20 devices in cohort 1; waiting for 3 more, till 12:00:00 UTC, then it goes on",
+        ),
+        (
+            [cohort(0, Phase.ENROLLING, 4)],
+            (
+                "4 of 20 devices in cohort 1; waiting for 16 more, till 12:00:00 UTC, "
+                "then it fails with fewer than 10"
+            ),
+        ),
+        ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 1"),
+        ([cohort(0, Phase.SHARING, 20, 12)], "cohort 1 sharing, 12 of 20 devices heard"),
+        ([cohort(0, Phase.MASKING, 20, 18, 5)], "cohort 1 masking, 5 of 18 devices heard"),
+        (
+            [
+                cohort(0, Phase.SUMMED, 20),
+                cohort(1, Phase.ENROLLING, 12),
+                cohort(2, Phase.ENROLLING, 0),
+            ],
+            (
+                "12 of 40 devices in 2 cohorts; waiting for 28 more, till 12:00:00 UTC, "
+                "then it fails with fewer than 10; cohort 1 summed"
+            ),
+        ),
+        ([cohort(0, Phase.SUMMED, 20)], "all cohorts are over; what they say is being read"),
+    ],
+)
+def test_where_a_round_is_says_whom_it_waits_for(cohorts: list[dict[str, Any]], text: str) -> None:
+    assert describe_study(URL, STUDY, shown(*cohorts))[1] == f"round 1: {text}"
+
+
+def test_a_study_that_is_not_started_says_where_to_start_it() -> None:
+    assert f"{URL}/studies/3f2a" in describe_study(URL, STUDY, None)[1]
+
+
+def test_a_round_that_is_over_is_told_by_its_own_line() -> None:
+    over = shown(cohort(0, Phase.SUMMED, 20), state="decoded")
+    assert describe_study(URL, STUDY, over)[1] == ""
+
+
+def test_a_line_is_said_once_where_nothing_moves() -> None:
+    said: list[str] = []
+    news = StatusReporter(said.append, shows_moves=False)
+    for count in (1, 2, 17, 17, 17, 17, 18, 18):
+        news.update("enrolling", f"{count} of 20")
+    assert said == ["17 of 20", "18 of 20"]
+
+
+def test_what_moves_is_said_when_it_begins_and_every_few_looks() -> None:
+    said: list[str] = []
+    news = StatusReporter(said.append, shows_moves=True)
+    for count in range(2 * MAX_SILENT_POLLS + 1):
+        news.update("enrolling", f"{count} of 200")
+    news.update("sharing", "0 shared")
+    news.update("", "")
+    assert said == [
+        "0 of 200",
+        f"{MAX_SILENT_POLLS} of 200",
+        f"{2 * MAX_SILENT_POLLS} of 200",
+        "0 shared",
+    ]

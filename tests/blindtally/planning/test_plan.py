@@ -1,0 +1,283 @@
+"""A plan predicts what runs find, and says what cannot be."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.planning.forecast import zipf_population
+from blindtally.planning.releases import best_designs
+from protocol.domains.hashed import Hashed
+from protocol.domains.strings import Alphabet
+from protocol.mechanisms.registry import parse_question
+from protocol.mechanisms.reports.dictionary import DictionaryQuestion
+from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.oracles.parameters import oracle_for
+from protocol.oracles.recommend import recommend
+
+LETTERS = "abcdefgh"
+SIZE = {"devices": 600, "rounds": 8, "threshold": 40, "words": 150, "runs": 2}
+
+
+def plan(**options: Any) -> Result:
+    given = [part for name, value in (SIZE | options).items() for part in (f"--{name}", str(value))]
+    return CliRunner().invoke(app, ["plan", *given])
+
+
+def as_json(**options: Any) -> dict[str, Any]:
+    told = plan(**options, json="-")
+    assert told.exit_code == 0, told.stderr
+    found: dict[str, Any] = json.loads(told.stdout)
+    return found
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    counts = 1e6 / np.arange(1, 301) ** 1.1
+    items = [LETTERS[n // 64] + LETTERS[n // 8 % 8] + LETTERS[n % 8] for n in range(300)]
+    rows = [f"{item},{int(count)}" for item, count in zip(items, counts, strict=True)]
+    path = tmp_path / "words.csv"
+    path.write_text("\n".join(["word,count", *rows]) + "\n")
+    return path
+
+
+def test_what_is_predicted_is_what_devices_give(words: Path) -> None:
+    """Of two studies each; their F1 has a standard deviation of some 0.03."""
+    found = as_json(data=words)
+    predicted = {one["mechanism"]: one["f1"] for one in found["predictions"]}
+    for mechanism in ("tracked", "adaptive-iblt"):
+        scores = []
+        for seed in (1, 2):
+            command = ["simulate", mechanism, "--data", words, "--rounds", 8, "--clients", 600]
+            command += ["--threshold", 40, "--words", 150, "--seed", seed, "--json", "-"]
+            told = CliRunner().invoke(app, [*map(str, command)])
+            assert told.exit_code == 0, told.stderr
+            scores.append(json.loads(told.stdout)["f1"])
+        assert predicted[mechanism] == pytest.approx(np.mean(scores), abs=0.1)
+
+
+def test_the_question_is_the_one_that_finds_most(words: Path) -> None:
+    found = as_json(data=words)
+    best = max(found["predictions"], key=lambda one: one["f1"])
+    question = parse_question(found["question"])
+    assert question.mechanism == best["mechanism"]
+    assert isinstance(question, TrackedQuestion)
+    assert question.words == 150
+    assert best["upload_bytes"] <= question.nbytes
+    sizes = [found["words"][goal] for goal in ("0.8", "0.9", "0.95")]
+    assert sizes == sorted(sizes)
+
+
+def test_strings_are_hashed_and_only_tracked_fetches_them() -> None:
+    found = as_json(domain="strings", items=500, **{"max-bytes": 200})
+    assert [one["mechanism"] for one in found["predictions"]] == ["tracked"]
+    assert found["question"]["domain"] == Hashed(max_bytes=200).model_dump()
+
+
+def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
+    told = plan(domain="alphabet", items=400)
+    assert told.exit_code == 0, told.stderr
+    for text in ("An F1 of 0.95 takes about", "tracked", "adaptive-iblt", '"threshold": 40.0'):
+        assert text in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"words": 5}, "5 words are too few for any mechanism"),
+        ({"data": "no.csv"}, "no such file"),
+        ({"domain": "alphabet", "length": 2}, "assume fewer --items"),
+        ({"max-bytes": 5}, "allow longer ones"),
+    ],
+)
+def test_what_cannot_be_planned_is_told(options: dict[str, Any], why: str) -> None:
+    told = plan(**options)
+    assert told.exit_code == 2
+    assert why in told.stderr
+
+
+def test_assumed_items_differ_and_are_in_their_domain() -> None:
+    for domain in (Alphabet(characters=LETTERS, length=3), Hashed(max_bytes=20)):
+        people = zipf_population(domain, 500, 1.0)
+        assert len(set(people.items)) == 500
+        assert all(item in domain for item in people.items)
+        assert people.shares[0] == pytest.approx(2 * people.shares[1])
+
+
+def reports(*options: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, options)])
+
+
+@pytest.mark.parametrize("goal", ["worst-mse", "l2", "heavy"])
+def test_reports_are_planned_for_a_goal(goal: str) -> None:
+    options = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", goal]
+    told = reports(*options, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    best = recommend(100_000, 100_001, 2, goal)  # type: ignore[arg-type]
+    assert found["works"]
+    assert found["error"] == best.error
+    assert found["bytes"] == best.oracle.nbytes
+    assert 0 < found["seconds"] < 10
+    asked = {"threshold": 1, "domain": {"kind": "listed", "items": ["a", "b"]}}
+    question = parse_question(asked | found["question"])
+    assert isinstance(question, DictionaryQuestion)
+    made = oracle_for(question.mechanism, question.epsilon, 100_001, question.goal)
+    assert made == best.oracle  # what the service will take is what is predicted
+    assert found["question"].get("goal", goal) == ("l2" if goal == "heavy" else goal)
+    assert found["mechanism"] in reports(*options).stdout
+
+
+def test_it_is_told_when_nothing_works_and_from_when_on_it_does() -> None:
+    options = ["--domain", 1000, "--epsilon", 0.1, "--goal", "l2", "--json", "-"]
+    told = reports("--users", 1000, *options)
+    assert told.exit_code == 1
+    assert "nothing works: it takes 401,408 users" in told.stderr
+    found = json.loads(told.stdout)
+    assert not found["works"]
+    enough = reports("--users", found["users_needed"], *options)
+    assert enough.exit_code == 0
+    assert json.loads(enough.stdout)["works"]
+
+
+def test_strings_that_nobody_can_list_take_prefix_extension() -> None:
+    options = ["--epsilon", 4, "--goal", "heavy", "--max-bytes", 8]
+    told = reports("--users", 100_000, *options, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    question = parse_question(found["question"] | {"threshold": 1})
+    assert isinstance(question, PrefixQuestion)
+    assert found["error"] == pytest.approx(0.06, abs=0.02)  # with odds of 95%
+    assert found["bytes"] == 4
+    few = reports("--users", 50, *options)
+    assert few.exit_code == 1
+    assert "nothing works" in few.stderr
+
+
+def test_what_nothing_works_for_is_told_by_the_oracle_that_takes_fewest_users() -> None:
+    common = ["--domain", 100_000, "--epsilon", 1, "--goal", "heavy", "--json", "-"]
+    told = reports("--users", 100, *common)
+    assert told.exit_code == 1
+    assert "what less than half of all hold" in told.stderr
+    found = json.loads(told.stdout)
+    assert found["error"] is None
+    assert found["mechanism"] == "ocms-gf"
+    assert 300 < found["users_needed"] < 2000
+    assert json.loads(reports("--users", found["users_needed"], *common).stdout)["works"]
+    never = reports("--users", 9, "--domain", 2**20, "--epsilon", 1e-6, "--goal", "l1")
+    assert "it takes more than 10^15 users" in never.stderr
+
+
+def test_the_bytes_on_the_wire_are_told_with_those_of_the_report() -> None:
+    common = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", "l2"]
+    found = json.loads(reports(*common, "--json", "-").stdout)
+    assert (found["bytes"], found["bytes_signed"], found["bytes_enrolled"]) == (3, 99, 163)
+    told = reports(*common).stdout.replace("\n", " ")
+    assert "3 bytes, 99 with digest and signature (163 with a registrar's)" in told
+
+
+def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
+    common = ["--users", 100_000, "--domain", 10_000, "--epsilon", 3, "--goal", "worst-mse"]
+    every, bounded = (
+        json.loads(reports(*common, *more, "--json", "-").stdout) for more in ([], ["--most", 0.01])
+    )
+    assert bounded["error"] < 0.7 * every["error"]
+    asked = {"threshold": 1, "domain": {"kind": "listed", "items": ["a", "b"]}}
+    question = parse_question(asked | bounded["question"])
+    assert isinstance(question, DictionaryQuestion)
+    made = oracle_for(question.mechanism, 3, 10_001, question.goal, question.max_frequency)
+    assert made.parameters == {"oracle": made.name, **bounded["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--users", 100], "sums take --rounds"),
+        (["--users", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
+        (["--users", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
+        (["--users", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),
+        (["--users", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be from"),
+        (["--users", 10**10, "--epsilon", 1, "--domain", 9], "--users must be within"),
+        (["--users", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
+        (["--users", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
+        (["--users", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
+        (["--users", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "and 512, not 600"),
+        (
+            ["--users", 9, "--epsilon", 99, "--goal", "heavy"],
+            "epsilon: must be from 1e-06 to 32, not 99",
+        ),
+        (
+            ["--users", 9, "--epsilon", 1, "--domain", 9, "--data", "x.csv", "--delta", 0],
+            "takes no --delta, --data",
+        ),
+        (["--users", 9, "--epsilon", 1, "--domain", 9, "--max-bytes", 9], "takes no --max-bytes"),
+        (["--users", 9, "--epsilon", 1, "--domain", 9, "--most", 0.1], "goes with --goal worst"),
+        (
+            ["--users", 9, "--rounds", 1, "--threshold", 2, "--words", 9, "--goal", "l2"],
+            "no --goal",
+        ),
+        (["--users", 5, "--rounds", 1, "--threshold", 2, "--words", 9], "--devices must be"),
+        (
+            ["--users", 50, "--rounds", 1, "--threshold", 2, "--words", 9, "--domain", 9],
+            "strings or alphabet without --epsilon",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(options: list[object], why: str) -> None:
+    told = reports(*options)
+    assert told.exit_code == 2
+    assert why in told.stderr
+
+
+def test_ways_to_release_counts_are_compared() -> None:
+    asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
+    result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert found["theta"] / found["m"] <= 8.3e-5
+    assert found["invited"] == math.ceil(found["m"] + 10 * found["m"] ** 0.5) / 10**6
+    joined = found["expected_participants"]
+    assert joined == found["invited"] * 10**6 < found["seats"] < 1.03 * joined
+    sampled, noisy, both = found["designs"]
+    assert [one["epsilon"] <= 1 for one in (sampled, noisy, both)] == [True] * 3
+    assert sampled["epsilon_server"] is None
+    assert noisy["epsilon_server"] == pytest.approx(1, abs=1e-3)
+    assert sampled["epsilon_kl"] > sampled["epsilon_replace_one"] > sampled["epsilon"]
+    assert both["sigma"] < noisy["sigma"]
+    shown = CliRunner().invoke(app, ["plan", *asked])
+    assert "shows the rarest prefixes" in shown.output
+    text = " ".join(shown.output.split())
+    assert "sample-threshold with invited 0.1499: each user joins a level by its own coin" in text
+    assert "This saves 87% of all bytes, 5.84 GB" in text
+    invited, none, invited_both = (one["invitation"] for one in found["designs"])
+    assert none is None
+    assert found["saved_bytes"] == invited["saved_bytes"]
+    assert invited["epsilon_devices"] is invited["epsilon_server"] is None
+    assert invited_both["epsilon_server"] == pytest.approx(1, abs=1e-3)
+    assert invited_both["epsilon_devices"] == invited_both["epsilon_server"]
+
+
+def test_nobody_is_spared_where_all_are_needed() -> None:
+    (found,) = (one for one in best_designs(12, 1.0, 1e-6, 10) if one.mode == "both")
+    assert found.invitation is None
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--users", "100"], "takes --epsilon"),
+        (["--users", "5", "--epsilon", "1"], "--users must be"),
+        (["--users", "100", "--epsilon", "0"], "epsilon"),
+        (["--users", "100", "--epsilon", "1", "--levels", "300"], "--levels must be"),
+        (["--users", "100", "--epsilon", "1", "--delta", "2"], "delta"),
+    ],
+)
+def test_releases_that_cannot_be_planned_say_why(args: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["plan", "--mechanism", "triehh", *args])
+    assert (result.exit_code, says in result.output) == (2, True)

@@ -1,0 +1,226 @@
+"""`blindtally simulate` as a script and as a person meets it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.simulate.accuracy import Score, score_study
+from protocol.mechanism import Answer, Estimate, add_estimates
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
+from protocol.simulation.study import RoundOutcome
+from protocol.study_state import EMPTY_STATE, StudyState
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", "adaptive-iblt", *map(str, arguments)])
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Return a file of 400 words, counts falling as 1 / rank."""
+    path = tmp_path / "words.csv"
+    rows = (f"w{rank:03},{20_000 // rank}\n" for rank in range(1, 401))
+    path.write_text("word,count\n" + "".join(rows))
+    return path
+
+
+def documented(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_json_has_what_scripts_read(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = simulate(
+        *("--data", words, "--column", "word", "--rounds", 5, "--clients", 2000),
+        *("--threshold", 50, "--words", 1000, "--seed", 1, "--json", out),
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    assert 0.8 < found["f1"] <= 1
+    assert 0 < found["precision"] <= 1
+    assert 0 < found["recall"] <= 1
+    assert 900 < found["words"] <= 1000
+    assert found["rounds_decoded"] == 5
+    assert len(found["thresholds"]) == 5
+    assert found["devices"] == 10_000
+    assert found["heavy_hitters"][0]["item"] == "w001"
+    assert found["parameters"]["seed"] == 1
+    assert result.stdout.splitlines()[-1].split() == ["F1", f"{found['f1']:.4f}"]
+
+
+def test_json_to_stdout_is_all_there_is(words: Path) -> None:
+    found = documented(simulate("--data", words, "--rounds", 2, "--clients", 500, "--json", "-"))
+    assert found["parameters"]["words"] == 2000
+
+
+def test_the_same_seed_gives_the_same_result(words: Path) -> None:
+    options = ["--data", words, "--rounds", 2, "--clients", 900, "--words", 300, "--json", "-"]
+    one, same, other = (
+        documented(simulate(*options, "--seed", seed)) | {"parameters": None} for seed in (3, 3, 4)
+    )
+    assert one == same
+    assert one != other
+
+
+def test_a_secure_sum_gives_the_same_result(words: Path) -> None:
+    options = ["--data", words, "--rounds", 3, "--clients", 60, "--words", 100, "--json", "-"]
+    plain, secure = documented(simulate(*options)), documented(simulate(*options, "--secagg"))
+    assert min(plain["thresholds"]) > 1
+    secure["parameters"]["secagg"] = False
+    assert secure == plain
+
+
+def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
+    found = documented(
+        CliRunner().invoke(
+            app,
+            [
+                *("simulate", "subsampled-iblt", "--data", str(words), "--rounds", "2"),
+                *("--clients", "500", "--set", "t=2.5", "--set", "rule=practical", "--json", "-"),
+            ],
+        )
+    )
+    assert found["thresholds"] == [2.5, 2.5]
+    assert found["parameters"]["settings"] == {"t": 2.5, "rule": "practical"}
+
+
+def test_devices_may_vanish(words: Path) -> None:
+    found = documented(
+        simulate(
+            *("--data", words, "--rounds", 2, "--clients", 40, "--words", 600, "--json", "-"),
+            *("--secagg", "--dropout", 0.1),
+        )
+    )
+    assert 0 < found["devices"] < 80
+
+
+def test_devices_are_taken_as_they_are(tmp_path: Path) -> None:
+    baskets = tmp_path / "baskets.txt"
+    baskets.write_text("1 2\n2 3\n" * 60)
+    found = documented(
+        simulate(
+            *("--data", baskets, "--rounds", 4, "--contribution", 2, "--threshold", 30),
+            *("--json", "-"),
+        )
+    )
+    assert found["parameters"]["clients"] == 30
+    assert found["f1"] == 1
+    counts = {hitter["item"]: hitter["true_count"] for hitter in found["heavy_hitters"]}
+    assert counts == {"1": 60, "2": 120, "3": 60}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "left_out"),
+    [
+        ([], "alphabet", 0),
+        (["--length", 4], "utf8", 0),
+        (["--alphabet", "w0123"], "alphabet", 337),  # 63 ranks of digits 0 to 3 up to 333
+        (["--alphabet", "w0123456789", "--length", 9], "alphabet", 0),
+    ],
+)
+def test_the_domain_can_be_chosen(
+    words: Path, options: list[object], kind: str, left_out: int
+) -> None:
+    found = documented(
+        simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "-", *options)
+    )
+    assert found["parameters"]["domain"]["kind"] == kind
+    assert found["parameters"]["items_outside_domain"] == left_out
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--data", "none.csv"], "none.csv: no such file"),
+        (["--data", "{words}", "--column", "item"], "line 1: has no column 'item'"),
+        (["--data", "{words}", "--words", 20], "words are needed"),
+        (["--data", "{words}", "--alphabet", "xyz"], "none of its items is in the domain"),
+        (["--data", "{words}", "--alphabet", "ww"], "a character occurs twice"),
+        (["--data", "{words}", "--dropout", 1.5], "dropout is a fraction"),
+        (["--data", "{words}", "--corrupt", 0.9], "corrupt"),
+        (["--data", "{words}", "--contribution", 99_999], "contribution: "),
+        (["--data", "{words}", "--json", "/nowhere/out.json"], "cannot write /nowhere/out.json"),
+        (["--data", "{words}", "--rounds", 0], "--rounds"),
+        (["--data", "{words}", "--set", "t"], "--set takes name=value"),
+        (["--data", "{words}", "--set", "words=3"], "--set takes name=value"),
+        (["--data", "{words}", "--set", "depth=3"], "depth: Extra inputs are not permitted"),
+        (["--data", "{words}", "--seed", -1], "--seed"),
+        ([], "--data"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line_with_exit_code_2(
+    words: Path, options: list[object], fault: str
+) -> None:
+    told = simulate(*("--clients", 100), *(str(option).format(words=words) for option in options))
+    assert told.exit_code == 2
+    assert fault in told.stderr
+    assert "Traceback" not in told.output
+
+
+def test_a_file_that_cannot_be_written_costs_no_result(words: Path) -> None:
+    told = simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "/nowhere/out.json")
+    assert told.exit_code == 2
+    assert told.stdout.splitlines()[-1].startswith("F1")
+
+
+def test_too_few_devices_for_the_rounds_are_told(tmp_path: Path) -> None:
+    baskets = tmp_path / "baskets.txt"
+    baskets.write_text("1\n" * 5)
+    told = simulate("--data", baskets, "--rounds", 3)
+    assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+    assert "--rounds 1 is the most" in told.stderr
+
+
+def test_an_unknown_mechanism_is_told_with_the_known_ones() -> None:
+    told = CliRunner().invoke(app, ["simulate", "bloom", "--data", "x"])
+    assert told.exit_code == 2
+    assert "no mechanism 'bloom'; known are adaptive-iblt" in told.stderr
+
+
+def outcome(
+    answer: Answer | None, truth: dict[str, int], tally: StudyState = EMPTY_STATE
+) -> RoundOutcome[Any]:
+    plan = AdaptiveIbltPlan.model_validate(
+        {
+            "study": "s",
+            "round": 1,
+            "rounds": 2,
+            "terms": {"cohort_size": 10, "minimum": 5},
+            "seed": "0" * 64,
+            "question": {
+                "threshold": 5,
+                "contribution": 1,
+                "words": 100,
+                "domain": {"kind": "utf8", "max_bytes": 3},
+            },
+            "t": 2,
+            "cells": 12,
+        }
+    )
+    return RoundOutcome(plan, 2, answer, tally, Counter(truth))
+
+
+def test_measures_are_as_defined() -> None:
+    said = (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1))
+    tally = add_estimates(EMPTY_STATE, said)
+    one = outcome(Answer(True, 3, said, tally), {"a": 5, "b": 7, "c": 1}, tally)
+    two = outcome(None, {"c": 3, "d": 6}, tally)
+    found = score_study([one, two], one.plan.question)
+    # Heavy are a, b and d; found are a and x.
+    compared = found.comparison
+    assert compared.score == Score(f1=2 * 1 / 5, precision=1 / 2, recall=1 / 3)
+    assert compared.missed == {"b": 7, "d": 6}
+    assert (found.rounds_decoded, found.devices) == (1, 4)
+    assert [hitter.standard_error for hitter in compared.found] == [2.0, 1.0]
+
+
+def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:
+    one = outcome(None, {"a": 1})
+    found = score_study([one], one.plan.question)
+    assert found.comparison.score == Score(1, 1, 1)

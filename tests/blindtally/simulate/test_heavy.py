@@ -1,0 +1,152 @@
+"""`blindtally simulate` by reports that need no dictionary: what is found, missed and wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Return a file of 300 words of which three are frequent."""
+    path = tmp_path / "words.csv"
+    heavy = "first,4000\nsecond,3000\nthird,1500\n"
+    path.write_text("word,count\n" + heavy + "".join(f"w{n},5\n" for n in range(297)))
+    return path
+
+
+def found(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "threshold", "heavy", "kind"),
+    [
+        # A string of 6 bytes takes 6 lengths; the third's 6,000 would be 4 deviations, about.
+        ("prefix-extension", 10_000, {"first", "second"}, "utf8"),
+        ("jl-hh", 4000, {"first", "second", "third"}, "listed"),
+        ("glps-hh", 4000, {"first", "second", "third"}, "alphabet"),
+    ],
+)
+def test_what_is_heavy_is_found(
+    words: Path, mechanism: str, threshold: int, heavy: set[str], kind: str
+) -> None:
+    options = ["--clients", 40_000, "--epsilon", 6, "--threshold", threshold, "--seed", 2]
+    result = found(simulate(mechanism, "--data", words, *options, "--json", "-"))
+    assert {one["item"] for one in result["heavy_hitters"]} == heavy
+    assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
+    assert result["missed"] == {}
+    assert result["clients"] == 40_000
+    assert (result["epsilon"], result["delta"]) == (6, 0)
+    assert result["question"]["domain"]["kind"] == kind
+    for one in result["heavy_hitters"]:
+        assert abs(one["estimate"] - one["true_count"]) < 5 * one["standard_error"]
+
+
+def test_what_is_missed_is_told(words: Path) -> None:
+    common = ["prefix-extension", "--data", words, "--clients", 2000, "--epsilon", 1]
+    result = found(simulate(*common, "--threshold", 150, "--json", "-"))
+    assert set(result["missed"]) >= {"second", "third"}
+    assert result["recall"] < 1
+    told = simulate(*common, "--threshold", 150)
+    assert "missed" in told.stdout
+    assert "'second'" in told.stdout
+
+
+def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
+    common = ["--data", words, "--clients", 500, "--epsilon", 2, "--threshold", 100, "--json", "-"]
+    sets = ["--set", "noise=laplace", "--delta", 1e-6, "--set", "relation=add-remove"]
+    result = found(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
+    assert result["question"]["rows"] == 32
+    assert result["epsilon"] == 4
+    assert result["delta"] == pytest.approx(1e-6 * (1 + 2.718281828**2))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--set", "noise=loud"], "'paper', 'laplace'"),
+        (["--set", "noise"], "--set takes name=value"),
+        (["--set", "keep=1"], "Extra inputs"),
+        (["--set", "epsilon=50"], "--set takes name=value of a mechanism's own field"),
+        (["--set", "delta=1e-6"], "--set takes name=value of a mechanism's own field"),
+        (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
+        (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
+        (["--goal", "l2"], "takes no --goal"),
+        (["--epsilon", 0], "epsilon: must be from 0.01 to 32, not 0"),
+    ],
+)
+def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) -> None:
+    told = simulate("bucket-hh", "--data", words, *options)
+    assert told.exit_code == 2
+    assert why in told.stderr
+
+
+def test_a_length_bounds_strings_and_what_is_longer_is_told(words: Path) -> None:
+    words.write_text(words.read_text() + "a string of more bytes,2000\n")
+    common = [
+        "prefix-extension",
+        "--data",
+        words,
+        "--clients",
+        20_000,
+        "--epsilon",
+        6,
+        "--length",
+        6,
+    ]
+    told = simulate(*common, "--threshold", 500)
+    assert told.exit_code == 0, told.stderr
+    assert "outside" in told.stdout
+    assert "found with probability 95%; the threshold is below it" in " ".join(told.stdout.split())
+    result = found(simulate(*common, "--json", "-"))
+    assert result["question"]["domain"]["max_bytes"] == 6
+    assert 2000 < result["outside_domain"] < 4500  # of 20,000, a sixth
+    assert 1000 < result["threshold"] < result["min_detectable_count"] < 10_000
+    assert {one["item"] for one in result["heavy_hitters"]} <= {"first", "second", "third"}
+
+
+def test_an_alphabet_bounds_items(words: Path) -> None:
+    words.write_text(words.read_text() + "Capital,2000\n")
+    common = ["glps-hh", "--data", words, "--clients", 20_000, "--epsilon", 6, "--json", "-"]
+    result = found(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
+    assert result["question"]["domain"]["kind"] == "alphabet"
+    assert 1500 < result["outside_domain"] < 5000
+    assert result["heavy_hitters"][0]["item"] == "first"
+    result = found(simulate(*common, "--length", 6))
+    assert result["question"]["domain"] == {"kind": "utf8", "max_bytes": 6}
+    told = simulate("prefix-extension", "--data", words, "--alphabet", "abc")
+    assert "of strings of any characters, takes no --alphabet" in told.stderr
+
+
+def test_where_nothing_is_named_the_threshold_is_that_of_noise(words: Path) -> None:
+    told = simulate("bucket-hh", "--data", words, "--clients", 1000, "--epsilon", 1, "--json", "-")
+    result = found(told)
+    assert result["found"] == 0
+    assert 4 * 2.1 < result["threshold"] / 1000**0.5 < 4 * 2.4  # its deviation at epsilon 1 is 2.2
+
+
+def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
+    words.write_text(words.read_text() + "a long string with Spaces,9000\n")
+    options = ["--clients", 40_000, "--epsilon", 6, "--seed", 2, "--json", "-"]
+    result = found(simulate("glps-hh", "--data", words, *options))
+    assert result["question"]["domain"]["kind"] == "hashed"
+    assert result["heavy_hitters"][0]["item"] == "a long string with Spaces"
+    assert result["threshold"] > 1000
+
+
+def test_where_nothing_is_found_precision_is_not_told(words: Path) -> None:
+    common = ["jl-hh", "--data", words, "--clients", 500, "--epsilon", 1, "--threshold", 499]
+    told = simulate(*common)
+    assert "n/a (nothing was found)" in told.stdout
+    assert "n/a (nothing was heavy)" in told.stdout

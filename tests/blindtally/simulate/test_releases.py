@@ -1,0 +1,158 @@
+"""`blindtally simulate` of released counts: words by a trie, numbers by a trie and a histogram."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+
+LETTERS = "abcdefgh"
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["simulate", *args])
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a file of 2,000 words whose shares fall as 1 / rank."""
+    rng = np.random.default_rng(1)
+    made = {"".join(rng.choice(list(LETTERS), rng.integers(2, 7))) for _ in range(4000)}
+    rows = [f"{word},{10**7 // rank}" for rank, word in enumerate(sorted(made)[:2000], 1)]
+    path = tmp_path_factory.mktemp("data") / "words.csv"
+    path.write_text("\n".join(["word,count", *rows, "averylongword,5000000"]))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
+    rows = [f"{value},1" for value in values]
+    path = tmp_path_factory.mktemp("data") / "numbers.csv"
+    path.write_text("\n".join(["age,count", *rows, "n/a,3"]))
+    return str(path)
+
+
+@pytest.mark.parametrize("release", ["sample-threshold", "noise", "both"])
+def test_a_trie_finds_the_commonest_words(words: str, release: str) -> None:
+    asked = ["--clients", "100000", "--levels", "6", "--release", release]
+    code, text = run("triehh", "--data", words, *asked, "--json", "-")
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["mode"] == release
+    assert found["recall_at"]["50"] == 1
+    assert found["f1_at"]["50"] > 0.9
+    assert 0.9 < found["epsilon"] <= 1
+    assert (found["epsilon_by_party"]["server"] is None) == (release == "sample-threshold")
+    assert found["m"] == pytest.approx(found["probability"] * 100_000, abs=1)
+    assert found["levels"] == 6
+    assert found["items_truncated"] == 1
+    assert "averyl" in {one["item"] for one in found["heavy_hitters"]}  # of six symbols
+    hits = {one["item"]: one for one in found["heavy_hitters"]}
+    off = [(one["estimate"] - one["true_count"]) / one["standard_error"] for one in hits.values()]
+    assert abs(np.mean(off[:40])) < 0.8  # 5 deviations of a mean of 40
+    assert np.abs(off[:40]).max() < 5
+
+
+def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -> None:
+    asked = ["--clients", "100000", "--levels", "6", "--invited", "0.2", "--seed", "2"]
+    code, text = run("triehh", "--data", words, *asked, "--json", "-")
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["invited"] == found["question"]["join_probability"] == 0.2
+    assert abs(found["max_participants"] - 20_000) < 5 * (100_000 * 0.16) ** 0.5
+    assert found["recall_at"]["50"] == 1
+    sights = found["epsilon_by_party"]
+    assert 0.9 < sights["analyst"] == sights["public"] <= 1
+    assert sights["server"] is sights["devices"] is None
+    off = [
+        (one["estimate"] - one["true_count"]) / one["standard_error"]
+        for one in found["heavy_hitters"][:40]
+    ]
+    assert abs(np.mean(off)) < 0.8  # 5 deviations of a mean of 40
+    code, text = run("triehh", "--data", words, *asked)
+    assert f"{found['max_participants']:,} devices in a level at most" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["triehh", "--invited", "0.1"], "above the probability"),
+        (["triehh", "--invited", "nan"], "finite number"),
+        (["triehh", "--release", "noise", "--invited", "0.5"], "leave join_probability at 1"),
+        (["triehh", "--low", "0", "--high", "9", "--invited", "0.5"], "takes no --invited"),
+        (["hierarchical-histogram", "--invited", "0.5"], "takes no --invited"),
+        (["triehh", "--set", "join_probability=0.5"], "join_probability"),
+    ],
+)
+def test_invitations_that_do_not_hold_say_why(words: str, args: list[str], why: str) -> None:
+    code, text = run(*args, "--data", words, "--clients", "1000", "--levels", "3")
+    assert code == 2
+    assert why in " ".join(text.split())
+
+
+def test_the_same_seed_gives_the_same_and_losses_cost_what_is_lost(words: str) -> None:
+    asked = ["triehh", "--data", words, "--clients", "20000", "--levels", "6", "--json", "-"]
+    (_, one), (_, same), (_, fewer) = run(*asked), run(*asked), run(*asked, "--dropout", "0.3")
+    assert json.loads(one) | {"cpu_seconds": 0} == json.loads(same) | {"cpu_seconds": 0}
+    counts = [json.loads(text)["heavy_hitters"][0]["estimate"] for text in (one, fewer)]
+    assert counts[1] == pytest.approx(0.7 * counts[0], rel=0.25)
+
+
+def test_devices_of_several_items_vote_for_each_prefix_once(tmp_path: Path) -> None:
+    rows = [f"user{user},{item},1" for user in range(3000) for item in ("abc", "abd", "b")]
+    path = tmp_path / "users.csv"
+    path.write_text("\n".join(["user,item,count", *rows]))
+    asked = ["--data", str(path), "--levels", "3", "--contribution", "3", "--release", "noise"]
+    code, text = run("triehh", *asked, "--clients", "3000", "--epsilon", "4", "--json", "-")
+    assert code == 0, text
+    found = {one["item"]: one["estimate"] for one in json.loads(text)["heavy_hitters"]}
+    assert found == {item: pytest.approx(3000, abs=200) for item in ("abc", "abd", "b")}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "most"), [("hierarchical-histogram", 0.004), ("triehh", 0.03)]
+)
+def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> None:
+    """Half a thousandth of the ranks of a histogram, a hundredth of a trie is usual."""
+    asked = ["--data", numbers, "--low", "0", "--high", "256", "--clients", "20000"]
+    code, text = run(mechanism, *asked, "--epsilon", "2", "--json", "-")
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["rank_error_mean"] <= found["rank_error_max"] < most
+    assert found["items_outside_domain"] == 1
+    assert found["epsilon"] <= 2
+    for row in found["quantiles"]:
+        assert row["low"] <= row["true"] <= row["high"]
+
+
+def test_tables_are_printed(words: str, numbers: str) -> None:
+    code, text = run("triehh", "--data", words, "--clients", "20000", "--levels", "4")
+    assert (code, "recall" in text, "no bound" in text) == (0, True, True)
+    code, text = run("hierarchical-histogram", "--data", numbers, "--clients", "2000")
+    assert (code, "Quantiles" in text, "to server" in text) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--epsilon", "0"], "epsilon"),
+        (["--delta", "1e-15"], "delta"),
+        (["--set", "theta=2", "--set", "probability=0.3"], "costs epsilon"),
+        (["--set", "theta=2"], "or neither"),
+        (["--words", "2"], "words are too few"),
+        (["--set", "stride=9"], "stride"),
+        (["--low", "0"], "no numbers"),
+        (["--low", "5", "--high", "1"], "low must be below high"),
+        (["--alphabet", "xyz"], "none of the items"),
+        (["--dropout", "1"], "dropout"),
+    ],
+)
+def test_what_cannot_be_asked_says_why(words: str, args: list[str], says: str) -> None:
+    code, text = run("triehh", "--data", words, "--clients", "2000", "--levels", "3", *args)
+    assert code == 2
+    assert says in text

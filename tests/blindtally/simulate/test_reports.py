@@ -1,0 +1,131 @@
+"""`blindtally simulate` by frequency oracles: errors beside what is expected, and who is heavy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from blindtally.cli import app
+from blindtally.simulate.reports import expected_max_squared_error
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Return a file of 300 words of which one is frequent."""
+    path = tmp_path / "words.csv"
+    path.write_text("word,count\nfirst,1000\n" + "".join(f"w{n},5\n" for n in range(299)))
+    return path
+
+
+def test_the_greatest_square_of_normal_errors_is_as_simulated() -> None:
+    """Of 2,000 runs each: a standard error of 1% or less."""
+    rng = np.random.default_rng(1)
+    for variances in (np.ones(100), np.array([4.0, *np.ones(50), 0.0]), np.array([2.0])):
+        runs = rng.normal(0, np.sqrt(variances), (2000, len(variances)))
+        assert expected_max_squared_error(variances) == pytest.approx(
+            (runs**2).max(axis=1).mean(), rel=0.06
+        )
+    assert expected_max_squared_error(np.zeros(3)) == 0
+
+
+@pytest.mark.parametrize("mechanism", ["ocms", "recursive-hadamard"])
+def test_the_threshold_that_is_taken_keeps_noise_out(words: Path, mechanism: str) -> None:
+    """One of 299 rare items is above it with odds of 5%."""
+    common = [mechanism, "--data", words, "--clients", 4000, "--epsilon", 3]
+    told = simulate(*common, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert [one["item"] for one in found["heavy_hitters"]] == ["first"]
+    assert found["found"] == 1
+    assert found["threshold"] > 100
+    assert 0.3 < found["worst_mse"] / found["worst_mse_expected"] < 3
+    assert found["worst_mse_expected"] > 2 * found["worst_mse_theory"]
+    assert "reached by no item that nobody holds in 19 of 20 runs" in " ".join(
+        simulate(*common).stdout.split()
+    )
+
+
+def test_more_confidence_takes_fewer(words: Path) -> None:
+    common = ["ocms-gf", "--data", words, "--clients", 4000, "--epsilon", 1, "--threshold", 50]
+    few, many = (
+        json.loads(simulate(*common, "--confidence", level, "--json", "-").stdout)["found"]
+        for level in (0.99, 0.5)
+    )
+    assert few < many / 3
+
+
+def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "many.csv"
+    path.write_text("word,count\n" + "".join(f"w{n},5\n" for n in range(4000)))
+    common = ["ocms", "--data", path, "--clients", 2000, "--epsilon", 3, "--goal", "worst-mse"]
+    options = ["--threshold", 1, "--json", "-"]
+    plain, bounded = (
+        json.loads(simulate(*common, *more, *options).stdout) for more in ([], ["--most", 0.01])
+    )
+    assert bounded["worst_mse_theory"] < 0.8 * plain["worst_mse_theory"]
+    assert len(plain["heavy_hitters"]) == 1000 < plain["found"]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "why"),
+    [
+        ("ocms", ["--set", "goal=l2"], "--set takes name=value of a mechanism's own field"),
+        ("ocms", ["--words", 3, "--delta", 0.1], "ocms takes no --words, --delta"),
+        ("krr", ["--goal", "l2"], "krr takes no --goal"),
+        ("olh", ["--most", 0.1], "olh takes no --most"),
+        ("ocms", ["--most", 0.1], "max_frequency must be 1 except for goal worst-mse"),
+        ("tracked", ["--epsilon", 1, "--goal", "l2"], "tracked takes no --epsilon, --goal"),
+        ("triehh", ["--confidence", 0.9], "triehh takes no --confidence"),
+        ("triehh", ["--dask", "local"], "takes no --dask: a level of 10,000,000 devices takes"),
+        (
+            "triehh",
+            ["--low", 0, "--workers", 2],
+            "takes no --workers: the time of a round does not",
+        ),
+    ],
+)
+def test_options_of_others_are_refused(
+    words: Path, mechanism: str, options: list[object], why: str
+) -> None:
+    told = simulate(mechanism, "--data", words, *options)
+    assert told.exit_code == 2
+    assert why in told.stderr
+
+
+def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
+    common = ["ocms", "--data", words, "--clients", 4000, "--epsilon", 3, "--json", "-"]
+    told = json.loads(simulate(*common, "--alphabet", "firstw0123", "--length", 5).stdout)
+    assert told["domain"] == 11**5  # shorter ones are filled up
+    assert told["heavy_hitters"][0]["item"] == "first"
+    assert told["outside_domain"] > 1000
+    told = json.loads(simulate(*common, "--length", 3).stdout)
+    assert told["domain"] == 100
+    assert told["l2"] == pytest.approx(told["l2_theory"], rel=0.6)
+    assert 4000 * 0.6 < told["outside_domain"] < 4000
+    refused = simulate(*common, "--length", 1)
+    assert "has no item of 1 bytes at most: a dictionary must have 2" in refused.stderr
+    refused = simulate(*common, "--alphabet", "firstw", "--length", 9)
+    assert "the domain has 40,353,607 keys; 2 to 1,048,576 are possible" in refused.stderr
+
+
+def test_how_small_a_dictionary_is_counts_one_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("word,count\na,5\nb,6\n")
+    refused = simulate("ocms", "--data", path, "--clients", 100)
+    assert "domain must be more than m = 3, not 3" in refused.stderr
+    assert "(2 items, and no item)" in refused.stderr
+
+
+def test_one_item_is_no_dictionary(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("word,count\nonly,9\n")
+    for mechanism in ("ocms", "jl-hh"):
+        told = simulate(mechanism, "--data", path)
+        assert told.exit_code == 2
+        assert "one item only" in told.stderr

@@ -1,0 +1,445 @@
+"""Requests of both analysts, blocking and asynchronous, to a service that answers by a script."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from inspect import isawaitable, signature
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+import stamina
+
+from client.analyst import requests
+from client.analyst.async_study import AsyncAnalyst, AsyncStudy
+from client.analyst.study import Analyst, Study
+from client.analyst.tables import ResultTable
+from client.errors import BadRequestError, NotFoundError
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType
+from protocol.study import Terms
+from tools import unasync
+
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
+Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
+NOON = "2026-11-21T12:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=5):
+        yield
+
+
+@pytest.fixture(params=[Analyst, AsyncAnalyst])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+def study(state: str = "running", number: int = 1) -> dict[str, object]:
+    return {
+        "id": "s1",
+        "name": "words",
+        "state": state,
+        "question": QUESTION.model_dump(),
+        "terms": TERMS.model_dump(),
+        "rounds": 2,
+        "timeouts": {},
+        "round": number,
+        "created": NOON,
+    }
+
+
+def a_round(number: int, state: str) -> dict[str, object]:
+    plan = {
+        "mechanism": "adaptive-iblt",
+        "study": "s1",
+        "round": number,
+        "terms": TERMS.model_dump(),
+        "seed": "00" * 32,
+        "question": QUESTION.model_dump(),
+        "rounds": 3,
+        "t": 2.0,
+        "cells": 60,
+    }
+    return {
+        "number": number,
+        "state": state,
+        "plan": plan,
+        "cohorts": [],
+        "participants": None,
+        "distinct": None,
+        "opened": NOON,
+        "closed": None,
+    }
+
+
+@asynccontextmanager
+async def asking(
+    kind: Kind, answer: Callable[[httpx.Request], httpx.Response]
+) -> AsyncIterator[Any]:
+    """Yield an analyst of `kind` at a service that answers by `answer`."""
+    made = kind("http://service", transport=httpx.MockTransport(answer))
+    if isinstance(made, AsyncAnalyst):
+        async with made:
+            yield made
+    else:
+        with made:
+            yield made
+
+
+async def answer_of(call: Any) -> Any:
+    """Return the answer to a call, which the asynchronous analyst awaits."""
+    return await call if isawaitable(call) else call
+
+
+async def all_of(rows: Any) -> list[Any]:
+    """Return all rows that a call yields, in a loop of its kind."""
+    return [row async for row in rows] if isinstance(rows, AsyncIterator) else list(rows)
+
+
+def page(name: str, rows: list[dict[str, object]], after: object) -> httpx.Response:
+    return httpx.Response(200, json={name: rows, "next": after})
+
+
+async def study_of(analyst: Any) -> Any:
+    """Return the existing study."""
+    return await answer_of(analyst.study("s1"))
+
+
+async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)
+        assert request.url.path == "/v1/studies"
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["authorization"] == "Bearer btk_mine"
+        assert (asked["name"], asked["rounds"], asked["start"]) == ("words", 2, True)
+        assert asked["terms"] == TERMS.model_dump()
+        return httpx.Response(201, json=study())
+
+    transport = httpx.MockTransport(answer)
+    analyst: Any = kind("http://service/", "btk_mine", transport=transport)
+    made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))
+    assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
+    assert "s1 'words', running" in repr(made)
+    await answer_of(analyst.close())
+
+
+@pytest.mark.parametrize(
+    ("asked", "terms"),
+    [
+        ({"devices": 160}, {"cohort_size": 160, "minimum": 80, "cohorts": 1}),
+        ({"devices": 2001}, {"cohort_size": 667, "minimum": 333, "cohorts": 3}),
+        ({"devices": 300, "cohorts": 2}, {"cohort_size": 150, "minimum": 75, "cohorts": 2}),
+    ],
+)
+def test_the_terms_follow_from_the_number_of_devices(
+    asked: dict[str, int], terms: dict[str, int]
+) -> None:
+    content = json.loads(requests.create_study("words", QUESTION, **asked).content or "")
+    assert content["rounds"] == 5
+    assert content["terms"] == Terms.model_validate(terms).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "pass `devices`"),
+        ({"cohorts": 2}, "pass `devices`"),
+        ({"terms": TERMS, "devices": 10}, "leave out"),
+        ({"terms": TERMS, "cohorts": 2}, "leave out"),
+        ({"devices": 0}, "cohort_size"),
+        ({"devices": 10, "cohorts": 0}, "cohorts"),
+    ],
+)
+def test_a_missing_or_repeated_number_of_devices_is_refused(
+    arguments: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        requests.create_study("words", QUESTION, **arguments)
+
+
+async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
+    rows = [
+        {"item": item, "estimate": 9.0, "standard_error": 1.5, "low": 6.3, "high": 12.4}
+        for item in ("a", "b", "c")
+    ]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/heavy-hitters"):
+            return httpx.Response(200, json=study())
+        if "after" not in request.url.params:
+            return page("heavy_hitters", rows[:2], "b")
+        assert request.url.params["after"] == "b"
+        return page("heavy_hitters", rows[2:], None)
+
+    async with asking(kind, answer) as analyst:
+        table = await answer_of((await study_of(analyst)).heavy_hitters())
+    assert [row.model_dump() for row in table] == rows
+    assert table.to_pandas().to_dict("records") == rows
+
+
+async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
+    rows = [{"at": 0.5, "value": 3.0, "low": 2.0, "high": 4.0}]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/masses"):
+            params = request.url.params
+            assert (params.get_list("low"), params.get_list("high")) == (["0", "2"], ["1", "3"])
+            assert (params["estimator"], params["beta"]) == ("plain", "0.1")
+            return httpx.Response(200, json={"estimator": "plain", "beta": 0.1, "results": rows})
+        return httpx.Response(200, json=study())
+
+    async with asking(kind, answer) as analyst:
+        asked = (await study_of(analyst)).masses([(0, 1), (2, 3)], estimator="plain", beta=0.1)
+        assert [row.model_dump() for row in await answer_of(asked)] == rows
+
+
+async def test_watching_yields_each_round_whenever_it_has_changed_until_the_study_is_over(
+    kind: Kind,
+) -> None:
+    looks = iter(
+        [
+            ("running", []),  # when the study is looked up
+            ("running", [a_round(1, "running")]),
+            ("running", [a_round(1, "running")]),  # nothing new
+            ("running", [a_round(1, "decoded"), a_round(2, "running")]),
+            ("finished", [a_round(2, "failed")]),
+        ]
+    )
+    rounds: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/rounds"):
+            return page("rounds", rounds, None)
+        state, rounds[:] = next(looks)
+        return httpx.Response(200, json=study(state))
+
+    async with asking(kind, answer) as analyst:
+        watched = await study_of(analyst)
+        seen = [(view.number, view.state) for view in await all_of(watched.watch(every=0))]
+        assert watched.state == "finished"
+    assert seen == [(1, "running"), (1, "decoded"), (2, "running"), (2, "failed")]
+
+
+async def test_waiting_reports_every_change_and_returns_the_study(kind: Kind) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/rounds"):
+            return page("rounds", [a_round(1, "decoded"), a_round(2, "failed")], None)
+        return httpx.Response(200, json=study("finished", 2))
+
+    seen: list[int] = []
+    async with asking(kind, answer) as analyst:
+        waited = (await study_of(analyst)).wait(lambda view: seen.append(view.number))
+        assert (await answer_of(waited)).state == "finished"
+    assert seen == [1, 2]
+
+
+async def test_rounds_become_a_data_frame(kind: Kind) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/rounds"):
+            return page("rounds", [a_round(1, "decoded"), a_round(2, "failed")], None)
+        return httpx.Response(200, json=study("finished", 2))
+
+    async with asking(kind, answer) as analyst:
+        frame = (await answer_of((await study_of(analyst)).rounds())).to_pandas()
+    assert list(frame["number"]) == [1, 2]
+    assert list(frame["state"]) == ["decoded", "failed"]
+
+
+async def test_all_studies_are_handles_newest_first(kind: Kind) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "after" not in request.url.params:
+            return page("studies", [study() | {"id": "s2"}], "s2")
+        return page("studies", [study()], None)
+
+    async with asking(kind, answer) as analyst:
+        assert [each.id for each in await all_of(analyst.studies())] == ["s2", "s1"]
+
+
+async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) -> None:
+    answers = iter(
+        [
+            httpx.Response(200, json=study()),
+            httpx.Response(503),
+            httpx.Response(200, json=study("stopped")),
+        ]
+    )
+    async with asking(kind, lambda _: next(answers)) as analyst:
+        stopped = await study_of(analyst)
+        assert (await answer_of(stopped.stop())).state == "stopped"
+        assert stopped.state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "error", "advice"),
+    [
+        (404, ProblemType.NOT_FOUND, NotFoundError, "lists all studies"),
+        (422, ProblemType.MALFORMED, BadRequestError, "fix the request"),
+    ],
+)
+async def test_an_error_advises_what_to_do_next(
+    kind: Kind, status: int, problem: ProblemType, error: type[Exception], advice: str
+) -> None:
+    document = {
+        "type": PROBLEM_TYPE_PREFIX + problem,
+        "title": problem,
+        "status": status,
+        "detail": "no",
+    }
+    async with asking(kind, lambda _: httpx.Response(status, json=document)) as analyst:
+        with pytest.raises(error, match=advice):
+            await study_of(analyst)
+
+
+@pytest.mark.parametrize("hitch", [httpx.ReadError("cut"), None])
+async def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
+    kind: Kind, hitch: Exception | None
+) -> None:
+    """An answer that the service or a proxy lost does not show whether the study exists."""
+    keys: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        if len(keys) % 2 == 0:
+            return httpx.Response(201, json=study())
+        if hitch is not None:
+            raise hitch
+        return httpx.Response(502)
+
+    async with asking(kind, answer) as analyst:
+        for key in (None, "mine"):
+            made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2, key=key))
+            assert made.id == "s1"
+    assert keys[0::2] == keys[1::2]
+    assert len(set(keys)) == 2
+    assert keys[-1] == "mine"
+
+
+def test_without_a_key_each_creation_is_another_study() -> None:
+    keys = {requests.create_study("words", QUESTION, TERMS).idempotency_key for _ in range(3)}
+    assert len(keys) == 3
+
+
+async def test_a_study_is_created_once_the_service_is_there(kind: Kind) -> None:
+    busy = {"type": f"{PROBLEM_TYPE_PREFIX}unavailable", "title": "", "status": 503, "detail": ""}
+    script: list[httpx.Response | Exception] = [
+        httpx.ConnectError("refused"),
+        httpx.Response(503, json=busy),
+        httpx.Response(201, json=study()),
+    ]
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        response = script.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
+
+    async with asking(kind, answer) as analyst:
+        assert (await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))).id == "s1"
+
+
+def event(number: int, what: str, **facts: object) -> str:
+    data = {"id": number, "study": "s1", "kind": what, "at": NOON} | facts
+    return f"event: {what}\ndata: {json.dumps(data)}\nid: {number}\n\n"
+
+
+class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream that sends a text and breaks off."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.text.encode()
+        raise httpx.ReadError("reset by peer")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
+
+
+async def test_events_go_on_where_a_stream_broke_off(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sender in ("sender", "async_sender"):
+        monkeypatch.setattr(f"client.analyst.{sender}.RECONNECT_SECONDS", 0)
+    asked: list[str] = []
+    streaming = {"content-type": "text/event-stream"}
+    opened, started = event(1, "study-created"), event(2, "study-started")
+    first = "retry: 2000\n\n" + opened + ": ping\n\n" + started
+    half = event(3, "round-opened", round=1, sampling_threshold=2.5) + event(4, "study-ended")[:30]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/events"):
+            return httpx.Response(200, json=study())
+        assert request.url.path == "/v1/studies/s1/events"
+        asked.append(request.headers["last-event-id"])
+        if len(asked) == 1:
+            return httpx.Response(200, headers=streaming, stream=Broken(first))
+        if len(asked) == 2:
+            return httpx.Response(200, headers=streaming, text=half)  # a server that stops
+        if len(asked) == 3:
+            return httpx.Response(503, text="no server behind this proxy")
+        text = event(4, "study-ended", state="finished")
+        return httpx.Response(200, headers=streaming, text=text)
+
+    async with asking(kind, answer) as analyst:
+        events = await all_of((await study_of(analyst)).events())
+    assert [each.id for each in events] == [1, 2, 3, 4]
+    assert asked == ["0", "2", "3", "3"]
+    assert (events[2].round, events[2].sampling_threshold) == (1, 2.5)
+    assert events[3].state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"), [(ProblemType.WRONG_STATE, 409), (ProblemType.NOT_FOUND, 404)]
+)
+async def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone_an_error(
+    kind: Kind, problem: ProblemType, status: int
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/events"):
+            return httpx.Response(200, json=study())
+        assert request.headers["last-event-id"] == "9"
+        document = {
+            "type": PROBLEM_TYPE_PREFIX + problem,
+            "title": "",
+            "status": status,
+            "detail": "it is over",
+        }
+        return httpx.Response(status, json=document)
+
+    async with asking(kind, answer) as analyst:
+        asked = await study_of(analyst)
+        if problem is ProblemType.WRONG_STATE:
+            assert await all_of(asked.events(after=9)) == []
+        else:
+            with pytest.raises(NotFoundError):
+                await all_of(asked.events(after=9))
+
+
+@pytest.mark.parametrize("module", unasync.GENERATED)
+def test_the_blocking_classes_are_generated_from_the_asynchronous_ones(module: str) -> None:
+    generated = unasync.blocking(unasync.GENERATED[module])
+    assert (unasync.ROOT / module).read_text() == generated, "run `make generate`"
+
+
+@pytest.mark.parametrize(("kind", "other"), [(Analyst, AsyncAnalyst), (Study, AsyncStudy)])
+def test_both_kinds_have_the_same_documented_methods(kind: type, other: type) -> None:
+    names = {name for name in vars(kind) if not name.startswith("_")}
+    assert names == {name for name in vars(other) if not name.startswith("_")}
+    for name in names - {"state"}:
+        assert getattr(kind, name).__doc__
+        signatures = [signature(getattr(each, name)) for each in (kind, other)]
+        first, second = ([*each.parameters.values()] for each in signatures)
+        assert first == second
+
+
+def test_a_method_shows_its_result_and_not_its_request() -> None:
+    shown = signature(Study.heavy_hitters)
+    assert (list(shown.parameters), shown.return_annotation) == (["self"], ResultTable[HeavyHitter])
+    assert signature(Analyst.create).return_annotation is Study
+    assert list(signature(Analyst.create).parameters)[:3] == ["self", "name", "question"]

@@ -1,0 +1,102 @@
+"""State of a device: the same identity whenever it returns, and identities that nobody can link."""
+
+import json
+import stat
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.device.device_state import DeviceState
+from client.device.journal import JournalEntry, JournalError, MemoryJournal
+from protocol.phases import MessageKind
+
+HOME, OTHER_SERVICE = "https://one.example", "https://other.example"
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "device_identities.json").read_text())
+
+
+def test_one_folder_is_one_device(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "device"
+    first, again = DeviceState.on_disk(folder), DeviceState.on_disk(folder)
+    assert first.identity(HOME, "s1") == again.identity(HOME, "s1")
+    assert first.credential(HOME, "s1") == again.credential(HOME, "s1")
+    given = JournalEntry.of("s1", 1, 0, MessageKind.MASKED_INPUT, b"vector")
+    first.journal.record(given)
+    assert again.journal.rounds_by_study() == {"s1": {1}}
+    other = DeviceState.on_disk(tmp_path / "other")
+    assert other.identity(HOME, "s1") != first.identity(HOME, "s1")
+
+
+def test_without_a_folder_it_is_this_users_one_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
+    first = DeviceState.on_disk()
+    assert (tmp_path / "blindtally" / "device" / "secret").exists()
+    assert DeviceState.on_disk().identity(HOME, "s1") == first.identity(HOME, "s1")
+
+
+def test_every_study_and_every_service_meets_another_identity() -> None:
+    state = DeviceState(bytes(32), MemoryJournal())
+    places: list[tuple[str, str | None]] = [
+        (HOME, "s1"),
+        (HOME, "s2"),
+        (OTHER_SERVICE, "s1"),
+        (HOME + "s", "1"),
+        (HOME, 's1", "'),
+        (HOME, None),
+        (HOME, "null"),
+    ]
+    assert len({state.identity(*place).public for place in places}) == len(places)
+    assert len({state.credential(*place) for place in places}) == len(places)
+
+
+def test_what_is_given_is_chosen_alike_each_time() -> None:
+    state = DeviceState(bytes(32), MemoryJournal())
+    first, same = (state.clipping_generator(HOME, "s1").integers(1000, size=9) for _ in range(2))
+    other = state.clipping_generator(HOME, "s2").integers(1000, size=9)
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("vector", VECTORS["identities"])
+def test_identities_are_made_as_written_down(vector: dict[str, Any]) -> None:
+    state = DeviceState(bytes.fromhex(vector["secret"]), MemoryJournal())
+    place = vector["service"], vector["study"]
+    assert state.identity(*place).public.hex() == vector["identity"]
+    assert state.credential(*place) == vector["credential"]
+
+
+def test_a_secret_is_its_owners_alone_and_in_no_log(tmp_path: Path) -> None:
+    state = DeviceState.on_disk(tmp_path, Random(1))
+    path = tmp_path / "secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().split()[-1] not in repr(state)
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]  # no other copy
+
+
+def test_of_two_that_begin_at_once_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    winner = DeviceState.on_disk(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda _path: False)  # as the slower process saw it
+    assert DeviceState.on_disk(tmp_path).identity(HOME, "s1") == winner.identity(HOME, "s1")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "blindtally device v1 ", "blindtally device v1 00ff", "ä" * 64, "00" * 32]
+)
+def test_what_is_no_secret_is_refused_and_not_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(text)
+    with pytest.raises(JournalError, match="does not contain the secret"):
+        DeviceState.on_disk(tmp_path)
+    assert path.read_text() == text
+
+
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="Not a directory"):
+        DeviceState.on_disk(tmp_path / "file" / "device")

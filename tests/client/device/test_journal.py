@@ -1,0 +1,360 @@
+"""Journal of a device: one version of each message, after any restart and any incomplete line."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from client.device.journal import (
+    FileJournal,
+    Journal,
+    JournalEntry,
+    JournalError,
+    MemoryJournal,
+)
+from client.device.policy import PolicyError
+from protocol.phases import MessageKind
+
+VECTOR = JournalEntry.of("study-1", 1, 0, MessageKind.MASKED_INPUT, b"masked")
+CONFIRMATION = JournalEntry.of("study-1", 1, 0, MessageKind.CONFIRMATION, b"signature under a set")
+REVEAL = JournalEntry.of("study-1", 1, 0, MessageKind.UNMASKING_SHARES, b"one half")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+@pytest.fixture(params=["memory", "file"])
+def journal(request: pytest.FixtureRequest, path: Path) -> Journal:
+    return MemoryJournal() if request.param == "memory" else FileJournal(path)
+
+
+def test_the_same_message_may_be_sent_as_often_as_it_takes(journal: Journal) -> None:
+    for given in (VECTOR, VECTOR, CONFIRMATION, REVEAL, REVEAL, VECTOR):
+        journal.record(given)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (VECTOR, JournalEntry.of("study-1", 1, 0, MessageKind.MASKED_INPUT, b"another")),
+        (
+            VECTOR,
+            JournalEntry.of("study-1", 2, 0, MessageKind.MASKED_INPUT, b"another"),
+        ),  # of the next round
+        (VECTOR, replace(VECTOR, cohort=1)),
+        (
+            CONFIRMATION,
+            JournalEntry.of("study-1", 1, 0, MessageKind.CONFIRMATION, b"under another set"),
+        ),
+        (REVEAL, JournalEntry.of("study-1", 1, 0, MessageKind.UNMASKING_SHARES, b"the other half")),
+    ],
+)
+def test_a_second_message_of_a_kind_is_refused(
+    journal: Journal, first: JournalEntry, second: JournalEntry
+) -> None:
+    journal.record(first)
+    for _ in range(2):  # a refusal leaves no trace that would let it through next time
+        with pytest.raises(PolicyError, match=f"{second.kind} number 2 in") as refused:
+            journal.record(second)
+    assert refused.value.limit == "once per study"
+    journal.record(first)
+
+
+def test_another_study_is_another_matter(journal: Journal) -> None:
+    journal.record(VECTOR)
+    journal.record(replace(VECTOR, study="study-2", digest="00" * 32))
+    journal.record(replace(CONFIRMATION, study="study-3"))
+    assert journal.rounds_by_study() == {"study-1": {1}, "study-2": {1}}
+
+
+def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
+    for number in (1, 2, 3):
+        given = JournalEntry.of(
+            "study-1", number, 0, MessageKind.MASKED_INPUT, b"of round %d" % number
+        )
+        journal.record(given, 4, max_per_round=1)
+        journal.record(given, 4, max_per_round=1)  # the same bytes again
+        for cohort, body in ((0, b"another"), (1, b"another"), (1, b"of round %d" % number)):
+            other = JournalEntry.of("study-1", number, cohort, MessageKind.MASKED_INPUT, body)
+            with pytest.raises(
+                PolicyError, match=f"another masked-input in round {number}"
+            ) as refused:
+                journal.record(other, 4, max_per_round=1)
+            assert refused.value.limit == "once per round"
+    assert journal.rounds_by_study() == {"study-1": {1, 2, 3}}
+
+
+def test_the_rho_of_vectors_adds_up_in_their_study(journal: Journal) -> None:
+    assert journal.rho_spent("study-1") == 0
+    spent: list[float] = []
+    for number in (1, 2):
+        given = JournalEntry.of("study-1", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
+        journal.record(replace(given, rho=0.25), 4, max_per_round=1, check_rho=spent.append)
+        journal.record(replace(CONFIRMATION, round=number), 4, max_per_round=1)
+    assert spent == [0, 0.25]
+    assert journal.rho_spent("study-1") == 0.5
+    assert journal.rho_spent("study-2") == 0
+    journal.record(
+        JournalEntry.of("study-1", 3, 0, MessageKind.MASKED_INPUT, b"in no noise"),
+        4,
+        max_per_round=1,
+    )
+    assert journal.rho_spent("study-1") == math.inf
+
+
+def test_what_noise_hides_no_longer_is_not_recorded(journal: Journal) -> None:
+    def refuse(spent: float) -> None:
+        raise PolicyError("max_epsilon", f"spent {spent}")
+
+    with pytest.raises(PolicyError, match=r"spent 0\.0"):
+        journal.record(VECTOR, check_rho=refuse)
+    assert journal.rounds_by_study() == {}
+
+
+def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
+    for number in (1, 2):
+        given = JournalEntry.of("study-1", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
+        journal.record(given, 2, max_per_round=1)
+    for _ in range(2):
+        third = JournalEntry.of("study-1", 3, 0, MessageKind.MASKED_INPUT, b"3")
+        with pytest.raises(PolicyError, match="masked-input number 3 in study study-1") as refused:
+            journal.record(third, 2, max_per_round=1)
+        assert refused.value.limit == "max_rounds"
+    journal.record(
+        JournalEntry.of("study-2", 3, 0, MessageKind.MASKED_INPUT, b"3"), 2, max_per_round=1
+    )
+    assert journal.rounds_by_study() == {"study-1": {1, 2}, "study-2": {3}}
+
+
+def test_rounds_are_those_that_got_a_vector_or_a_report(path: Path) -> None:
+    FileJournal(path).record(JournalEntry.of("study-1", 7, 0, MessageKind.KEY_SHARES, b"keys"), 64)
+    FileJournal(path).record(replace(CONFIRMATION, study="study-2"))
+    assert FileJournal(path).rounds_by_study() == {}
+    FileJournal(path).record(VECTOR)
+    FileJournal(path).record(replace(VECTOR, study="study-3", round=5, kind=MessageKind.REPORT))
+    assert FileJournal(path).rounds_by_study() == {"study-1": {1}, "study-3": {5}}
+
+
+def test_a_restarted_device_knows_its_messages(path: Path) -> None:
+    FileJournal(path).record(VECTOR)
+    again = FileJournal(path)
+    assert again.rounds_by_study() == {"study-1": {1}}
+    with pytest.raises(PolicyError, match="masked-input number 2"):
+        again.record(replace(VECTOR, round=2))
+
+
+def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
+    FileJournal(path).record(REVEAL)
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line) == {
+        "study": "study-1",
+        "round": 1,
+        "cohort": 0,
+        "kind": "unmasking-shares",
+        "digest": sha256(b"one half").hexdigest(),
+        "epsilon": 0.0,
+        "rho": None,
+        "joins": None,
+    }
+
+
+PLAN = "5a" * 32
+
+
+@pytest.mark.parametrize("fell", [False, True])
+def test_a_coin_is_flipped_once(path: Path, fell: bool) -> None:
+    flipped: list[bool] = []
+
+    def flip() -> bool:
+        flipped.append(fell)
+        return fell
+
+    joined = {FileJournal(path).decide_to_join("study-1", 1, PLAN, flip) for _ in range(100)}
+    assert joined == {fell}
+    assert flipped == [fell]
+    assert FileJournal(path).rounds_by_study() == {}  # joining is not a contribution
+    FileJournal(path).record(VECTOR)
+    assert FileJournal(path).decide_to_join("study-1", 1, PLAN, flip) is fell
+    for study, number in (("study-1", 2), ("study-2", 1)):
+        assert FileJournal(path).decide_to_join(study, number, PLAN, flip) is fell
+    assert len(flipped) == 3
+
+
+@pytest.mark.parametrize("kind", [MessageKind.KEY_SHARES, MessageKind.MASKED_INPUT])
+def test_a_device_in_a_round_without_a_coin_does_not_join(
+    journal: Journal, kind: MessageKind
+) -> None:
+    journal.record(replace(VECTOR, kind=kind))
+    assert not journal.decide_to_join("study-1", 1, PLAN, lambda: True)
+    assert not journal.decide_to_join("study-1", 1, PLAN, lambda: True)
+    assert journal.decide_to_join("study-1", 2, PLAN, lambda: True)
+
+
+def test_heads_that_fell_for_another_plan_are_none(journal: Journal) -> None:
+    assert journal.decide_to_join("study-1", 1, PLAN, lambda: True)
+    assert not journal.decide_to_join("study-1", 1, "a5" * 32, lambda: True)
+    assert journal.decide_to_join("study-1", 1, PLAN, lambda: False)
+
+
+@pytest.mark.parametrize("joins", ["null", "1", '"yes"'])
+def test_a_coin_that_fell_no_way_stops_everything(path: Path, joins: str) -> None:
+    FileJournal(path).decide_to_join("study-1", 1, PLAN, lambda: True)
+    path.write_text(path.read_text().replace('"joins": true', f'"joins": {joins}'))
+    with pytest.raises(JournalError, match="line 1: not an entry"):
+        FileJournal(path).decide_to_join("study-1", 1, PLAN, lambda: True)
+
+
+def test_of_many_threads_one_flips(journal: Journal) -> None:
+    fell = iter((True, False, True, False) * 10)
+    with ThreadPoolExecutor(8) as pool:
+        futures = [
+            pool.submit(journal.decide_to_join, "study-1", 1, PLAN, lambda: next(fell))
+            for _ in range(40)
+        ]
+        assert {future.result() for future in futures} == {True}
+
+
+def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:
+    given = replace(REVEAL, kind=MessageKind.REPORT, epsilon=0.5)
+    spent: list[float] = []
+    for number in range(3):
+        report = replace(given, study=f"study-{number}")
+        FileJournal(path).record(report, check_epsilon=spent.append)
+        FileJournal(path).record(report, check_epsilon=spent.append)  # again: it costs nothing
+    assert spent == [0.0, 0.5, 1.0]
+    assert FileJournal(path).rounds_by_study().keys() == {"study-0", "study-1", "study-2"}
+
+
+@pytest.mark.parametrize("cost", ["NaN", "Infinity", "-1.0", '"1"', "null"])
+def test_a_cost_that_is_none_stops_everything(path: Path, cost: str) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(path.read_text().replace('"epsilon": 0.0', f'"epsilon": {cost}'))
+    with pytest.raises(JournalError, match="line 1: not an entry"):
+        FileJournal(path).epsilon_spent()
+
+
+def test_a_line_without_a_cost_is_an_older_programs(path: Path) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(path.read_text().replace(', "epsilon": 0.0', ""))
+    assert FileJournal(path).rounds_by_study() == {"study-1": {1}}
+
+
+def test_a_journal_is_its_owners_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        FileJournal(path).record(VECTOR)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("torn", [b'{"study": "study-2", "rou', b"{", b"\0" * 40])
+def test_a_torn_last_line_was_never_sent_and_is_dropped(path: Path, torn: bytes) -> None:
+    journal = FileJournal(path)
+    journal.record(VECTOR)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert journal.rounds_by_study() == {"study-1": {1}}
+    journal.record(CONFIRMATION)
+    assert path.read_bytes().startswith(whole)
+    assert FileJournal(path).rounds_by_study() == {"study-1": {1}}
+    with pytest.raises(PolicyError):
+        journal.record(replace(CONFIRMATION, digest="00" * 32))
+
+
+def test_a_file_of_one_torn_line_is_empty(path: Path) -> None:
+    path.write_bytes(b'{"study"')
+    FileJournal(path).record(VECTOR)
+    assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"not json", b"[]", b"{}", b"", b'{"kind": "masked-input"}', b'{"kind": "key", "study": "s"}'],
+)
+def test_a_line_that_nobody_tore_stops_everything(path: Path, line: bytes) -> None:
+    journal = FileJournal(path)
+    journal.record(VECTOR)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    for act in (journal.rounds_by_study, lambda: journal.record(CONFIRMATION)):
+        with pytest.raises(JournalError, match="line 2"):
+            act()
+
+
+@pytest.mark.parametrize("wrong", ["missing/journal", "."])
+def test_what_cannot_be_recorded_is_not_acknowledged(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(JournalError, match=wrong):
+        FileJournal(tmp_path / wrong).record(VECTOR)
+
+
+def test_a_record_is_on_the_disk_before_it_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fsync(file: int) -> None:
+        synced.append((os.fstat(file).st_ino, path.read_bytes().count(b"\n")))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    FileJournal(path).record(VECTOR)
+    assert synced == [(path.stat().st_ino, 1), (path.parent.stat().st_ino, 1)]
+
+
+def test_a_disk_that_fails_stops_the_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JournalError, match="No space left"):
+        FileJournal(path).record(VECTOR)
+
+
+def contenders(journals: Callable[[], Journal], count: int) -> int:
+    """Return the number of those among `count` devices with one journal that send a vector."""
+
+    def give(number: int) -> int:
+        with suppress(PolicyError):
+            journals().record(
+                JournalEntry.of("study", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
+            )
+            return 1
+        return 0
+
+    with ThreadPoolExecutor(count) as threads:
+        return sum(threads.map(give, range(count)))
+
+
+def test_of_many_threads_one_gives_its_vector(journal: Journal, tmp_path: Path) -> None:
+    assert contenders(lambda: journal, 8) == 1
+    assert contenders(lambda: FileJournal(tmp_path / "shared"), 8) == 1
+
+
+def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from client.device.journal import FileJournal, JournalEntry\n"
+        "from protocol.phases import MessageKind\n"
+        "from client.device.policy import PolicyError\n"
+        "vector = sys.argv[2].encode()\n"
+        "given = JournalEntry.of('study', int(sys.argv[2]), 0, MessageKind.MASKED_INPUT, vector)\n"
+        "try: FileJournal(Path(sys.argv[1])).record(given)\n"
+        "except PolicyError: sys.exit(7)\n"
+    )
+    devices = [
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)])
+        for number in range(4)
+    ]
+    codes = sorted(device.wait(60) for device in devices)
+    assert codes == [0, 7, 7, 7]
+    assert len(path.read_text().splitlines()) == 1

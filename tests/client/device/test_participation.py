@@ -1,0 +1,537 @@
+"""Participation of a device in a real round, through ASGI, and at a service that cheats."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from random import Random, SystemRandom
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client.device.device import Device, DeviceStep, steps_in_mode
+from client.device.encoding import Contribution
+from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
+from client.device.participation import SumParticipation
+from client.device.policy import Policy, PolicyError
+from client.fleet.devices import ClientFactory
+from client.transport import Transport
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.messages import (
+    JoinRequest,
+    RoundView,
+    StudyView,
+    Survivors,
+)
+from protocol.phases import MessageKind
+from protocol.randomness import seeded_words
+from secagg.errors import UnsafeRequestError
+from secagg.keys import Identity
+from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
+from secagg.shares import ReceivedShares, received_shares_bytes
+from tests.client.cohort import STUDY, N, Service, view_of
+
+POLICY = Policy(min_cohort=5)
+SEMI_HONEST_POLICY = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+REGISTRAR = Identity.of(bytes(range(32)))
+SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
+
+
+async def open_round(http: httpx.AsyncClient, study: StudyView) -> RoundView:
+    answer = await http.get(f"/studies/{study.id}/rounds/open", params={"wait": 5})
+    return RoundView.model_validate_json(answer.content)
+
+
+def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
+    identity = Identity.of(index.to_bytes(32, "big"))
+    given = Contribution({"word": 1}, 0, 0)
+    return Device(identity, given, journal or MemoryJournal(), enrolment)
+
+
+def participation(
+    http: httpx.AsyncClient, view: RoundView, who: Device | None = None, policy: Policy = POLICY
+) -> SumParticipation:
+    return SumParticipation(
+        Transport(http, patience=5),
+        view,
+        who or device(),
+        policy=policy,
+        secrets=SystemRandom(),
+        chance=seeded_words(np.random.default_rng(1)),
+    )
+
+
+async def play(
+    service: Service, who: Device | None = None, policy: Policy = POLICY
+) -> list[DeviceStep]:
+    """Let one device take part in a round of `service`; return its steps."""
+    async with service.client() as http:
+        part = participation(http, service.view, who, policy)
+        return [step async for step in part.steps(STUDY)]
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+async def test_a_device_takes_its_steps_one_by_one(
+    connect: ClientFactory, study: StudyView, trusting: StudyView, mode: str
+) -> None:
+    asked, policy = (study, POLICY) if mode == "active" else (trusting, SEMI_HONEST_POLICY)
+
+    async def take_part(index: int) -> list[DeviceStep]:
+        async with connect() as http:
+            view = await open_round(http, asked)
+            part = participation(http, view, device(index), policy)
+            return [step async for step in part.steps(asked.id)]
+
+    taken = await asyncio.gather(*(take_part(index) for index in range(10)))
+    assert taken == [list(steps_in_mode(asked.terms.mode))] * 10
+    assert (DeviceStep.CONFIRMED in taken[0]) is (mode == "active")
+
+
+@pytest.mark.parametrize("terms", [{}, {"mode": "semi-honest"}])
+async def test_the_sum_has_the_vector_of_the_device(terms: dict[str, str]) -> None:
+    service = Service(view_of(**terms), dropouts=[4, 7])
+    async with service.client() as http:
+        part = participation(http, service.view, policy=SEMI_HONEST_POLICY if terms else POLICY)
+        taken = [step async for step in part.steps(STUDY)]
+    assert ("confirmation" in service.received) is (DeviceStep.CONFIRMED in taken) is (not terms)
+    expected = service.ring.zero()
+    for slot in set(range(1, N)) - {4, 7}:
+        service.ring.add(expected, service.vector(slot))
+    assert part.vector is not None
+    service.ring.add(expected, part.vector)
+    assert service.ring.pack(service.total()) == service.ring.pack(expected)
+
+
+async def test_where_steps_take_long_the_event_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.device.participation.THREAD_WORK_BYTES", 0)
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
+    assert await play(service, enrolled(service, REGISTRAR)) == list(steps_in_mode("active"))
+    service.total()
+
+
+async def test_a_caller_may_stop_a_device_after_any_step(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    async with connect() as http:
+        part = participation(http, await open_round(http, study))
+        taking = part.steps(study.id)
+        assert await anext(taking) is DeviceStep.JOINED
+        await taking.aclose()
+        assert part.assignment is not None
+        assert part.vector is None
+
+
+async def test_each_round_has_its_own_keys_and_ticket() -> None:
+    requests, tickets = [], set[str]()
+
+    async def note(request: httpx.Request) -> None:
+        tickets.add(request.headers["authorization"])
+
+    for number in (1, 2):
+        service = Service(view_of(number))
+        async with service.client() as http:
+            http.event_hooks = {"request": [note]}
+            taking = participation(http, service.view).steps(STUDY)
+            await anext(taking)
+            await taking.aclose()
+        requests.append(JoinRequest.model_validate_json(service.received["participants"]))
+    assert {len(ticket) for ticket in tickets} == {len("Bearer ") + 43}
+    assert len(tickets) == 2
+    assert len({key for each in requests for key in (each.mask_key, each.encryption_key)}) == 4
+    assert requests[0].identity == requests[1].identity
+
+
+# Studies that ask the same devices in every round.
+
+EVERY_ROUND_QUESTION = TrieHhQuestion(
+    threshold=5,
+    contribution=1,
+    domain=Utf8(max_bytes=6),
+    words=2**16,
+    stride=2,
+    epsilon=1,
+    delta=1e-6,
+    mode="noise",
+)
+
+
+INVITING_QUESTION = EVERY_ROUND_QUESTION.model_copy(
+    update={"mode": "both", "probability": 0.25, "join_probability": 0.5}
+)
+
+
+@pytest.mark.parametrize("fell", [0, 2**64 - 1])
+async def test_a_device_joins_by_a_coin_that_it_flips_once(tmp_path: Path, fell: int) -> None:
+    """Let a device poll a hundred times, restarted each time: if not invited, it sends nothing."""
+    path, coins = tmp_path / "journal", list[int]()
+
+    def chance(count: int) -> NDArray[np.uint64]:
+        coins.append(count)
+        return np.full(count, fell, np.uint64)
+
+    service = Service(view_of(question=INVITING_QUESTION))
+    for _ in range(100):
+        async with service.client() as http:
+            part = SumParticipation(
+                Transport(http, patience=5),
+                service.view,
+                device(journal=FileJournal(path)),
+                policy=replace(POLICY, max_epsilon=100),
+                secrets=SystemRandom(),
+                chance=chance,
+            )
+            taking = part.steps(STUDY)
+            taken = [await anext(taking, None)]  # then it drops out
+            await taking.aclose()
+    assert coins == [1]
+    assert taken == ([DeviceStep.JOINED] if fell == 0 else [None])
+    assert list(service.received) == (["participants"] if fell == 0 else [])
+    assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_whose_coin_fell_for_a_round_is_not_asked_again_by_a_plan_without_coins(
+    joins: bool,
+) -> None:
+    """Otherwise a device whose coin shows tails would join and vote with probability p.
+
+    It would then vote with probability 2 p - p v in all, where v is the join probability.
+    """
+    journal = MemoryJournal()
+    journal.decide_to_join(STUDY, 1, "5a" * 32, lambda: joins)
+    policy = replace(POLICY, max_epsilon=100)
+    certain = Service(
+        view_of(question=INVITING_QUESTION.model_copy(update={"join_probability": 1.0}))
+    )
+    assert await play(certain, device(journal=journal), policy) == []
+    assert not certain.received
+    later = Service(
+        view_of(2, question=INVITING_QUESTION.model_copy(update={"join_probability": 1.0}))
+    )
+    assert await play(later, device(journal=journal), policy) == list(steps_in_mode("active"))
+
+
+async def test_a_device_that_its_coin_invites_takes_all_steps() -> None:
+    service = Service(view_of(question=INVITING_QUESTION))
+    journal = MemoryJournal()
+    journal.decide_to_join(STUDY, 1, service.plan.digest().hex(), lambda: True)
+    policy = replace(POLICY, max_epsilon=100)
+    assert await play(service, device(journal=journal), policy) == list(steps_in_mode("active"))
+    assert journal.rounds_by_study() == {STUDY: {1}}
+
+
+async def test_a_device_adds_the_share_of_noise_of_the_cohort_that_came_together() -> None:
+    """Add the noise of a cohort of 9 where 20 were possible: (1 - d - c) n devices share it."""
+    service = Service(view_of(question=EVERY_ROUND_QUESTION, cohort_size=20))
+    plan = service.plan
+    async with service.client() as http:
+        part = participation(http, service.view)
+        async for _ in part.steps(STUDY):
+            pass
+    assert part.vector is not None
+    noise = plan.signed_votes(part.vector[0])  # and one vote
+    share = plan.release.variance / (0.6 * N)
+    error = share * ((2 + 1 / share) / plan.cells) ** 0.5
+    assert abs(noise.var() - share) < 4.5 * error  # fails with probability 1e-5 under another seed
+    assert error < 0.01 * share
+    expected = service.ring.zero()
+    for slot in range(1, N):
+        service.ring.add(expected, service.vector(slot))
+    service.ring.add(expected, part.vector)
+    assert service.ring.pack(service.total()) == service.ring.pack(expected)
+
+
+async def test_a_device_that_is_asked_again_sends_one_vector_per_round(tmp_path: Path) -> None:
+    who = device(journal=FileJournal(tmp_path / "journal"))
+    for number in (1, 2):
+        service = Service(view_of(number, EVERY_ROUND_QUESTION))
+        assert await play(service, who) == list(steps_in_mode("active"))
+        again = Service(view_of(number, EVERY_ROUND_QUESTION))
+        restarted = device(journal=FileJournal(tmp_path / "journal"))
+        with pytest.raises(PolicyError, match="once per round"):
+            await play(again, restarted)
+        assert again.received == {}
+    with pytest.raises(PolicyError, match="max_rounds"):
+        await play(Service(view_of(3, EVERY_ROUND_QUESTION)), who, replace(POLICY, max_rounds=2))
+    assert who.journal.rounds_by_study() == {STUDY: {1, 2}}
+
+
+async def test_of_two_processes_that_are_asked_again_one_gives_a_round_its_vector(
+    tmp_path: Path,
+) -> None:
+    """Let the second read its journal before the first records: only the record stops it."""
+    first, late = (
+        Service(view_of(2, EVERY_ROUND_QUESTION)),
+        Service(view_of(2, EVERY_ROUND_QUESTION)),
+    )
+    earlier, later = (device(journal=FileJournal(tmp_path / "journal")) for _ in range(2))
+    async with late.client() as http:
+        taking = participation(http, late.view, later).steps(STUDY)
+        assert [await anext(taking), await anext(taking)] == [DeviceStep.JOINED, DeviceStep.SHARED]
+        await play(first, earlier)
+        with pytest.raises(PolicyError, match="another masked-input in round 2"):
+            await anext(taking)
+    assert "masked-input" not in late.received
+
+
+# Refusals before the first message.
+
+
+def enrolled(service: Service, registrar: Identity) -> Device:
+    assert service.plan.registry is not None
+    enrolment = registrar.sign(service.plan.registry.enrolment_statement(device().identity.public))
+    return device(enrolment=enrolment)
+
+
+@pytest.mark.parametrize(
+    ("terms", "policy", "why"),
+    [
+        ({}, Policy(min_cohort=7), "min_cohort"),
+        ({"mode": "semi-honest"}, POLICY, "modes"),
+        ({}, Policy(min_cohort=5, registrar=REGISTRAR.public), "registrar"),
+        (
+            {"registrar": SECOND_REGISTRAR.public.hex()},
+            Policy(min_cohort=5),
+            "did not enrol this device",
+        ),
+    ],
+)
+async def test_a_plan_beyond_the_policy_is_refused_before_anything_is_sent(
+    terms: dict[str, str], policy: Policy, why: str
+) -> None:
+    service = Service(view_of(**terms))
+    with pytest.raises(PolicyError, match=why):
+        await play(service, device(), policy)
+    assert service.received == {}
+
+
+async def test_an_enrolment_is_shown_where_the_study_has_a_registrar_and_only_there() -> None:
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
+    who = enrolled(service, REGISTRAR)
+    await play(service, who)
+    assert (
+        JoinRequest.model_validate_json(service.received["participants"]).registrar_signature
+        == who.enrolment.hex()
+    )
+    plain = Service(view_of())
+    await play(plain, device(enrolment=who.enrolment))
+    assert (
+        JoinRequest.model_validate_json(plain.received["participants"]).registrar_signature is None
+    )
+
+
+# Refusals of a service that cheats. Each cheat changes one answer.
+
+
+def dropping(*slots: int) -> Callable[[bytes], bytes]:
+    """Return a cheat that leaves slots out of the survivors."""
+
+    def cheat(body: bytes) -> bytes:
+        survivors = Survivors.model_validate_json(body).survivors
+        left = tuple(slot for slot in survivors if slot not in slots)
+        return Survivors(survivors=left).model_dump_json().encode()
+
+    return cheat
+
+
+def swapped_entries(body: bytes) -> bytes:
+    first, second, *rest = Roster.unpack(body, has_registrar=False)
+    return roster_bytes([second, first, *rest])
+
+
+def repeated_entry(body: bytes) -> bytes:
+    entries = Roster.unpack(body, has_registrar=False)
+    return roster_bytes([*entries[:-1], entries[1]])
+
+
+def borrowed_signatures(body: bytes) -> bytes:
+    first, *others = Roster.unpack(body, has_registrar=False)
+    return roster_bytes([first, *(replace(other, signature=first.signature) for other in others)])
+
+
+def other_key_shares(body: bytes) -> bytes:
+    commitments = dict(ShareCommitments.unpack(body))
+    commitments[0] = type(commitments[0])(commitments[1].graph_nonce, commitments[0].shares_digest)
+    return share_commitments_bytes(commitments)
+
+
+def fewer_share_commitments(body: bytes) -> bytes:
+    return share_commitments_bytes(
+        {slot: each for slot, each in ShareCommitments.unpack(body).items() if slot < 6}
+    )
+
+
+def fewer_signatures(body: bytes) -> bytes:
+    return pack_confirmations({s: each for s, each in unpack_confirmations(body).items() if s < 6})
+
+
+def forged_signatures(body: bytes) -> bytes:
+    signatures = unpack_confirmations(body)
+    return pack_confirmations(dict.fromkeys(signatures, signatures[0]))
+
+
+def a_strangers_share(body: bytes) -> bytes:
+    shares = ReceivedShares.unpack(body)
+    return received_shares_bytes({**shares, 0: next(iter(shares.values()))})
+
+
+def unreadable(_: bytes) -> bytes:
+    return b"\xffx"
+
+
+@pytest.mark.parametrize(
+    ("answer", "cheat", "reason", "last_message"),
+    [
+        ("slot", unreadable, "malformed", "participants"),
+        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":-1'), "(slot)", "participants"),
+        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":9'), "(slot)", "participants"),
+        ("slot", lambda b: b.replace(b'"cohort":0', b'"cohort":-1'), "(slot)", "participants"),
+        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":1'), "another than me", "participants"),
+        ("roster", unreadable, "malformed", "participants"),
+        ("roster", borrowed_signatures, "keys not its own", "participants"),
+        ("roster", lambda body: body[: 7 * 160], "cohort of 7", "participants"),
+        ("roster", lambda body: body + body[:160], "cohort of 10", "participants"),
+        ("roster", swapped_entries, "another than me", "participants"),
+        ("roster", repeated_entry, "same identity twice", "participants"),
+        ("roster", lambda body: bytes(32) + body[32:], "malformed", "participants"),
+        ("share-commitments", unreadable, "malformed", "key-shares"),
+        ("share-commitments", other_key_shares, "other shares than I", "key-shares"),
+        ("share-commitments", fewer_share_commitments, "quorum", "key-shares"),
+        ("survivors", unreadable, "malformed", "masked-input"),
+        ("survivors", dropping(0), "left my vector out", "masked-input"),
+        ("survivors", dropping(1, 2, 3), "quorum", "masked-input"),
+        ("confirmations", unreadable, "malformed", "confirmation"),
+        ("confirmations", fewer_signatures, "quorum", "confirmation"),
+        ("confirmations", forged_signatures, "did not sign", "confirmation"),
+        ("encrypted-shares", unreadable, "malformed", "confirmation"),
+        ("encrypted-shares", a_strangers_share, "forwarded a share", "confirmation"),
+    ],
+)
+async def test_a_device_leaves_a_service_that_cheats_and_sends_no_more(
+    answer: str, cheat: Callable[[bytes], bytes], reason: str, last_message: str
+) -> None:
+    service = Service(view_of(), cheats={answer: cheat})
+    with pytest.raises(UnsafeRequestError) as refused:
+        await play(service)
+    assert reason in str(refused.value)
+    assert list(service.received)[-1] == last_message
+
+
+async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> None:
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), SECOND_REGISTRAR)
+    with pytest.raises(UnsafeRequestError, match="or not enrolled"):
+        await play(service, enrolled(service, REGISTRAR))
+    assert list(service.received) == ["participants"]
+
+
+# Messages are in the journal before they are sent.
+
+SENT_ONCE = [MessageKind.MASKED_INPUT, MessageKind.CONFIRMATION, MessageKind.UNMASKING_SHARES]
+
+
+async def test_what_is_sent_is_in_the_journal_before_it_leaves(tmp_path: Path) -> None:
+    path, recorded = tmp_path / "journal", list[str]()
+
+    def look(name: str, body: bytes) -> None:
+        if name in set(SENT_ONCE):
+            assert sha256(body).hexdigest() in path.read_text()
+            recorded.append(name)
+
+    service = Service(view_of(), before=look)
+    await play(service, device(journal=FileJournal(path)))
+    assert recorded == SENT_ONCE
+    for secret in (service.received["masked-input"], service.received["unmasking-shares"]):
+        assert secret.hex() not in path.read_text()
+
+
+@pytest.mark.parametrize("kind", SENT_ONCE)
+async def test_what_was_given_otherwise_is_not_given(kind: MessageKind) -> None:
+    journal = MemoryJournal()
+    journal.record(JournalEntry.of(STUDY, 1, 0, kind, b"the other half"))
+    service = Service(view_of())
+    with pytest.raises(PolicyError, match="once per study"):
+        await play(service, device(journal=journal))
+    assert kind not in service.received
+
+
+class CrashedError(Exception):
+    """The device crashed."""
+
+
+@pytest.mark.parametrize("kind", SENT_ONCE)
+async def test_a_device_that_crashed_before_it_sent_gives_no_other_vector(
+    kind: MessageKind, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+
+    def crash(name: str, _: bytes) -> None:
+        if name == kind:
+            raise CrashedError
+
+    with pytest.raises(CrashedError):
+        await play(Service(view_of(), before=crash), device(journal=FileJournal(path)))
+    for number in (1, 2):  # the same round, and one that follows a failed one
+        again = Service(view_of(number))
+        with pytest.raises(PolicyError, match="once per study"):
+            await play(again, device(journal=FileJournal(path)))
+        assert again.received == {}
+
+
+async def test_a_device_that_crashed_before_it_masked_may_come_again(tmp_path: Path) -> None:
+    def crash(name: str, _: bytes) -> None:
+        if name == "key-shares":
+            raise CrashedError
+
+    journal = FileJournal(tmp_path / "journal")
+    with pytest.raises(CrashedError):
+        await play(Service(view_of(), before=crash), device(journal=journal))
+    assert await play(Service(view_of(2)), device(journal=journal)) == list(steps_in_mode("active"))
+
+
+async def test_of_two_processes_of_one_device_one_gives_its_vector(tmp_path: Path) -> None:
+    journals = [FileJournal(tmp_path / "journal") for _ in range(2)]
+    services = [Service(view_of(number)) for number in (1, 2)]
+    outcomes = await asyncio.gather(
+        *(
+            play(service, device(journal=journal))
+            for service, journal in zip(services, journals, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["PolicyError", "list"]
+    assert sum("masked-input" in service.received for service in services) == 1
+
+
+def test_nothing_secret_is_shown() -> None:
+    secret = Random(1).randbytes(32)
+    who = Device(Identity.of(secret), Contribution({"word": 1}, 0, 0), MemoryJournal())
+    assert secret.hex() not in repr(who)
+    assert repr(secret) not in repr(who)
+    assert "word" not in repr(who)
+
+
+async def test_a_draw_of_holders_counts_even_if_they_are_refused() -> None:
+    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
+    for _ in range(2):
+        cheat = Service(view_of(), cheats={"roster": borrowed_signatures})
+        with pytest.raises(UnsafeRequestError, match="not its own"):
+            await play(cheat, device(journal=journal), policy)
+    with pytest.raises(PolicyError, match="max_sharings"):
+        await play(Service(view_of()), device(journal=journal), policy)
+
+
+async def test_keys_are_shared_a_limited_number_of_times() -> None:
+    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
+    for number in range(2):
+        journal.record(JournalEntry.of(STUDY, 1, number + 1, MessageKind.KEY_SHARES, b"earlier"), 2)
+    service = Service(view_of())
+    with pytest.raises(PolicyError, match="max_sharings"):
+        await play(service, device(journal=journal), policy)
+    assert list(service.received) == ["participants"]

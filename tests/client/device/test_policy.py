@@ -1,0 +1,300 @@
+"""Policy of a device: refusals, each with the name of its limit."""
+
+import math
+import pickle
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from client.device.policy import Policy, PolicyError, rho_of, upload_bytes
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
+from protocol.messages import SlotAssignment
+from protocol.study import Terms
+from secagg.errors import UnsafeRequestError
+from secagg.keys import Identity
+from secagg.messages import KeyShares, MaskedInput, SeedShares
+from secagg.parameters import choose_parameters
+from secagg.shares import EncryptedShare
+
+STUDY = "study-1"
+TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000
+)
+PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1))
+POLICY = Policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
+ASSIGNMENT = SlotAssignment.model_validate(
+    {"participant": "p", "cohort": 0, "slot": 3, "deadline": "2030-01-01T00:00:00Z"}
+)
+
+
+def plan(**terms: object) -> AnyPlan:
+    """Return the plan with other terms."""
+    changed = Terms.model_validate(TERMS.model_dump() | terms)
+    return PLAN.model_copy(update={"terms": changed})
+
+
+def test_a_plan_within_the_policy_is_taken() -> None:
+    POLICY.check_plan(PLAN, STUDY, 1)
+    for n in (80, 100):
+        POLICY.check_cohort(PLAN, ASSIGNMENT, n)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [
+        (replace(POLICY, max_contribution=19), "max_contribution"),
+        (replace(POLICY, min_cohort=65), "min_cohort"),
+        (replace(POLICY, min_corrupt=0.11), "min_corrupt"),
+        (replace(POLICY, max_dropout=0.19), "max_dropout"),
+        (replace(POLICY, min_sigma=41), "min_sigma"),
+        (replace(POLICY, modes=frozenset({"semi-honest"})), "modes"),
+        (replace(POLICY, max_upload_bytes=3000), "max_upload_bytes"),
+        (replace(POLICY, registrar=bytes(32)), "registrar"),
+    ],
+)
+def test_a_plan_beyond_a_limit_is_refused_by_the_name_of_the_limit(
+    policy: Policy, limit: str
+) -> None:
+    with pytest.raises(PolicyError, match=limit) as refused:
+        policy.check_plan(PLAN, STUDY, 1)
+    assert refused.value.limit == limit
+    assert isinstance(refused.value, UnsafeRequestError)
+
+
+def test_every_exceeded_limit_is_reported_with_a_sufficient_value() -> None:
+    wary = replace(POLICY, max_contribution=19, min_cohort=65, max_dropout=0.1)
+    violations = list(wary.violations(PLAN, STUDY, 1))
+    needed = {error.limit: error.needed for error in violations}
+    assert needed == {"min_cohort": 64, "max_dropout": 0.2, "max_contribution": 20}
+    replace(wary, **needed).check_plan(PLAN, STUDY, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("study", "number"), [("study-2", 1), (STUDY, 2)])
+def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) -> None:
+    with pytest.raises(PolicyError) as refused:
+        POLICY.check_plan(PLAN, study, number)
+    assert refused.value.limit == "plan"
+
+
+def test_a_device_gives_once_per_study() -> None:
+    POLICY.check_plan(PLAN, STUDY, 1, rounds_by_study={"another study": {1}})
+    with pytest.raises(PolicyError, match="second contribution") as refused:
+        POLICY.check_plan(PLAN, STUDY, 1, rounds_by_study={STUDY: {2}})
+    assert refused.value.limit == "once per study"
+
+
+def test_a_device_trusts_a_server_only_if_its_policy_allows_it() -> None:
+    asked = plan(mode="semi-honest")
+    with pytest.raises(PolicyError, match="semi-honest mode instead of active"):
+        POLICY.check_plan(asked, STUDY, 1)
+    replace(POLICY, modes=frozenset({"semi-honest", "active"})).check_plan(asked, STUDY, 1)
+
+
+REGISTRAR, SECOND_REGISTRAR = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
+
+
+@pytest.mark.parametrize("named", [None, SECOND_REGISTRAR.public.hex()])
+def test_a_pinned_registrar_and_no_other_is_taken(named: str | None) -> None:
+    pinned = replace(POLICY, registrar=REGISTRAR.public)
+    pinned.check_plan(plan(registrar=REGISTRAR.public.hex()), STUDY, 1)
+    with pytest.raises(PolicyError) as refused:
+        pinned.check_plan(plan(registrar=named), STUDY, 1)
+    assert refused.value.limit == "registrar"
+
+
+def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_study() -> None:
+    me, asked = Identity.of(bytes(32)), plan(registrar=REGISTRAR.public.hex())
+    assert asked.registry is not None
+    mine = asked.registry.enrolment_statement(me.public)
+    POLICY.check_enrolment(asked, me, REGISTRAR.sign(mine))
+    POLICY.check_enrolment(PLAN, me, b"")  # nobody is enrolled here
+    elsewhere = asked.model_copy(update={"study": "study-2"}).registry
+    assert elsewhere is not None
+    for wrong in (
+        b"",
+        SECOND_REGISTRAR.sign(mine),
+        REGISTRAR.sign(elsewhere.enrolment_statement(me.public)),
+    ):
+        with pytest.raises(PolicyError, match="did not enrol this device"):
+            POLICY.check_enrolment(asked, me, wrong)
+
+
+LEVELS = 10
+SEVERAL_ROUNDS = Policy(min_cohort=64)
+
+
+def trie(levels: int = LEVELS, **own: object) -> AnyPlan:
+    """Return the first plan of a trie whose devices take part in each of its rounds."""
+    domain = Alphabet(characters="abcd", length=LEVELS)
+    asked = {"mechanism": "triehh", "threshold": 9, "contribution": 1, "domain": domain}
+    question = parse_question(
+        asked | {"words": 2000, "epsilon": 1.0, "delta": 1e-6, "mode": "noise"} | own
+    )
+    return MECHANISMS["triehh"].first_plan(question, TERMS, STUDY, levels, Random(1))
+
+
+def test_a_device_that_is_asked_again_contributes_once_per_round_in_some_rounds() -> None:
+    asked = trie().model_copy(update={"round": 4})
+    SEVERAL_ROUNDS.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}, "another": {4}})
+    with pytest.raises(PolicyError, match="second contribution to round 4") as refused:
+        SEVERAL_ROUNDS.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 4}})
+    assert refused.value.limit == "once per round"
+    three = replace(SEVERAL_ROUNDS, max_rounds=3)
+    three.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2}})
+    with pytest.raises(PolicyError, match="more than 3 rounds") as refused:
+        three.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
+    assert refused.value.limit == "max_rounds"
+
+
+def test_a_device_gives_once_if_a_trie_asks_each_once() -> None:
+    asked = trie(every_round=False)
+    SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
+    with pytest.raises(PolicyError) as refused:
+        SEVERAL_ROUNDS.check_plan(asked, STUDY, 1, rounds_by_study={STUDY: {7}})
+    assert refused.value.limit == "once per study"
+
+
+def test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it() -> None:
+    asked = trie(mode="sample-threshold")
+    with pytest.raises(PolicyError, match="adds no noise") as refused:
+        SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
+    assert refused.value.limit == "repeat_exact"
+    replace(SEVERAL_ROUNDS, repeat_exact=True).check_plan(asked, STUDY, 1)
+
+
+def with_noise(variance: float, rounds: int = LEVELS, **own: object) -> AnyPlan:
+    plan = trie(**own)
+    release = plan.release.model_copy(update={"variance": variance})
+    return plan.model_copy(update={"release": release, "rounds": rounds})
+
+
+@pytest.mark.parametrize(("contribution", "rounds"), [(1, 10), (1, 20), (3, 10)])
+def test_noise_must_hide_a_device_in_all_rounds_at_once(contribution: int, rounds: int) -> None:
+    """Check rho = m L / 2 s: epsilon 4 at delta 1e-5 is a rho of 0.2977 [BunSteinke16]."""
+    minimum = contribution * rounds / 2 / 0.2977
+    enough = with_noise(minimum * 1.01, rounds, contribution=contribution)
+    SEVERAL_ROUNDS.check_plan(enough, STUDY, 1)
+    short = with_noise(minimum * 0.99, rounds, contribution=contribution)
+    with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.0\d, above 4 ") as refused:
+        SEVERAL_ROUNDS.check_plan(short, STUDY, 1)
+    assert refused.value.limit == "max_epsilon"
+    assert isinstance(refused.value.needed, float)
+    assert 4 < refused.value.needed <= 4.1
+    replace(SEVERAL_ROUNDS, max_epsilon=refused.value.needed).check_plan(short, STUDY, 1)
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        replace(SEVERAL_ROUNDS, max_delta=1e-6).check_plan(enough, STUDY, 1)
+
+
+def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() -> None:
+    """Refuse noise for one round in round 4, regardless of the number of rounds in the plan."""
+    noise = 1.5 / 2 / 0.2977
+    asked = with_noise(noise, rounds=1)
+    SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
+    fourth = asked.model_copy(update={"round": 4})
+    with pytest.raises(PolicyError) as refused:
+        SEVERAL_ROUNDS.check_plan(fourth, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
+    assert refused.value.limit == "max_epsilon"
+
+
+RHO = 0.2977  # epsilon 4 at delta 1e-5
+
+
+def test_noise_that_each_round_promises_of_itself_is_added_up() -> None:
+    """Add the noise of j rounds in round j, and call each round the last: 1 + 1/2 + 1/3 + ..."""
+    spent, rounds = 0.0, set[int]()
+    for number in (1, 2):
+        asked = with_noise(1.01 * number / 2 / RHO, rounds=number)
+        asked = asked.model_copy(update={"round": number})
+        SEVERAL_ROUNDS.check_plan(asked, STUDY, number, rounds_by_study={STUDY: rounds})
+        if number == 1:
+            SEVERAL_ROUNDS.check_rho(asked, spent)
+        else:
+            with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.95, above 4 "):
+                SEVERAL_ROUNDS.check_rho(asked, spent)
+        spent += rho_of(asked) or 0.0
+        rounds.add(number)
+
+
+def test_a_study_that_had_a_vector_without_noise_has_no_second() -> None:
+    SEVERAL_ROUNDS.check_rho(PLAN, 0.0)
+    assert rho_of(PLAN) is None
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        SEVERAL_ROUNDS.check_rho(trie(), math.inf)
+    replace(SEVERAL_ROUNDS, repeat_exact=True).check_rho(trie(), math.inf)
+
+
+def test_rounds_that_keep_what_the_first_announced_are_all_taken() -> None:
+    asked, spent = with_noise(LEVELS * 1.01 / 2 / RHO), 0.0
+    for _ in range(LEVELS):
+        SEVERAL_ROUNDS.check_rho(asked, spent)
+        spent += rho_of(asked) or 0.0
+
+
+@pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])
+def test_reports_that_may_reveal_more_than_their_epsilon_too_often_are_refused(
+    policy: Policy, delta: float
+) -> None:
+    def asked(delta: float) -> AnyPlan:
+        question = parse_question(
+            {"mechanism": "jl-hh", "threshold": 9, "epsilon": 1.0, "rows": 9}
+            | {"domain": Utf8(max_bytes=2), "noise": "laplace", "delta": delta}
+        )
+        return MECHANISMS["jl-hh"].first_plan(question, TERMS, STUDY, 1, Random(1))
+
+    policy.check_plan(asked(delta), STUDY, 1)
+    with pytest.raises(PolicyError, match="asks for delta") as refused:
+        policy.check_plan(asked(1.01 * delta), STUDY, 1)
+    assert refused.value.limit == "max_delta"
+
+
+def test_key_shares_and_seed_shares_count_as_upload() -> None:
+    holders = choose_parameters(100, TERMS.assumptions).holders
+    encrypted_share = EncryptedShare(bytes(32), bytes(33))
+    shares = KeyShares(bytes(32), (encrypted_share,) * holders, bytes(64)).pack()
+    vector = bytes(MECHANISMS["adaptive-iblt"].ring(PLAN).nbytes)
+    upload = MaskedInput(
+        SeedShares(bytes(32), bytes(32), (encrypted_share,) * holders), vector, bytes(64)
+    ).pack()
+    exactly = len(shares) + len(upload)
+    assert upload_bytes(PLAN) == exactly
+    replace(POLICY, max_upload_bytes=exactly).check_plan(PLAN, STUDY, 1)
+    with pytest.raises(PolicyError, match=f"{exactly} bytes"):
+        replace(POLICY, max_upload_bytes=exactly - 1).check_plan(PLAN, STUDY, 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "slot", "cohort", "limit"),
+    [
+        (79, 3, 0, "terms"),  # fewer than the plan's minimum
+        (101, 3, 0, "terms"),  # more than the plan's ring was made for
+        (90, 90, 0, "slot"),  # no slot of this cohort
+        (90, -1, 0, "slot"),
+        (90, 3, 1, "slot"),  # no cohort of this round
+        (90, 3, -1, "slot"),
+    ],
+)
+def test_a_cohort_that_the_plan_did_not_promise_is_refused(
+    n: int, slot: int, cohort: int, limit: str
+) -> None:
+    assignment = ASSIGNMENT.model_copy(update={"slot": slot, "cohort": cohort})
+    with pytest.raises(PolicyError) as refused:
+        POLICY.check_cohort(PLAN, assignment, n)
+    assert refused.value.limit == limit
+
+
+def test_a_cohort_that_may_keep_too_few_is_refused() -> None:
+    # A minimum of 80 may keep 64; this device wants 70, which 88 of 100 keep.
+    wary = replace(POLICY, min_cohort=70)
+    wary.check_cohort(PLAN, ASSIGNMENT, 88)
+    with pytest.raises(PolicyError, match="as few as 69"):
+        wary.check_cohort(PLAN, ASSIGNMENT, 86)
+
+
+def test_a_refusal_passes_from_process_to_process() -> None:
+    error = PolicyError("min_cohort", "takes 20 others at least", 12)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (again.limit, again.needed, str(again)) == ("min_cohort", 12, str(error))

@@ -1,0 +1,264 @@
+"""Studies that ask the same devices in every round, hidden by noise or by coins, through ASGI."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from client.device.driver import EndState
+from client.device.journal import MemoryJournal
+from client.device.policy import Policy, rho_of
+from client.fleet.config import FleetConfig, FleetRound
+from client.fleet.devices import ClientFactory
+from client.fleet.fleet import Fleet, NobodyEnteredError
+from protocol.domains.strings import Alphabet
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.messages import HeavyHitterPage, StudyRequest, StudyView, Timeouts
+from protocol.privacy.ledger import Statement
+from protocol.study import Terms
+
+ITEMS = ["cab"] * 17 + ["ab"] * 12 + ["bc", "a", "bca"]
+DOMAIN = Alphabet(characters=".abc", length=3, pad=".")
+TERMS = Terms(cohort_size=32, minimum=16, corrupt=0.1, dropout=0.3)
+GENEROUS_POLICY = Policy(min_cohort=10, max_epsilon=100, repeat_exact=True)
+
+
+async def create(
+    connect: ClientFactory, terms: Terms = TERMS, enrolling: float = 600, **own: Any
+) -> StudyView:
+    asked = {"threshold": 4, "contribution": 1, "domain": DOMAIN, "words": 400}
+    question = TrieHhQuestion.model_validate(asked | {"epsilon": 8, "delta": 1e-3} | own)
+    request = StudyRequest(
+        name="words",
+        question=question,
+        terms=terms,
+        rounds=4,
+        timeouts=Timeouts(enrolling=enrolling, idle=0.4),
+        start=True,
+    )
+    async with connect() as http:
+        answer = await http.post("/studies", json=request.model_dump(mode="json"))
+        assert answer.status_code == 201, answer.text
+    return StudyView.model_validate_json(answer.content)
+
+
+async def play(
+    connect: ClientFactory, study: StudyView, policy: Policy = GENEROUS_POLICY, dropout: float = 0.1
+) -> list[FleetRound]:
+    config = FleetConfig(devices=32, dropout=dropout, seed=3, policy=policy)
+    holdings = [{item: 1} for item in ITEMS]
+    return [each async for each in Fleet(connect, study, holdings, config).run()]
+
+
+async def get(connect: ClientFactory, path: str) -> httpx.Response:
+    async with connect() as http:
+        return await http.get(path)
+
+
+async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: ClientFactory) -> None:
+    """Noise has a deviation below 1, and 17 and 12 devices hold an item: 1 run in 10^6 fails."""
+    study = await create(connect, mode="noise")
+    played = await play(connect, study)
+    assert [each.view.state for each in played] == ["decoded"] * 3  # a fourth is not asked for
+    assert all(sum(each.dropouts_by_phase().values()) == 3 for each in played)
+    part = Counter(entry.device for each in played for entry in each.results)
+    assert set(part.values()) == {3}  # each device, in every round
+    answer = await get(connect, f"/studies/{study.id}/heavy-hitters")
+    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    assert [each.item for each in heavy_hitters[:2]] == ["cab", "ab"]
+    for each, truth in zip(heavy_hitters, (17, 12), strict=False):
+        assert each.estimate == pytest.approx(truth, abs=3 + 5 * each.standard_error)
+    shown = await get(connect, f"/studies/{study.id}")
+    assert StudyView.model_validate_json(shown.content).state == "finished"
+    answer = await get(connect, f"/studies/{study.id}/privacy")
+    statement = Statement.model_validate_json(answer.content)
+    # The budget was reserved for four rounds; three were opened.
+    assert all(each.epsilon is not None and 6 < each.epsilon < 7.9 for each in statement.parties)
+
+
+async def test_a_sampled_study_shows_no_sum_and_promises_the_server_nothing(
+    connect: ClientFactory,
+) -> None:
+    """A quarter of 17 coins is 4 or more with probability 64%, so only the answer is checked."""
+    study = await create(connect, mode="sample-threshold", theta=4, probability=0.5, delta=0.5)
+    played = await play(connect, study)
+    assert played[0].view.state == "decoded"
+    answer = await get(connect, f"/studies/{study.id}/rounds/1/cohorts/0/sum")
+    assert (answer.status_code, answer.json()["type"][-11:]) == (409, "wrong-state")
+    heavy_hitters = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()[
+        "heavy_hitters"
+    ]
+    assert all(each["item"] in ITEMS and each["estimate"] >= 4 for each in heavy_hitters)
+    answer = await get(connect, f"/studies/{study.id}/privacy")
+    epsilons = {
+        each.party: each.epsilon for each in Statement.model_validate_json(answer.content).parties
+    }
+    assert epsilons["server"] is None
+    assert epsilons["public"] is not None
+    assert epsilons["public"] < 8
+    await check_events(connect, study)
+
+
+async def check_events(connect: ClientFactory, study: StudyView) -> None:
+    """Check that a study's events reveal no more than its rounds."""
+    lines = (await get(connect, f"/studies/{study.id}/events")).text.splitlines()
+    events = [
+        json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")
+    ]
+    assert set().union(*events) <= {
+        "id", "study", "kind", "at", "round", "cohort", "previous_phase", "phase", "received",
+        "expected",
+        "seconds", "cause", "reason", "state", "participants", "sampling_threshold",
+        "heavy_hitters",
+    }  # fmt: skip
+    heavy_hitters = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()[
+        "heavy_hitters"
+    ]
+    closed = [each for each in events if each["kind"] == "round-closed"]
+    assert closed[-1]["heavy_hitters"] == len(heavy_hitters)
+    for each in closed:
+        shown = await get(connect, f"/studies/{study.id}/rounds/{each['round']}")
+        assert shown.json()["participants"] == each["participants"]
+
+
+# Devices that join by their own coins.
+
+COIN_HOLDINGS = [{item: 1} for item in ITEMS * 2]  # 64 devices
+COIN_TERMS = Terms(cohort_size=60, minimum=16, corrupt=0.1, dropout=0.3)
+
+
+async def play_invited(connect: ClientFactory, study: StudyView) -> list[FleetRound]:
+    config = FleetConfig(devices=64, dropout=0.1, seed=3, policy=GENEROUS_POLICY)
+    return [each async for each in Fleet(connect, study, COIN_HOLDINGS, config).run()]
+
+
+def joined(played: FleetRound) -> set[int]:
+    """Return the devices that joined; check that the others sent nothing."""
+    away = [entry for entry in played.results if entry.state is EndState.NOT_INVITED]
+    assert all(entry.traffic.sent == 0 and entry.last_step is None for entry in away)
+    return {entry.device for entry in played.results} - {entry.device for entry in away}
+
+
+async def test_devices_join_by_their_coins_and_others_stay_away(connect: ClientFactory) -> None:
+    """Expect 20 to 57 of 64 to join, and not the same twice, except with probability 1e-5."""
+    own = {"probability": 0.5, "join_probability": 0.6, "stride": 2}
+    # It is never full, so it waits for its deadline: a larger cohort hides better.
+    study = await create(connect, COIN_TERMS, enrolling=3, mode="both", **own)
+    played = await play_invited(connect, study)
+    assert [each.view.state for each in played] == ["decoded"] * 2
+    rounds = [joined(each) for each in played]
+    assert all(20 <= len(here) <= 57 for here in rounds)
+    assert len(rounds[0] ^ rounds[1]) >= 12  # each round flips new coins
+    assert all(sum(each.dropouts_by_phase().values()) >= 1 for each in played)
+    sitting = [sum(entry.cohort == 0 for entry in each.results) for each in played]
+    assert [each.view.cohorts[0].enrolled for each in played] == sitting
+    heavy_hitters = (await get(connect, f"/studies/{study.id}/heavy-hitters")).json()[
+        "heavy_hitters"
+    ]
+    first = {each["item"]: each for each in heavy_hitters}["cab"]
+    assert abs(first["estimate"] - 34) < 4 + 5 * first["standard_error"]
+    answer = await get(connect, f"/studies/{study.id}/privacy")
+    epsilons = {
+        each.party: each.epsilon for each in Statement.model_validate_json(answer.content).parties
+    }
+    assert epsilons["server"] == epsilons["devices"] == epsilons["analyst"]
+    assert epsilons["server"] is not None
+    assert epsilons["public"] is not None
+    assert epsilons["public"] < epsilons["server"] <= 8
+
+
+async def test_nobody_learns_how_many_joined_where_their_coins_count_on_it(
+    connect: ClientFactory,
+) -> None:
+    own = {"theta": 4, "probability": 0.5, "join_probability": 0.6, "delta": 0.5, "stride": 3}
+    full = COIN_TERMS.model_copy(
+        update={"cohort_size": 18}
+    )  # so that no time is lost: some are late
+    study = await create(connect, full, mode="sample-threshold", **own)
+    played = await play_invited(connect, study)
+    assert [each.view.state for each in played] == ["decoded"]
+    for each in played:
+        assert 20 <= len(joined(each)) <= 57
+        assert each.view.participants is None
+        (cohort,) = each.view.cohorts
+        assert (cohort.enrolled, cohort.holders, cohort.threshold, cohort.survivors) == (
+            0,
+            0,
+            0,
+            (),
+        )
+        assert {record.received for record in cohort.history} == {0}
+    events = (await get(connect, f"/studies/{study.id}/events")).text
+    assert "round-closed" in events
+    assert not any(word in events for word in ("received", "expected", "participants"))
+    for path in ("", "/rounds/1"):
+        async with connect() as http:
+            page = await http.get(f"http://test/studies/{study.id}{path}")
+        assert page.status_code == 200
+        assert not any(f">{len(joined(each))}<" in page.text for each in played)
+    answer = await get(connect, f"/studies/{study.id}/frequencies?prefix=c")
+    assert answer.status_code == 422
+    assert "nobody may learn" in answer.text
+    answer = await get(connect, f"/studies/{study.id}/privacy")
+    epsilons = {
+        each.party: each.epsilon for each in Statement.model_validate_json(answer.content).parties
+    }
+    assert epsilons["server"] is None
+    assert epsilons["public"] is not None
+
+
+async def test_an_invitation_that_cannot_hide_is_refused(connect: ClientFactory) -> None:
+    question = {"mechanism": "triehh", "threshold": 4, "contribution": 1, "words": 400}
+    question |= {"domain": DOMAIN.model_dump(), "epsilon": 8, "delta": 1e-3}
+    asked = {"name": "words", "terms": COIN_TERMS.model_dump(), "rounds": 4, "start": True}
+    for own, why in (
+        ({"mode": "both", "join_probability": 0.2}, "above the probability of a vote"),
+        ({"mode": "noise", "join_probability": 0.5}, "or use mode both"),
+        ({"join_probability": 1.1}, "above 0 and at most 1"),
+    ):
+        async with connect() as http:
+            answer = await http.post("/studies", json=asked | {"question": question | own})
+        assert answer.status_code == 422
+        assert why in answer.text
+
+
+@pytest.mark.parametrize(
+    ("own", "limit"),
+    [({"mode": "sample-threshold"}, "repeat_exact"), ({"mode": "noise"}, "max_epsilon")],
+)
+async def test_devices_refuse_to_be_told_apart_by_the_sums_of_two_rounds(
+    connect: ClientFactory, own: dict[str, Any], limit: str
+) -> None:
+    study = await create(connect, **own)
+    with pytest.raises(NobodyEnteredError, match=limit):
+        await play(connect, study, Policy(min_cohort=10))
+
+
+async def test_a_device_that_has_taken_part_in_enough_rounds_stays_away(
+    connect: ClientFactory,
+) -> None:
+    study = await create(connect, mode="noise")
+    policy = Policy(min_cohort=10, max_epsilon=100, max_rounds=1)
+    with pytest.raises(NobodyEnteredError, match="max_rounds"):
+        await play(connect, study, policy, dropout=0.0)
+
+
+async def test_a_device_writes_down_what_the_noise_of_each_sum_lets_through(
+    connect: ClientFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals: list[MemoryJournal] = []
+
+    class RecordedJournal(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            journals.append(self)
+
+    monkeypatch.setattr("client.fleet.devices.MemoryJournal", RecordedJournal)
+    study = await create(connect, mode="noise")
+    played = await play(connect, study, dropout=0.0)
+    rho = rho_of(played[0].view.plan)
+    assert rho is not None
+    multiples = {round(journal.rho_spent(study.id) / rho, 6) for journal in journals}
+    assert multiples == {float(len(played))}

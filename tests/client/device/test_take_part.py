@@ -1,0 +1,338 @@
+"""Participation of one device with its items, through ASGI, and the outcomes of failures."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any
+
+import httpx
+import pytest
+import stamina
+from fastapi import FastAPI
+
+from client.analyst.async_study import AsyncAnalyst
+from client.device.device import DeviceStep
+from client.device.device_state import DeviceState
+from client.device.driver import EndState
+from client.device.journal import JournalError
+from client.device.policy import Policy
+from client.device.take_part import MAX_STUDIES_AT_ONCE, ParticipationOutcome, take_part
+from client.fleet.devices import ClientFactory
+from client.transport import Transport
+from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
+from protocol.mechanisms.registry import parse_question
+from protocol.messages import StudyView, Timeouts
+from protocol.study import Terms
+from secagg.keys import Identity
+from secagg.session import Registry
+from server.app import create_app
+from server.settings import Settings
+from tests.client.conftest import DEVICES, REQUEST, create
+
+URL = "http://service"
+POLICY = Policy(min_cohort=5, max_epsilon=8)
+REPORTS = parse_question(
+    {
+        "mechanism": "krr",
+        "threshold": 1,
+        "domain": {"kind": "listed", "items": ["yes", "no"]},
+        "epsilon": 8.0,
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(connect: ClientFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.device.take_part.http_client", lambda _url: connect())
+
+
+def analyst(app: FastAPI, key: str | None = None) -> AsyncAnalyst:
+    return AsyncAnalyst(URL, key, transport=httpx.ASGITransport(app))
+
+
+async def all_take_part(devices: Sequence[DeviceState], **how: Any) -> list[ParticipationOutcome]:
+    """Let devices take part in a round of one study, at the same time."""
+    taken = await asyncio.gather(
+        *(
+            take_part(URL, ["common", f"rare {number}"], POLICY, device_state=kept, wait=20, **how)
+            for number, kept in enumerate(devices)
+        )
+    )
+    return [outcome for (outcome,) in taken]
+
+
+async def test_devices_take_part_once_and_the_analyst_sees_what_is_common(
+    app: FastAPI, study: StudyView
+) -> None:
+    devices = [DeviceState.in_memory() for _ in range(DEVICES)]
+    taken = await all_take_part(devices)  # no study is named: it is the one that runs
+    assert Counter((outcome.study, outcome.round, outcome.state) for outcome in taken) == {
+        (study.id, 1, EndState.FINISHED): DEVICES
+    }
+    assert {(outcome.cohort, outcome.slot) for outcome in taken} == {
+        (0, slot) for slot in range(DEVICES)
+    }
+    assert {outcome.last_step for outcome in taken} == {DeviceStep.UNMASKED}
+    assert all(
+        outcome.bytes_sent > 1000 and outcome.bytes_received > 1000 and not outcome.error
+        for outcome in taken
+    )
+
+    again = await all_take_part(devices, study=study.id)
+    assert Counter((outcome.round, outcome.state) for outcome in again) == {
+        (2, EndState.DECLINED): DEVICES
+    }
+    assert all("once per study" in outcome.error for outcome in again)
+
+    async with analyst(app) as asking:
+        asked = await asking.study(study.id)
+        assert [(row.item, row.estimate) for row in await asked.heavy_hitters()] == [
+            ("common", DEVICES)
+        ]
+        await asked.stop()
+    (over,) = await take_part(URL, [], POLICY, device_state=devices[0], study=study.id)
+    assert (over.state, over.round, over.last_step) == (EndState.OVER, None, None)
+    assert await take_part(URL, [], POLICY, device_state=devices[0]) == ()  # nothing runs any more
+
+
+async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> None:
+    devices = [DeviceState.in_memory() for _ in range(2 * DEVICES)]
+    taken = await all_take_part(devices, study=study.id)
+    assert Counter((outcome.round, outcome.state) for outcome in taken) == {
+        (1, EndState.FINISHED): DEVICES,
+        (2, EndState.FINISHED): DEVICES,
+    }
+
+
+async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_asked(
+    study: StudyView,
+) -> None:
+    seen: list[Any] = []
+
+    def noted(*parts: Any, **_rest: Any) -> Any:
+        seen.append(parts[2].contribution.histogram)
+        raise httpx.ConnectError("far enough")
+
+    kept = DeviceState(bytes(32), DeviceState.in_memory().journal)
+    held = {f"word {number}": 1 for number in range(9)} | {"too long for this study": 3, "gone": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("client.device.take_part.create_participation", noted)
+        for items in (held, dict(reversed(held.items())), [*held][:9]):
+            with pytest.raises(httpx.ConnectError):
+                await take_part(URL, items, POLICY, device_state=kept, study=study.id)
+    assert seen[0] == seen[1] == seen[2]
+    assert sum(seen[0].values()) == REQUEST.question.contribution
+    assert seen[0].keys() <= held.keys()
+
+
+async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: Identity) -> None:
+    async def enrol(registry: Registry, identity: bytes) -> bytes:
+        return registrar.sign(registry.enrolment_statement(identity))
+
+    taken = await all_take_part(
+        [DeviceState.in_memory() for _ in range(DEVICES)], enrolment_signer=enrol
+    )
+    assert {outcome.state for outcome in taken} == {EndState.FINISHED}
+    (stranger,) = await take_part(
+        URL, [], POLICY, device_state=DeviceState.in_memory(), study=enrolled.id, wait=9
+    )
+    assert stranger.state is EndState.DECLINED
+    assert "did not enrol this device" in stranger.error
+
+
+async def test_a_device_reports_once_and_spends_what_it_has_over_all_studies(
+    app: FastAPI,
+) -> None:
+    terms = Terms(cohort_size=4, minimum=3, corrupt=0.1, dropout=0.3)
+    async with analyst(app) as asking:
+        studies = [
+            await asking.create(name, REPORTS, terms, rounds=1, timeouts=Timeouts(reporting=60))
+            for name in ("one", "other")
+        ]
+    kept = DeviceState.in_memory()
+    outcomes = await take_part(URL, ["yes"], POLICY, device_state=kept, wait=10)
+    assert {outcome.study for outcome in outcomes} == {outcome.id for outcome in studies}
+    by_end = {outcome.state: outcome for outcome in outcomes}
+    assert by_end.keys() == {
+        EndState.FINISHED,
+        EndState.DECLINED,
+    }  # for one of them there is epsilon
+    assert (by_end[EndState.FINISHED].last_step, by_end[EndState.FINISHED].cohort) == (
+        DeviceStep.REPORTED,
+        None,
+    )
+    assert "max_epsilon" in by_end[EndState.DECLINED].error
+    assert kept.journal.epsilon_spent() == pytest.approx(8.0)
+
+
+async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
+    connect: ClientFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = (await create(connect)).model_dump(mode="json")
+    page = {
+        "studies": [shown | {"id": f"s{n}"} for n in range(2 * MAX_STUDIES_AT_ONCE)],
+        "next": None,
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/studies":
+            return httpx.Response(200, json=page)
+        return httpx.Response(404, json={"type": "urn:blindtally:problem:not-found"})
+
+    service = httpx.MockTransport(answer)
+    monkeypatch.setattr(
+        "client.device.take_part.http_client",
+        lambda url: httpx.AsyncClient(transport=service, base_url=f"{url}/v1"),
+    )
+    outcomes = await take_part(URL, [], POLICY, device_state=DeviceState.in_memory())
+    assert [outcome.study for outcome in outcomes] == [f"s{n}" for n in range(MAX_STUDIES_AT_ONCE)]
+    assert {outcome.state for outcome in outcomes} == {EndState.REJECTED}
+
+
+async def test_a_device_that_finds_no_round_returns_that_outcome(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    async with connect() as http:
+        draft = REQUEST.model_copy(update={"start": False}).model_dump(mode="json")
+        waiting = (await http.post("/studies", json=draft)).json()["id"]
+    kept = DeviceState.in_memory()
+    (outcome,) = await take_part(URL, [], POLICY, device_state=kept, study=waiting, wait=0.05)
+    assert (outcome.state, outcome.round) == (EndState.NO_ROUND, None)
+    assert "no round after 0" in outcome.error
+    (outcome,) = await take_part(URL, [], POLICY, device_state=kept, study="nobody")
+    assert outcome.state is EndState.REJECTED
+    (outcome,) = await take_part(URL, [], Policy(min_cohort=99), device_state=kept, study=study.id)
+    assert (outcome.state, outcome.round, outcome.last_step) == (EndState.DECLINED, 1, None)
+    assert "min_cohort" in outcome.error
+
+
+async def test_a_service_that_is_out_of_reach_or_talks_nonsense_is_an_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = iter([httpx.ConnectError("refused")] * 3)
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        if (problem := next(tries, None)) is not None:
+            raise problem
+        return httpx.Response(200, json={"number": "nonsense"})
+
+    service = httpx.MockTransport(answer)
+    monkeypatch.setattr(
+        "client.device.take_part.http_client",
+        lambda url: httpx.AsyncClient(transport=service, base_url=f"{url}/v1"),
+    )
+    with stamina.set_testing(True, attempts=3):
+        (outcome,) = await take_part(
+            URL, [], POLICY, device_state=DeviceState.in_memory(), study="s1"
+        )
+        assert outcome.state is EndState.DISCONNECTED
+        (outcome,) = await take_part(
+            URL, [], POLICY, device_state=DeviceState.in_memory(), study="s1"
+        )
+        assert outcome.state is EndState.DECLINED
+        assert "malformed" in outcome.error
+
+
+async def test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again(
+    study: StudyView, tmp_path: Path
+) -> None:
+    folder = tmp_path / "device"
+    alone = asyncio.create_task(
+        take_part(
+            URL,
+            ["common"],
+            POLICY,
+            device_state=DeviceState.on_disk(folder),
+            study=study.id,
+            wait=20,
+        )
+    )
+    joined = asyncio.Event()
+    send = Transport.send
+
+    async def noted(self: Transport, method: str, path: str, **rest: Any) -> httpx.Response:
+        if path.endswith("/roster"):
+            joined.set()
+        return await send(self, method, path, **rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transport, "send", noted)
+        await joined.wait()
+        alone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await alone
+    left = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+    assert not {name for name in left if "_DeviceRun" in name}
+    others = [DeviceState.in_memory() for _ in range(DEVICES - 1)]
+    taken = await all_take_part(others, study=study.id)  # its seat stays empty
+    assert Counter((outcome.round, outcome.state) for outcome in taken) == {
+        (1, EndState.FINISHED): DEVICES - 1
+    }
+    kept = [DeviceState.on_disk(folder), *(DeviceState.in_memory() for _ in range(DEVICES - 1))]
+    taken = await all_take_part(kept, study=study.id)
+    assert Counter((outcome.round, outcome.state) for outcome in taken) == {
+        (2, EndState.FINISHED): DEVICES
+    }
+
+
+async def test_a_device_that_cannot_write_down_what_it_gives_gives_nothing(
+    study: StudyView, tmp_path: Path
+) -> None:
+    kept = DeviceState.on_disk(tmp_path)
+    (tmp_path / "journal").write_text("something else\n")
+    with pytest.raises(JournalError, match="not an entry"):
+        await take_part(URL, ["common"], POLICY, device_state=kept, study=study.id)
+
+
+@pytest.fixture
+async def closed(tmp_path: Path) -> AsyncIterator[tuple[FastAPI, str, str]]:
+    """Yield a service that asks for a key and a token, and these."""
+    key, token = (
+        new_secret(SystemRandom(), API_KEY_PREFIX),
+        new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX),
+    )
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path / 'closed.db'}",
+        min_poll_seconds=0.01,
+    )
+    made = create_app(settings, None, SystemRandom())
+    async with made.router.lifespan_context(made):
+        await made.state.service.store.access.add_initial(key, token)
+        yield made, key, token
+
+
+async def test_a_closed_service_lets_devices_in_by_a_token_and_knows_them_again(
+    closed: tuple[FastAPI, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, key, token = closed
+    monkeypatch.setattr(
+        "client.device.take_part.http_client",
+        lambda url: httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"{url}/v1"),
+    )
+    async with analyst(app, key) as asking:
+        terms = REQUEST.terms
+        study = await asking.create(
+            "words", REQUEST.question, terms, rounds=1, timeouts=REQUEST.timeouts
+        )
+        reports = await asking.create("asks", REPORTS, terms, rounds=1)
+    devices = [DeviceState.in_memory(Random(number)) for number in range(DEVICES)]
+    (stranger,) = await take_part(URL, [], POLICY, device_state=devices[0], study=study.id)
+    assert stranger.state is EndState.REJECTED
+    assert "blindtally tokens" in stranger.error
+    taken = await all_take_part(devices, study=study.id, token=token)
+    assert {outcome.state for outcome in taken} == {EndState.FINISHED}
+    (again,) = await take_part(
+        URL, [], POLICY, device_state=devices[0], study=study.id
+    )  # by itself
+    assert again.state in (EndState.NO_ROUND, EndState.OVER)
+    wrong = new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX)
+    (again,) = await take_part(
+        URL, [], POLICY, device_state=devices[0], study=study.id, token=wrong
+    )
+    assert again.state in (EndState.NO_ROUND, EndState.OVER)
+    (outcome,) = await take_part(
+        URL, ["no"], POLICY, device_state=devices[0], study=reports.id, token=token
+    )
+    assert (outcome.state, outcome.last_step) == (EndState.FINISHED, DeviceStep.REPORTED)

@@ -1,0 +1,173 @@
+"""Fleets in whole studies through ASGI; the seed determines the dropouts."""
+
+from collections import Counter
+from unittest.mock import AsyncMock, call
+
+import pytest
+
+from client.device.device import DeviceStep
+from client.device.driver import EndState
+from client.device.policy import Policy
+from client.fleet.config import (
+    FleetConfig,
+    FleetProgress,
+    FleetRound,
+    droppable_steps,
+    missed_phases,
+    select_devices,
+)
+from client.fleet.devices import ClientFactory
+from client.fleet.fleet import Fleet, NobodyEnteredError
+from protocol.messages import StudyView
+from protocol.phases import Phase
+from secagg.keys import Identity
+from secagg.parameters import Mode
+
+HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
+
+
+def config(**changes: object) -> FleetConfig:
+    options = {"devices": 10, "dropout": 0.2, "seed": 7, "policy": Policy(min_cohort=5)} | changes
+    return FleetConfig(**options)  # type: ignore[arg-type]
+
+
+async def play(
+    connect: ClientFactory, study: StudyView, fleet_config: FleetConfig
+) -> list[FleetRound]:
+    return [each async for each in Fleet(connect, study, HOLDINGS, fleet_config).run()]
+
+
+async def test_a_fleet_takes_part_in_every_round_of_a_study(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    reports: list[FleetProgress] = []
+    fleet = Fleet(connect, study, HOLDINGS, config(), reports.append)
+    played = [each async for each in fleet.run()]
+    assert [each.view.number for each in played] == [1, 2]
+    for each in played:
+        (cohort,) = each.view.cohorts
+        assert cohort.phase is Phase.SUMMED
+        ends = Counter(entry.state for entry in each.results)
+        assert ends == {EndState.FINISHED: 8, EndState.DROPPED_OUT: 2}
+        assert sum(each.dropouts_by_phase().values()) == 2
+        assert {entry.slot for entry in each.results_in_sum(cohort)} == set(cohort.survivors)
+    assert reports[-1].steps_taken[DeviceStep.UNMASKED] == 8
+    assert reports[-1].dropped_out == 2
+
+
+async def test_a_fleet_takes_part_in_a_study_that_trusts_its_server(
+    connect: ClientFactory, trusting: StudyView
+) -> None:
+    willing = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+    for each in await play(connect, trusting, config(policy=willing)):
+        assert each.view.cohorts[0].phase is Phase.SUMMED
+        assert Phase.CONFIRMING not in each.dropouts_by_phase()
+        assert DeviceStep.CONFIRMED not in {entry.last_step for entry in each.results}
+
+
+async def test_a_registrar_enrols_a_fleet(
+    connect: ClientFactory, enrolled: StudyView, registrar: Identity
+) -> None:
+    pinned = Policy(min_cohort=5, registrar=registrar.public)
+    for each in await play(connect, enrolled, config(policy=pinned, registrar=registrar)):
+        assert each.view.cohorts[0].phase is Phase.SUMMED
+
+
+async def test_a_fleet_of_another_registrar_refuses(
+    connect: ClientFactory, enrolled: StudyView
+) -> None:
+    other = Identity.of(bytes(32))
+    with pytest.raises(NobodyEnteredError, match="did not enrol this device"):
+        await play(connect, enrolled, config(registrar=other))
+
+
+async def test_no_device_gives_two_vectors(connect: ClientFactory, study: StudyView) -> None:
+    played = await play(connect, study, config())
+    given = [entry.device for each in played for entry in each.results if entry.vector is not None]
+    assert len(given) == len(set(given))
+
+
+async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    few = HOLDINGS[:18]  # two rounds of ten: dropouts that did not mask are needed again
+    fleet = Fleet(connect, study, few, config(seed=1))
+    first, second = [each async for each in fleet.run()]
+    empty = {entry.device for entry in first.results if entry.vector is None}
+    assert empty
+    assert empty <= {entry.device for entry in second.results}
+
+
+async def test_a_device_whose_cohort_failed_after_it_gave_is_not_used_again(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    # Six of ten drop out, three of them before they mask: a quorum of seven masked and confirmed.
+    first, second = await play(connect, study, config(dropout=0.6))
+    assert first.view.state == "failed"
+    gave = {entry.device for entry in first.results if entry.vector is not None}
+    assert len(gave) == 7
+    assert not gave & {entry.device for entry in second.results}
+
+
+async def test_a_fleet_that_finds_a_round_full_waits_for_the_next(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    early, late = (Fleet(connect, study, HOLDINGS, config(seed=seed)) for seed in (1, 2))
+    view = await late.next_round(0)
+    assert view is not None
+    await early.run_round(view)
+    late.next_round = AsyncMock(side_effect=[view, None])  # type: ignore[method-assign]
+    assert [each async for each in late.run()] == []
+    assert late.next_round.await_args_list == [call(0), call(1)]
+
+
+async def test_devices_refuse_and_the_fleet_reports_the_reason(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    careful = config(policy=Policy(min_cohort=11))
+    with pytest.raises(NobodyEnteredError, match="min_cohort"):
+        await play(connect, study, careful)
+
+
+async def test_devices_refuse_a_server_that_asks_for_trust(
+    connect: ClientFactory, trusting: StudyView
+) -> None:
+    with pytest.raises(NobodyEnteredError, match="semi-honest mode instead of active"):
+        await play(connect, trusting, config())
+
+
+@pytest.mark.parametrize("devices", [10, 1000])
+def test_the_seed_determines_the_dropouts_and_their_last_steps(devices: int) -> None:
+    free = range(devices + 5)
+    selected, last_steps = select_devices(config(devices=devices), 1, "active", free)
+    assert (selected, last_steps) == select_devices(config(devices=devices), 1, "active", free)
+    assert (selected, last_steps) != select_devices(
+        config(devices=devices, seed=8), 1, "active", free
+    )
+    assert (selected, last_steps) != select_devices(config(devices=devices), 2, "active", free)
+    assert len(set(selected)) == devices
+    assert len(last_steps) == devices // 5
+    assert last_steps.keys() <= set(selected)
+
+
+def test_devices_drop_out_before_each_phase_alike() -> None:
+    _, last_steps = select_devices(config(devices=3000, dropout=0.5), 1, "active", range(3000))
+    shares = Counter(last_steps.values())
+    assert set(shares) == set(droppable_steps("active"))
+    assert all(290 < count < 460 for count in shares.values())  # 375 and 5 sd; the seed is fixed
+
+
+@pytest.mark.parametrize(
+    ("mode", "last", "phase"),
+    [
+        ("active", None, Phase.ENROLLING),
+        ("active", DeviceStep.MASKED, Phase.CONFIRMING),
+        ("active", DeviceStep.CONFIRMED, Phase.UNMASKING),
+        ("semi-honest", DeviceStep.MASKED, Phase.UNMASKING),
+    ],
+)
+def test_a_device_is_missed_in_the_phase_after_its_last_step(
+    mode: Mode, last: DeviceStep | None, phase: Phase
+) -> None:
+    assert missed_phases(mode)[last] is phase
+    assert DeviceStep.UNMASKED not in missed_phases(mode)

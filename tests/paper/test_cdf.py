@@ -1,0 +1,45 @@
+"""The figure of a distribution: true, and released in three ways."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from paper.commands import app
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
+    rows = [f"{value},1" for value in values]
+    path = tmp_path_factory.mktemp("data") / "numbers.csv"
+    path.write_text("\n".join(["age,count", *rows, "n/a,3"]))
+    return str(path)
+
+
+def test_a_figure_shows_the_distribution(numbers: str, tmp_path: Path) -> None:
+    drawn = tmp_path / "cdf.svg"
+    words = ["cdf", "--data", numbers, "--clients", "5000", "--epsilon", "2"]
+    more = ["--out", str(drawn), "--json", str(tmp_path / "cdf.json")]
+    result = CliRunner().invoke(app, words + more)
+    assert result.exit_code == 0, result.output
+    assert drawn.read_text().startswith("<?xml")
+    found = json.loads((tmp_path / "cdf.json").read_text())
+    for name in ("histogram, in noise", "trie, in noise", "trie, sampled"):
+        row = found[name]
+        assert row["true"][0] == 0
+        assert row["true"][-1] == 1
+        off = np.abs(np.array(row["ranks"]) - row["true"])
+        assert off.max() < 0.1
+        assert (np.array(row["low"]) <= row["ranks"]).all()
+    assert found["histogram, in noise"]["max_error"] < found["trie, sampled"]["max_error"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"), [(["--out", "cdf.gif"], "ends in"), (["--low", "9", "--high", "1"], "below")]
+)
+def test_a_figure_that_cannot_be_drawn_says_why(numbers: str, args: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["cdf", "--data", numbers, *args])
+    assert (result.exit_code, says in result.output) == (2, True)

@@ -1,0 +1,160 @@
+"""One round of all prefixes: what is counted, what it costs, and what stands out."""
+
+import random
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from client.device.policy import Policy, PolicyError
+from protocol.domains.hashed import Hashed
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Utf8
+from protocol.histograms import Histogram
+from protocol.mechanisms.central.hierarchical_histogram import (
+    COUNTS_ARRAY,
+    NOISE_ARRAY,
+    HierarchicalHistogram,
+    HierarchicalHistogramPlan,
+    HierarchicalHistogramQuestion,
+)
+from protocol.mechanisms.central.release import devices_per_level
+from protocol.privacy.events import LedgerEntry, SkellamNoiseEvent
+from protocol.privacy.ledger import Ledger
+from protocol.randomness import seeded_words
+from protocol.simulation.study import run_round, run_study
+from protocol.study import Terms
+from protocol.study_state import EMPTY_STATE
+
+UNIT = NumericInterval(low=0, high=1, alpha=4, length=3)
+TERMS = Terms(cohort_size=400, minimum=50, cohorts=2)
+MECHANISM = HierarchicalHistogram()
+
+
+def question(**own: object) -> HierarchicalHistogramQuestion:
+    asked = {"threshold": 60, "domain": UNIT, "words": 400, "epsilon": 2, "delta": 1e-6}
+    return HierarchicalHistogramQuestion.model_validate(asked | own)
+
+
+def first(asked: HierarchicalHistogramQuestion, rounds: int = 1) -> HierarchicalHistogramPlan:
+    return MECHANISM.first_plan(asked, TERMS, "hierarchy", rounds, random.Random(1))
+
+
+def holding(*values: float) -> list[Histogram]:
+    return [{UNIT.canonical(repr(float(value))) or "": 1} for value in values]
+
+
+def test_a_device_adds_one_on_every_level() -> None:
+    plan = first(question())
+    (vector,) = MECHANISM.encode(plan, {"0.99": 1}, seeded_words(np.random.default_rng(1)))
+    assert np.flatnonzero(vector).tolist() == [3, 4 + 15, 4 + 16 + 63]
+    assert vector.sum() == 3
+    (nothing,) = MECHANISM.encode(plan, {}, seeded_words(np.random.default_rng(1)))
+    assert not nothing.any()
+
+
+def test_a_value_is_charged_one_release_per_level() -> None:
+    plan = first(question(), rounds=5)
+    loss = MECHANISM.dp_event(plan, 5)
+    assert isinstance(loss, SkellamNoiseEvent)
+    assert loss.releases == 3  # a device is in one of the rounds
+    assert Ledger().spend(LedgerEntry(name="levels", event=loss)).epsilon(1e-6) == pytest.approx(
+        2, abs=0.01
+    )
+    again = first(question(every_round=True), rounds=5)
+    repeated = MECHANISM.dp_event(again, 5)
+    assert isinstance(repeated, SkellamNoiseEvent)
+    assert repeated.releases == 15
+    assert again.release.variance > 4 * plan.release.variance
+
+
+def test_a_device_sees_that_its_value_is_counted_on_every_level() -> None:
+    plan = first(question(every_round=True), rounds=5)
+    policy = Policy(max_epsilon=4, max_delta=1e-6, min_cohort=1)
+    policy.check_plan(plan, "hierarchy", 1)
+    thin = plan.release.model_copy(update={"variance": plan.release.variance / 6})
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        policy.check_plan(plan.model_copy(update={"release": thin}), "hierarchy", 1)
+
+
+def test_rounds_over_different_devices_add_up() -> None:
+    asked = question()
+    rounds = [[holding(*[0.1] * 100, *[0.9] * 50)]] * 2
+    outcomes = list(run_study(MECHANISM, asked, TERMS, rounds, random.Random(3), planned=2))
+    first, last = (outcome.study_state for outcome in outcomes)
+    assert last.arrays[NOISE_ARRAY] == pytest.approx(2 * first.arrays[NOISE_ARRAY])
+    assert devices_per_level(last).sum() == 300
+    deviation = float(last.arrays[NOISE_ARRAY][0]) ** 0.5
+    # Five deviations: probability 1e-6 per cell.
+    assert last.arrays[COUNTS_ARRAY][[0, 3]] == pytest.approx([200, 100], abs=5 * deviation)
+
+
+def test_leaves_that_stand_out_are_concluded() -> None:
+    devices = holding(*[0.1] * 150, *[0.9] * 100, *np.linspace(0, 1, 64))
+    plan = first(question())
+    outcome = run_round(MECHANISM, plan, [devices], random.Random(4))
+    heavy = MECHANISM.final_estimates(plan.question, outcome.study_state)
+    assert [each.item for each in heavy] == [UNIT.canonical("0.1"), UNIT.canonical("0.9")]
+    for each, count in zip(heavy, (151, 101), strict=True):
+        assert abs(each.count - count) < 5 * each.variance**0.5
+    assert MECHANISM.final_estimates(plan.question, EMPTY_STATE) == []
+
+
+def test_a_secure_sum_with_losses_is_read_as_a_plain_one() -> None:
+    terms = Terms(cohort_size=60, minimum=10)
+    asked = question(threshold=20)
+    plan = MECHANISM.first_plan(asked, terms, "hierarchy", 1, random.Random(1))
+    outcome = run_round(MECHANISM, plan, [holding(*[0.3] * 60)], random.Random(2), secure=True)
+    assert outcome.answer is not None
+    assert outcome.answer.estimates[0].item == UNIT.canonical("0.3")
+
+
+def test_without_noise_what_is_below_theta_is_forgotten() -> None:
+    asked = question(mode="sample-threshold", epsilon=4)
+    plan = first(asked)
+    assert asked.discards_sums
+    outcome = run_round(MECHANISM, plan, [holding(*[0.1] * 400, 0.9)], random.Random(5))
+    counts = outcome.study_state.arrays[COUNTS_ARRAY]
+    assert np.flatnonzero(counts).tolist() == [0, 4 + 1, 20 + 6]
+    assert counts[counts > 0].min() >= plan.release.threshold
+
+
+@pytest.mark.parametrize(("cell", "by"), [(0, 5000), (0, -5000), (70, 5000)])
+def test_a_sum_that_no_devices_make_has_a_fault(cell: int, by: int) -> None:
+    plan = first(question())
+    ring = MECHANISM.ring(plan)
+    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded_words(np.random.default_rng(1)))
+    assert MECHANISM.fault(plan, total, 99) is None
+    total[0][cell] = (int(total[0][cell]) + by) % ring.lanes[0].q
+    assert MECHANISM.fault(plan, total, 99) is not None
+
+
+def test_more_on_a_level_than_devices_is_a_fault() -> None:
+    plan = first(question())
+    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded_words(np.random.default_rng(1)))
+    total[0][20:] = 99  # each cell of the last level as if all were in it
+    assert "a level has more votes" in (MECHANISM.fault(plan, total, 99) or "")
+
+
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [
+        ({"domain": Hashed(max_bytes=9)}, "a hierarchical histogram needs a domain of digits"),
+        ({"domain": Utf8(max_bytes=3)}, "4,194,304 leaves"),
+        ({"contribution": 2}, "contribution"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(own: dict[str, object], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        question(**own)
+
+
+def test_too_few_words_are_refused_with_the_number_needed() -> None:
+    with pytest.raises(
+        ValueError, match=r"10 words are too few: 84 cells .* take (\d+) words"
+    ) as e:
+        first(question(words=10))
+    needed = int(str(e.value).split(" words;")[0].split()[-1])
+    assert first(question(words=needed)).cells == 84
+    with pytest.raises(ValueError, match=f"{needed - 1} words are too few"):
+        first(question(words=needed - 1))

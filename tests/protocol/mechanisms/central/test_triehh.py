@@ -1,0 +1,605 @@
+"""Tries in memory: what is found is what a dictionary counts, and what is hidden leaves no trace.
+
+`SURE_COINS` coins fall tails once in 2^40: results with them are certain
+except with probability 1e-9.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.histograms import Histogram
+from protocol.mechanism import Answer, Estimate, add_noise
+from protocol.mechanisms.central import triehh
+from protocol.mechanisms.central.release_design import min_honest_share
+from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.trie_votes import encode_votes
+from protocol.mechanisms.central.triehh import TrieHh
+from protocol.privacy.events import SampleThresholdEvent, SkellamNoiseEvent
+from protocol.privacy.release import Release
+from protocol.quantiles.tree import PrefixTree
+from protocol.randomness import RandomWords, seeded_words
+from protocol.simulation.chunks import RandomDropout
+from protocol.simulation.study import run_round, run_study
+from protocol.study import Terms, first_plan_fields
+from protocol.study_state import EMPTY_STATE, StudyState
+from tests.examples import fewer
+
+TRIE = TrieHh()
+TERMS = Terms(cohort_size=60, minimum=40)
+LETTERS = Alphabet(characters="abcd", length=4)
+PAD_DOMAIN = Alphabet(characters="_abc", length=4, pad="_")
+TEXT = Utf8(max_bytes=5)
+SURE_COINS = Release(probability=1 - 2**-40, threshold=3, variance=0.0)
+
+
+def asked(**own: Any) -> TrieHhQuestion:
+    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 30_000}
+    return TrieHhQuestion.model_validate(common | {"epsilon": 8, "delta": 1e-2} | own)
+
+
+def first(release: Release = SURE_COINS, terms: Terms = TERMS, **own: Any) -> TrieHhPlan:
+    """Return a plan of level 1 with any release."""
+    fields = first_plan_fields(asked(**own), terms, "study", 30, random.Random(1))
+    return TrieHhPlan(**fields, release=release, level=1, frontier=("",))
+
+
+def at(plan: TrieHhPlan, level: int, *frontier: str) -> TrieHhPlan:
+    rows = plan.question.digits.digits_of([item.ljust(4, "a") for item in frontier])
+    start = (level - 1) * plan.question.stride
+    prefixes = tuple(row[:start].tobytes().hex() for row in rows)
+    return TrieHhPlan.model_validate(dict(plan) | {"level": level, "frontier": prefixes})
+
+
+def chance(seed: int) -> RandomWords:
+    return seeded_words(np.random.default_rng(seed))
+
+
+def heads(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.zeros(count, np.uint64)
+
+
+def tails(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.full(count, 2**64 - 1, np.uint64)
+
+
+def grow(plan: TrieHhPlan, histograms: Sequence[Histogram]) -> tuple[list[TrieHhPlan], StudyState]:
+    """Return the plans of a study until it is over, and its state."""
+    rng, plans, state = random.Random(2), [plan], EMPTY_STATE
+    while True:
+        outcome = run_round(TRIE, plans[-1], [histograms], rng, state)
+        state = outcome.study_state
+        if TRIE.is_over(plans[-1], outcome.answer, state):
+            return plans, state
+        plans.append(TRIE.next_plan(plans[-1], outcome.answer, state, rng))
+
+
+def read(estimates: Sequence[Estimate]) -> dict[str, int]:
+    return {estimate.item: round(estimate.count) for estimate in estimates}
+
+
+def common(histograms: Sequence[Histogram], theta: int = 3) -> dict[str, int]:
+    """Return the items that `theta` devices or more hold, with their counts."""
+    counts = Counter(item for histogram in histograms for item in histogram)
+    return {item: count for item, count in counts.items() if count >= theta}
+
+
+# What is found.
+
+words = {
+    "letters": (LETTERS, st.text("abcd", min_size=4, max_size=4)),
+    "padded": (PAD_DOMAIN, st.text("abc", max_size=4)),
+    "text": (TEXT, st.text("aé€😀", max_size=4).filter(lambda item: item in TEXT)),
+}
+
+
+@pytest.mark.parametrize("kind", words)
+@pytest.mark.parametrize("stride", [1, 2])
+@fewer(0.25)
+@given(data=st.data())
+def test_a_trie_finds_what_a_dictionary_counts(kind: str, stride: int, data: st.DataObject) -> None:
+    domain, items = words[kind]
+    pool = data.draw(st.lists(items, min_size=1, max_size=6))
+    held = st.lists(st.sampled_from(pool), max_size=3).map(Counter)
+    histograms = data.draw(st.lists(held, min_size=1, max_size=30))
+    plan = first(domain=domain, stride=stride, contribution=3, words=2**21)
+    plans, state = grow(plan, histograms)
+    assert read(TRIE.final_estimates(plan.question, state)) == common(histograms)
+    assert len(plans) <= plan.question.levels
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_the_last_level_takes_the_digits_that_are_left(stride: int) -> None:
+    histograms = [{"abcd": 1}] * 5 + [{"abca": 1}] * 4 + [{"dcba": 1}] * 3 + [{"bbbb": 1}] * 2
+    plans, state = grow(first(stride=stride), histograms)
+    assert [plan.node_length for plan in plans] == [*range(stride, 4, stride), 4]
+    heavy = TRIE.final_estimates(plans[0].question, state)
+    assert read(heavy) == {"abcd": 5, "abca": 4, "dcba": 3}
+    assert [estimate.item for estimate in heavy] == ["abcd", "abca", "dcba"]
+
+
+def test_a_character_that_two_levels_share_is_found_whole() -> None:
+    histograms = [{"€a": 1}] * 5 + [{"é": 1}] * 3 + [{"": 1}] * 4
+    plans, state = grow(first(domain=TEXT), histograms)
+    assert "e282" in plans[2].frontier  # of the three bytes of the euro sign
+    assert read(TRIE.final_estimates(plans[0].question, state)) == {"€a": 5, "": 4, "é": 3}
+
+
+def test_bytes_that_are_not_text_are_not_counted() -> None:
+    plan = first(domain=Utf8(max_bytes=2), stride=2, words=2**20)
+    votes = plan.question.digits.digits_of(["é", "ab"])
+    votes[1] = (0xFF, 0xFE)
+    total = np.zeros(plan.cells, np.uint32)
+    total[plan.cells_of(votes)] = 9
+    answer = TRIE.decode(plan, (total,), 20, EMPTY_STATE)
+    assert [each.item for each in answer.estimates] == ["é"]
+
+
+def test_a_long_item_is_cut_if_the_question_allows_it() -> None:
+    held = ["abcabc", "abcab", "abca", "ab_c", "abc", "é"]
+    whole = asked(domain=PAD_DOMAIN)
+    assert [whole.canonical(item) for item in held] == [None, None, "abca", None, "abc", None]
+    cut = asked(domain=PAD_DOMAIN, truncate=True)
+    assert [cut.canonical(item) for item in held] == ["abca", "abca", "abca", None, "abc", None]
+    text = asked(domain=Utf8(max_bytes=4), truncate=True)
+    assert [text.canonical(item) for item in ("€€", "aé€", "😀a", "a\0b")] == [
+        "€",
+        "aé",
+        "😀",
+        None,
+    ]
+
+
+def test_a_pad_inside_an_item_does_not_count_for_what_stands_before_it() -> None:
+    question = asked(domain=PAD_DOMAIN)
+    assert "a_b" in PAD_DOMAIN
+    assert question.canonical("a_b") is None
+    with pytest.raises(ValueError, match="'a_b' has a pad inside, so it is outside the domain"):
+        TRIE.encode(first(domain=PAD_DOMAIN), {"a_b": 1}, chance(1))
+
+
+def test_a_made_up_pad_neither_grows_nor_is_found() -> None:
+    plan = first(domain=PAD_DOMAIN, stride=2)
+    total = np.zeros(plan.cells, np.uint32)
+    total[1] = 9  # "_a", which is nobody's
+    answer = TRIE.decode(plan, (total,), 20, EMPTY_STATE)
+    assert answer.estimates == ()
+    assert TRIE.is_over(plan, answer, answer.state)
+
+
+def test_a_device_votes_once_for_each_cell() -> None:
+    plan = first(contribution=6)
+    held = {"abcd": 2, "abca": 1, "bbbb": 3}
+    (votes,) = TRIE.encode(plan, held, heads)
+    assert votes.tolist() == [1, 1, 0, 0]
+    (votes,) = TRIE.encode(at(plan, 4, "abc", "bbb"), held, heads)
+    assert votes.tolist() == [1, 0, 0, 1, 0, 1, 0, 0]
+
+
+def test_a_vote_of_several_items_has_one_coin() -> None:
+    """A device has eight items of one cell; half of these votes arrive, not 255 of 256."""
+    plan = first(Release(probability=0.5, threshold=3, variance=0.0), contribution=8)
+    items = ["a" + x + y + "a" for x in "ab" for y in "abcd"]
+    (votes,) = TRIE.encode_sum(plan, [dict.fromkeys(items, 1)] * 4000, chance(1))
+    assert abs(int(votes[0]) - 2000) < 4.5 * 1000**0.5  # fails with probability 1e-5
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("mode", ["sample-threshold", "noise", "both"])
+def test_a_study_of_each_mode_finds_the_common_and_not_the_rare(mode: str, secure: bool) -> None:
+    domain = Alphabet(characters="abcd", length=2)
+    question = asked(domain=domain, mode=mode, threshold=20, confidence=0.5)
+    histograms = [{"ab": 1}] * 50 + [{"cd": 1}] * 8 + [{}] * 2
+    rounds, seed = [[histograms]] * 2, random.Random(4)
+    outcomes = list(
+        run_study(TRIE, question, TERMS, rounds, seed, planned=2, dropout=0.05, secure=secure)
+    )
+    assert [outcome.plan.level for outcome in outcomes] == [1, 2]
+    assert all(outcome.answer is not None for outcome in outcomes)
+    (heavy,) = TRIE.final_estimates(question, outcomes[-1].study_state)
+    assert heavy.item == "ab"
+    held = outcomes[-1].truth["ab"]
+    assert abs(heavy.count - held) < 4.5 * heavy.variance**0.5
+
+
+def test_devices_that_hold_too_much_give_the_same_in_each_round() -> None:
+    held = dict.fromkeys(("aaaa", "bbbb", "cccc", "dddd"), 1)
+    question = asked(epsilon=40, delta=0.95, theta=1, probability=0.5)
+    study = run_study(TRIE, question, TERMS, [[[held] * 60]] * 4, random.Random(3), planned=4)
+    truths = [outcome.truth for outcome in study]
+    assert len(truths) == 4
+    assert truths == truths[:1] * 4
+    assert sum(truths[0].values()) == 60
+
+
+# The frontier.
+
+
+def test_a_frontier_limited_by_words_keeps_the_heaviest() -> None:
+    plan = first(words=3)  # 6 bits per cell: 8 cells, 2 prefixes
+    histograms = [{"aaaa": 1}] * 5 + [{"bbbb": 1}] * 9 + [{"cccc": 1}] * 3 + [{"dddd": 1}] * 7
+    answer = run_round(TRIE, plan, [histograms], random.Random(1)).answer
+    assert answer is not None
+    later = TRIE.next_plan(plan, answer, answer.state, random.Random(1))
+    assert later.frontier == ("01", "03")
+    assert later.cells * later.cell_bits <= 3 * 16
+    plans, state = grow(plan, histograms)
+    assert read(TRIE.final_estimates(plan.question, state)) == {"bbbb": 9, "dddd": 7}
+    assert all(plan.cells * plan.cell_bits <= 3 * 16 for plan in plans)
+
+
+def test_a_frontier_has_no_more_prefixes_than_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triehh, "MAX_PREFIXES", 1)
+    plans, _ = grow(first(), [{"aaaa": 1}] * 5 + [{"bbbb": 1}] * 9)
+    assert plans[1].frontier == ("01",)
+
+
+def test_a_round_that_failed_is_asked_again() -> None:
+    plan = at(first(), 2, "a", "b")
+    for answer in (None, Answer(False, 0.0)):
+        again = TRIE.next_plan(plan, answer, EMPTY_STATE, random.Random(9))
+        assert (again.round, again.level, again.frontier) == (2, 2, plan.frontier)
+        assert again.seed != plan.seed
+        assert not TRIE.is_over(plan, answer, EMPTY_STATE)
+
+
+def test_of_a_level_that_was_answered_twice_the_later_answer_counts() -> None:
+    plan = first(domain=Alphabet(characters="abcd", length=1))
+    once = run_round(TRIE, plan, [[{"a": 1}] * 9], random.Random(1)).study_state
+    twice = run_round(TRIE, plan, [[{"b": 1}] * 5], random.Random(1), once).study_state
+    assert read(TRIE.final_estimates(plan.question, twice)) == {"b": 5}
+    never = run_round(TRIE, plan, [[{}] * 5], random.Random(1), twice).study_state
+    assert TRIE.final_estimates(plan.question, never) == []
+
+
+@pytest.mark.parametrize(
+    ("histograms", "rounds"),
+    [
+        ([{"aaaa": 1}] * 2, 1),  # nothing is shown
+        ([{f"aaa{x}": 1} for x in "abcd"], 4),  # all prefixes, and no item
+        ([{"aaaa": 1}] * 3, 4),  # found on the last level
+        ([{}] * 4, 1),
+    ],
+)
+def test_a_study_is_over_when_nothing_grows(
+    histograms: Sequence[Mapping[str, int]], rounds: int
+) -> None:
+    plans, _ = grow(first(), histograms)
+    assert len(plans) == rounds
+
+
+def test_a_study_is_over_when_all_that_is_shown_has_ended() -> None:
+    plans, state = grow(first(domain=PAD_DOMAIN), [{"a": 1}] * 4 + [{"": 1}] * 3)
+    assert len(plans) == 2
+    assert read(TRIE.final_estimates(plans[0].question, state)) == {"a": 4, "": 3}
+
+
+def test_nothing_is_concluded_from_nothing() -> None:
+    assert TRIE.final_estimates(asked(), EMPTY_STATE) == []
+    assert len(PrefixTree.from_state(EMPTY_STATE)) == 0
+
+
+# Coins.
+
+
+def test_coins_are_fresh_in_each_level_and_of_each_device() -> None:
+    """Correlations of two devices on two levels: within 4.5 standard errors in 4,000 runs."""
+    release, runs = Release(probability=0.5, threshold=1, variance=0.0), 4000
+    plan = first(release)
+    levels = (at(plan, 1, ""), at(plan, 2, "a", "b"))
+    drawn, votes = chance(5), np.zeros((runs, 4))
+    for run in range(runs):
+        each, two = (TRIE.encode_sum(p, [{"aaaa": 1}, {"bbbb": 1}], drawn)[0] for p in levels)
+        votes[run] = each[0], each[1], two[0], two[5]
+    assert np.abs(votes.mean(axis=0) - 0.5).max() < 4.5 / 2 / runs**0.5
+    correlations = np.corrcoef(votes.T) - np.eye(4)
+    assert np.abs(correlations).max() < 4.5 / runs**0.5
+
+
+@pytest.mark.parametrize("contribution", [1, 4])
+def test_many_votes_at_once_are_those_of_devices_one_by_one(contribution: int) -> None:
+    rng = np.random.default_rng(2)
+    release = Release(probability=0.3, threshold=2, variance=0.0)
+    plan = at(first(release, contribution=contribution), 3, "aa", "ab", "bd")
+    names = ["".join(row) for row in rng.choice(list("abcd"), (40, 4))]
+    rows = plan.question.digits_of(names)
+    held = rng.integers(0, 40, 600)
+    histograms = [{names[place]: 1} for place in held]
+    (at_once,) = encode_votes(plan, rows, held, chance(3))
+    (devices,) = encode_votes(plan, rows, held, chance(3), np.arange(600))
+    assert at_once.sum() > 20
+    assert at_once.tolist() == TRIE.encode_sum(plan, histograms, chance(3))[0].tolist()
+    assert at_once.tolist() == devices.tolist()
+
+
+def test_who_has_no_vote_sends_zeros() -> None:
+    plan = at(first(), 2, "a", "b")
+    abstaining = TRIE.encode(plan, {}, heads)
+    pruned = TRIE.encode(plan, {"cccc": 1}, heads)
+    unlucky = TRIE.encode(plan, {"aaaa": 1}, tails)
+    voting = TRIE.encode(plan, {"aaaa": 1}, heads)
+    zero = TRIE.ring(plan).pack(TRIE.ring(plan).zero())
+    for vector in (abstaining, pruned, unlucky):
+        assert TRIE.ring(plan).pack(vector) == zero
+    assert TRIE.ring(plan).pack(voting) != zero
+
+
+def test_the_number_of_random_words_does_not_depend_on_the_frontier() -> None:
+    asked_for: list[int] = []
+
+    def counted(count: int) -> Any:
+        asked_for.append(count)
+        return chance(1)(count)
+
+    for frontier in (("a",), ("b", "c")):
+        TRIE.encode(at(first(), 2, *frontier), {"aaaa": 1}, counted)
+    assert asked_for == [1, 1]
+
+
+# Noise.
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "dropout"), [(0.0, 0.0), (0.1, 0.2), (0.05, 0.4), (0.3, 0.25), (0.2, 0.3)]
+)
+def test_honest_survivors_of_any_quorum_have_all_of_the_noise(
+    corrupt: float, dropout: float
+) -> None:
+    """All dropouts may be honest: the honest survivors are the quorum without the corrupt."""
+    terms = Terms(cohort_size=200, minimum=100, corrupt=corrupt, dropout=dropout)
+    plan = first(Release(probability=1.0, threshold=9, variance=7.0), terms, mode="noise")
+    for n in range(100, 201):
+        shares = TRIE.noise_shares(plan, n)
+        assert shares is not None
+        honest = terms.assumptions.quorum(n) - terms.assumptions.max_corrupt(n)
+        assert float(shares.share * honest) >= 7.0 * (1 - 1e-12)
+        assert float(shares.share * n) <= plan.max_noise_variance(n) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("survivors", [48, 60])
+def test_sums_have_the_reported_noise(survivors: int) -> None:
+    release = Release(probability=1.0, threshold=9, variance=20.0)
+    plan = at(first(release, mode="noise", domain=LETTERS, words=2**20), 4, *_prefixes())
+    ring, drawn = TRIE.ring(plan), chance(survivors)
+    total = ring.zero()
+    for _ in range(survivors):
+        vector = TRIE.encode(plan, {}, drawn)
+        add_noise(ring, vector, TRIE.noise_shares(plan, 60), drawn)
+        ring.add(total, vector)
+    sums = plan.signed_votes(total[0])
+    reported = plan.max_noise_variance(survivors) * survivors / 60
+    error = reported * ((2 + 1 / reported) / plan.cells) ** 0.5
+    assert reported >= 20 / min_honest_share(TERMS) * (1 - 1e-9)  # nobody is corrupt here
+    assert abs(sums.var() - reported) < 4.5 * error  # fails with 1e-5 under another seed
+    assert sums.min() < 0
+
+
+def _prefixes() -> list[str]:
+    return [a + b + c for a in "abcd" for b in "abcd" for c in "abcd"]
+
+
+@pytest.mark.parametrize("mode", ["noise", "both"])
+def test_noise_alone_shows_almost_no_cell(mode: str) -> None:
+    """Noise alone shows at most 0.3 cells of a study of the most words; here 0.001 or less."""
+    plan = TRIE.first_plan(asked(mode=mode, words=500), TERMS, "study", 4, random.Random(1))
+    outcome = run_round(TRIE, plan, [[{}] * 60], random.Random(3))
+    assert outcome.answer is not None
+    assert outcome.answer.distinct == 0
+
+
+def test_cohorts_bring_their_noise() -> None:
+    release = Release(probability=1.0, threshold=9, variance=20.0)
+    each = first(release, mode="noise")
+    terms = TERMS.model_copy(update={"cohorts": 3})
+    three = first(release, terms, mode="noise")
+    assert three.max_noise_variance(180) == pytest.approx(3 * each.max_noise_variance(60))
+    assert three.max_noise_variance(60) == pytest.approx(
+        each.max_noise_variance(60)
+    )  # of one cohort, as received
+    assert three.cell_bits >= each.cell_bits
+    sums = np.array([30])
+    counts = [
+        plan.release.estimate_counts(sums, plan.max_noise_variance(180))[1][0]
+        for plan in (each, three)
+    ]
+    assert counts[1] == pytest.approx(3 * counts[0])
+
+
+@pytest.mark.parametrize("block", [1, 7, 30])
+def test_noise_does_not_depend_on_the_size_of_batches(block: int) -> None:
+    terms = Terms(cohort_size=20, minimum=10, cohorts=4)
+    plan = first(Release(probability=1.0, threshold=1, variance=9.0), terms, mode="noise")
+    held = [{"abcd": 1}, {}] * 30
+
+    def votes(size: int) -> StudyState:
+        blocks = [held[start : start + size] for start in range(0, 60, size)]
+        losing = RandomDropout(0.3, "active", 1)
+        outcome = run_round(TRIE, plan, blocks, random.Random(1), dropouts=losing)
+        assert outcome.devices < 60
+        return outcome.study_state
+
+    assert votes(block).arrays.keys() == votes(60).arrays.keys()
+    for name, array in votes(60).arrays.items():
+        assert votes(block).arrays[name].tolist() == array.tolist()
+
+
+# What is hidden.
+
+
+def test_suppressed_counts_leave_no_trace() -> None:
+    plan = at(first(), 4, "aaa", "bbb", "ccc")
+    votes = np.array([9, 2, 0, 0, 3, 1, 1, 1, 0, 0, 0, 0])
+    without = np.where(votes >= 3, votes, 0)
+    ring = TRIE.ring(plan)
+    answers = [
+        TRIE.decode(plan, (sums.astype(ring.lanes[0].dtype),), 40, EMPTY_STATE)
+        for sums in (votes, without)
+    ]
+    assert answers[0] == answers[1]
+    assert answers[0].state.pack() == answers[1].state.pack()
+    assert answers[0].distinct == 2
+    assert read(answers[0].estimates) == {"aaaa": 9, "bbba": 3}
+    later = [TRIE.next_plan(first(), each, each.state, random.Random(1)) for each in answers]
+    assert later[0] == later[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "cell", "value"),
+    [
+        (SURE_COINS, 1, 41),  # more than 40 devices
+        (SURE_COINS, 0, -1),  # of 2^6: 63
+        (Release(probability=1.0, threshold=9, variance=1.0), 0, 80),
+        (Release(probability=1.0, threshold=9, variance=1.0), 3, -40),
+    ],
+)
+def test_a_poisoned_cell_is_a_fault_that_reveals_no_count(
+    release: Release, cell: int, value: int
+) -> None:
+    plan = first(release, mode="noise" if release.variance else "sample-threshold")
+    total = TRIE.encode_sum(plan, [{"aaaa": 1}] * 39, chance(1))
+    assert TRIE.fault(plan, total, 40) is None
+    total[0][cell] = value % 2**plan.cell_bits
+    fault = TRIE.fault(plan, total, 40)
+    assert fault is not None
+    assert not any(letter.isdigit() for letter in fault)
+
+
+def test_more_votes_than_devices_have_items_are_a_fault() -> None:
+    plan = first(contribution=2)
+    total = np.array([30, 30, 20, 0], np.uint32)
+    assert TRIE.fault(plan, (total,), 40) is None
+    total[3] += 1
+    fault = TRIE.fault(plan, (total,), 40)
+    assert fault == "there are more votes than devices have items"
+
+
+# What it costs.
+
+
+def test_the_cost_of_a_study_is_that_of_its_releases() -> None:
+    plan = TRIE.first_plan(asked(contribution=2), TERMS, "study", 4, random.Random(1))
+    loss = TRIE.dp_event(plan, 4)
+    assert isinstance(loss, SampleThresholdEvent)
+    assert (loss.releases, loss.items) == (4, 2)
+    once = first(every_round=False)
+    assert TRIE.dp_event(once, 4) == TRIE.dp_event(once, 1)
+    noisy = first(Release(probability=0.25, threshold=9, variance=5.0), mode="both")
+    assert TRIE.dp_event(noisy, 3) == SkellamNoiseEvent(
+        variance=5.0, probability=0.25, join_probability=1.0, releases=3
+    )
+
+
+def test_colluders_are_added_to_theta() -> None:
+    alone, among = (
+        TRIE.first_plan(asked(colluders=c), TERMS, "study", 4, random.Random(1)).release
+        for c in (0, 7)
+    )
+    assert among.threshold == alone.threshold + 7
+    assert among.probability == alone.probability
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"epsilon": float("nan")}, "epsilon\n.* finite"),
+        ({"epsilon": 0}, "greater than or equal to 0.000001"),
+        ({"epsilon": 41}, "less than or equal to 40"),
+        ({"delta": float("nan")}, "delta\n.* finite"),
+        ({"delta": 1}, "less than 1"),
+        ({"mode": "hope"}, "'sample-threshold', 'noise' or 'both'"),
+        ({"relation": "whatever"}, "'add-remove' or 'replace-one'"),
+        ({"theta": 9}, "give both theta and probability, or neither"),
+        ({"probability": 0.1}, "give both theta and probability, or neither"),
+        ({"theta": 9, "probability": 1.0}, "less than 1"),
+        ({"theta": 9, "probability": float("nan")}, "probability"),
+        ({"theta": 0, "probability": 0.1}, "greater than or equal to 1"),
+        ({"mode": "noise", "theta": 9}, "theta needs mode sample-threshold"),
+        ({"mode": "both", "theta": 9, "probability": 0.1}, "theta needs mode sample-threshold"),
+        ({"mode": "noise", "probability": 0.1}, "probability cannot be given"),
+        ({"domain": Alphabet(characters="".join(map(chr, range(65, 322))), length=2)}, "up to 256"),
+        ({"domain": {"kind": "listed", "items": ("a", "b")}}, "a domain of strings"),
+        ({"domain": {"kind": "hashed", "max_bytes": 9}}, "a domain of strings"),
+        ({"stride": 0}, "greater than or equal to 1"),
+        ({"stride": 9}, "less than or equal to 8"),
+        ({"words": 0}, "greater than or equal to 1"),
+        ({"colluders": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        asked(**own)
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"theta": 2, "probability": 0.5}, r"theta 2 .* costs .* theta \d+ with coins of 0\.\d+ "),
+        ({"theta": 5, "probability": 0.1, "colluders": 5}, "costs epsilon inf"),
+        ({"words": 1}, "1 words are too few: .* 4 cells, or 2 words; a smaller stride takes less"),
+        ({"stride": 2, "words": 4}, "16 cells, or 6 words"),
+        ({"domain": Utf8(max_bytes=9), "stride": 4, "words": 2**26}, "4,294,967,296 cells"),
+        ({"epsilon": 1e-4, "delta": 1e-11, "mode": "noise"}, r"variance\s+above 2\^24"),
+    ],
+)
+def test_a_question_without_an_answer_has_a_remedy(own: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        TRIE.first_plan(asked(**own), TERMS, "study", 4, random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"level": 5, "frontier": ("00000000",)}, "there are 4 levels, not 5"),
+        ({"level": 0}, "greater than or equal to 1"),
+        ({"level": 2, "frontier": ("",)}, "level 2 has prefixes of 1 digits"),
+        ({"level": 1, "frontier": ("00",)}, "level 1 has prefixes of 0 digits"),
+        ({"level": 2, "frontier": ("00", "0001")}, "level 2 has prefixes of 1 digits"),
+        ({"level": 2, "frontier": ("00", "00")}, "in the frontier twice"),
+        ({"level": 1, "frontier": ("", "")}, "in the frontier twice"),
+        ({"level": 2, "frontier": ("04",)}, "a digit of a prefix is not below 4"),
+        ({"level": 2, "frontier": ("0g",)}, "frontier"),
+        ({"level": 2, "frontier": ("AB",)}, "frontier"),
+        ({"frontier": ()}, "at least 1 item"),
+        ({"release": {"probability": 1, "threshold": 3, "variance": 0}}, "needs noise"),
+        ({"release": {"probability": float("nan"), "threshold": 3, "variance": 0}}, "probability"),
+        ({"release": {"probability": 0.5, "threshold": 3, "variance": float("nan")}}, "variance"),
+        ({"release": {"probability": 0.5, "threshold": 0, "variance": 0}}, "threshold"),
+        ({"release": {"probability": 1, "threshold": 3, "variance": 2.0}}, "mode noise"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        TrieHhPlan.model_validate(first().model_dump() | own)
+
+
+@pytest.mark.parametrize("mode", ["noise", "both", "sample-threshold"])
+@pytest.mark.parametrize(("rounds", "items"), [(10_000, 1), (1, 10_000), (4_000, 4_000)])
+def test_more_releases_than_can_be_accounted_for_are_refused_at_once(
+    mode: str, rounds: int, items: int
+) -> None:
+    question = asked(mode=mode, contribution=items, epsilon=40, delta=1e-6)
+    with pytest.raises(ValueError, match="too many for the ledger"):
+        TRIE.first_plan(question, TERMS, "study", rounds, random.Random(1))
+
+
+def test_noise_that_a_device_cannot_draw_is_refused_in_the_plan() -> None:
+    much = Release(probability=1.0, threshold=1, variance=2.0**24)
+    first(much, words=10_000, mode="noise")
+    with pytest.raises(ValueError, match="too much for cohorts of 40 devices"):
+        first(much, words=10_000, mode="noise", domain=TEXT)
+
+
+def test_a_plan_of_more_cells_than_words_is_refused() -> None:
+    plan = at(first(words=3), 2, "a", "b")
+    with pytest.raises(ValueError, match="12 cells of 6 bits do not fit in the words"):
+        at(plan, 2, "a", "b", "c")

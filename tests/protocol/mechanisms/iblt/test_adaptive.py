@@ -1,0 +1,258 @@
+"""The table is as large as the words allow, and the threshold settles where it is full."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.mechanism import Answer
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
+from protocol.mechanisms.iblt.sampled_table import MIN_CAPACITY
+from protocol.randomness import seeded_words
+from protocol.sketches.iblt.capacity import capacity
+from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS
+from protocol.sketches.iblt.table import CellFormat, Iblt
+from protocol.study import WORD_BITS, Terms
+from protocol.study_state import EMPTY_STATE
+from secagg.ring import Vector
+
+MECHANISM = AdaptiveIblt()
+ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
+TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
+
+
+def question(**changes: Any) -> AdaptiveIbltQuestion:
+    asked: dict[str, Any] = {"threshold": 50, "contribution": 1, "domain": ROOT, "words": 2000}
+    return AdaptiveIbltQuestion(**(asked | changes))
+
+
+def first_plan(terms: Terms = TERMS, **changes: Any) -> AdaptiveIbltPlan:
+    return MECHANISM.first_plan(question(**changes), terms, "study", 30, random.Random(1))
+
+
+@pytest.mark.parametrize("words", [210, 1_000, 2_000, 5_500])
+@pytest.mark.parametrize("contribution", [1, 20])
+@pytest.mark.parametrize("domain", [ROOT, Utf8(max_bytes=4)])
+def test_the_table_is_the_largest_that_the_words_hold(
+    words: int, contribution: int, domain: Alphabet | Utf8
+) -> None:
+    plan = first_plan(words=words, contribution=contribution, domain=domain)
+    wider = plan.model_copy(
+        update={"cells": plan.cells + (3 if plan.cells >= MIN_LARGE_TABLE_CELLS else 4)}
+    )
+    assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
+    assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
+
+
+def test_a_tight_table_has_more_cells_in_the_same_words() -> None:
+    plan, tight = first_plan(), first_plan(table="tight")
+    assert tight.cells > 1.2 * plan.cells
+    assert tight.t < plan.t / 1.2
+    with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):
+        AdaptiveIbltPlan.model_validate(tight.model_dump() | {"cells": tight.cells + 3})
+
+
+def test_a_plan_that_asks_for_more_than_its_words_is_refused() -> None:
+    plan = first_plan().model_dump()
+    with pytest.raises(ValidationError, match="cells do not fit in 2000 words"):
+        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] + 3})
+    with pytest.raises(ValidationError, match="multiple of 3"):
+        AdaptiveIbltPlan.model_validate(plan | {"cells": plan["cells"] - 1})
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        AdaptiveIbltPlan.model_validate(plan | {"t": 0.5})
+
+
+def test_the_first_threshold_is_for_the_most_that_devices_could_hold() -> None:
+    plan = first_plan()
+    assert plan.t == pytest.approx(10_000 / capacity(plan.cells))
+    assert first_plan(Terms(cohort_size=20, minimum=10)).t == 1
+
+
+def test_the_lanes_are_as_narrow_as_the_bounds_allow() -> None:
+    lanes = MECHANISM.ring(first_plan()).lanes
+    assert [lane.bits for lane in lanes] == [14, 24]  # 10,000 devices, 97,336 keys with 7 hash bits
+
+
+def test_below_m_the_counts_take_more_bits() -> None:
+    plan = first_plan(contribution=20, rule="paper")
+    assert plan.t > 20
+    assert MECHANISM.ring(plan).lanes[0].bits == 18  # all items of all devices, 1 each
+    lower = MECHANISM.next_plan(plan, Answer(True, 0.0), EMPTY_STATE, random.Random(1))
+    while lower.t > 19:
+        lower = MECHANISM.next_plan(lower, Answer(True, 0.0), EMPTY_STATE, random.Random(1))
+    assert MECHANISM.ring(lower).lanes[0].bits == 21  # and t each
+    assert lower.cells < plan.cells
+
+
+def test_too_few_words_are_refused_with_the_number_needed() -> None:
+    with pytest.raises(ValueError, match="67 words are needed"):
+        first_plan(words=20)
+    assert capacity(first_plan(words=67).cells) >= MIN_CAPACITY
+    with pytest.raises(ValueError, match="are needed"):
+        first_plan(words=66)
+
+
+def test_counts_beyond_31_bits_are_refused() -> None:
+    vast = Terms(cohort_size=100_000, minimum=1000, cohorts=1_000)
+    with pytest.raises(ValueError, match="counts to less than"):
+        first_plan(vast, contribution=100)
+
+
+def test_a_million_devices_per_round_have_a_plan() -> None:
+    plan = first_plan(Terms(cohort_size=1000, minimum=500, cohorts=1000))
+    assert MECHANISM.ring(plan).lanes[0].bits == 20
+
+
+@pytest.mark.parametrize(
+    ("distinct", "factor"),
+    [
+        (0.0, 0.5),  # only halving
+        (1.0, 1.0),  # just full
+        (2.0, 1.5),
+    ],
+)
+def test_the_papers_threshold_moves_half_way_to_where_the_table_is_full(
+    distinct: float, factor: float
+) -> None:
+    plan = first_plan(rule="paper")
+    answer = Answer(decoded=distinct <= 1, distinct=distinct * capacity(plan.cells))
+    assert MECHANISM.next_plan(plan, answer, EMPTY_STATE, random.Random(2)).t == pytest.approx(
+        factor * plan.t
+    )
+
+
+def test_a_round_without_a_sum_leaves_the_threshold() -> None:
+    plan = first_plan()
+    assert MECHANISM.next_plan(plan, None, EMPTY_STATE, random.Random(2)).t == plan.t
+
+
+def test_the_threshold_stays_between_one_and_twice_the_first() -> None:
+    plan = start = first_plan(rule="paper")
+    for _ in range(10):
+        plan = MECHANISM.next_plan(plan, Answer(False, 1e9), EMPTY_STATE, random.Random(2))
+    assert plan.t == 2 * start.t
+    for _ in range(20):
+        plan = MECHANISM.next_plan(plan, Answer(True, 1.0), EMPTY_STATE, random.Random(2))
+    assert plan.t == 1
+
+
+def study(rule: str, rounds: int, flat_from: int = 99) -> tuple[list[Answer], list[float]]:
+    """Return answers and loads; items are geometric, and ten times flatter after some round."""
+    rng, state = np.random.default_rng(4), EMPTY_STATE
+    items = [a + b + c for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
+    plan, answers, loads = first_plan(words=1000, rule=rule), [], []
+    for number in range(rounds):
+        rate = 0.005 if number < flat_from else 0.0005
+        devices = [{items[x]: 1} for x in rng.geometric(rate, 10_000) % 1000]
+        total = MECHANISM.encode_sum(plan, devices, seeded_words(rng))
+        answers.append(MECHANISM.decode(plan, total, 10_000, state))
+        loads.append(answers[-1].distinct / capacity(plan.cells))
+        state = answers[-1].state
+        plan = MECHANISM.next_plan(plan, answers[-1], state, random.Random(5))
+    return answers, loads
+
+
+def test_the_papers_threshold_settles_where_the_items_just_fit() -> None:
+    answers, loads = study("paper", 30)
+    assert np.mean(loads[10:]) == pytest.approx(1, abs=0.05)
+    assert sum(answer.decoded for answer in answers) >= 24
+
+
+def test_the_steady_threshold_settles_in_three_rounds_and_loses_almost_nothing() -> None:
+    answers, loads = study("steady", 30)
+    assert loads[3:] == pytest.approx([0.92] * 27, abs=0.2)
+    assert sum(answer.decoded for answer in answers) >= 29
+
+
+def test_the_steady_threshold_follows_a_population_that_changes_at_once() -> None:
+    answers, loads = study("steady", 24, flat_from=12)
+    assert loads[14:] == pytest.approx([0.9] * 10, abs=0.18)
+    assert sum(answer.decoded for answer in answers[14:]) >= 9
+
+
+def test_the_steady_threshold_stays_where_nothing_was_seen() -> None:
+    plan = first_plan()
+    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, EMPTY_STATE)
+    later = MECHANISM.next_plan(plan, answer, answer.state, random.Random(2))
+    assert 1 <= later.t < plan.t
+
+
+def test_an_overfull_table_reports_its_number_of_keys_only() -> None:
+    plan = first_plan(words=300).model_copy(update={"t": 1.0})
+    items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
+    total = MECHANISM.encode_sum(
+        plan, [{item: 1} for item in items], seeded_words(np.random.default_rng(1))
+    )
+    answer = MECHANISM.decode(plan, total, len(items), EMPTY_STATE)
+    assert not answer.decoded
+    assert answer.estimates == ()
+    assert answer.distinct == pytest.approx(200, rel=0.25)
+
+
+def test_a_key_that_no_item_has_is_left_out() -> None:
+    text = first_plan(domain=Utf8(max_bytes=3)).model_copy(update={"t": 1.0})
+    cell = CellFormat(1, 2**24, TERMS.max_devices, TERMS.max_devices)
+    table = Iblt(cell, text.cells, bytes.fromhex(text.seed))
+    made_up = np.array([[0xFFFFFF], [0x616263]], dtype=np.uint64)
+    total = table.insert(made_up, np.array([3, 5]))
+    answer = MECHANISM.decode(text, total, 8, EMPTY_STATE)
+    assert answer.decoded
+    assert [(estimate.item, estimate.count) for estimate in answer.estimates] == [("abc", 5.0)]
+
+
+def inserted(plan: AdaptiveIbltPlan, values: list[int]) -> Vector:
+    bound, total = (
+        TERMS.max_devices * most
+        for most in (plan.sampler.max_item_units, plan.sampler.max_device_units)
+    )
+    table = Iblt(CellFormat(1, ROOT.bound, bound, total), plan.cells, bytes.fromhex(plan.seed))
+    return table.insert(np.arange(len(values), dtype=np.uint64).reshape(-1, 1), np.array(values))
+
+
+@pytest.mark.parametrize(
+    ("t", "most"),
+    [
+        (1.0, [1, 1, 1]),  # three items
+        (1.0, [3]),  # or one three times
+        (1.5, [2, 2, 2]),  # each of three items sampled at T = 2
+        (2.0, [2, 2, 2]),
+        (2.1, [3, 3, 3]),
+        (3.0, [1, 1, 1]),  # in units of t
+        (9.5, [1, 1, 1]),
+    ],
+)
+def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
+    t: float, most: list[int]
+) -> None:
+    plan = first_plan(contribution=3, words=3000)
+    plan = plan.model_copy(update={"t": t, "cells": 60})
+    assert MECHANISM.fault(plan, inserted(plan, most), 1) is None
+    fault = MECHANISM.fault(plan, inserted(plan, [*most, 1]), 1)
+    assert fault == f"the counts add up to {sum(most) + 1}, which is more than {sum(most)}"
+    assert MECHANISM.fault(plan, inserted(plan, [*most, 1]), 2) is None
+
+
+def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
+    plan = first_plan()
+    other = plan.model_copy(update={"seed": "00" * 32})
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, seeded_words(np.random.default_rng(1)))
+    assert MECHANISM.fault(other, total, 900) is None
+    assert not MECHANISM.decode(other, total, 900, EMPTY_STATE).decoded
+
+
+def test_estimates_come_highest_first() -> None:
+    plan = first_plan().model_copy(update={"t": 1.0})
+    devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
+    total = MECHANISM.encode_sum(plan, devices, seeded_words(np.random.default_rng(1)))
+    answer = MECHANISM.decode(plan, total, len(devices), EMPTY_STATE)
+    assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
+    assert {estimate.variance for estimate in answer.estimates} == {0.0}
+
+
+def test_an_empty_sum_decodes_to_nothing() -> None:
+    plan = first_plan()
+    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, EMPTY_STATE)
+    assert (answer.decoded, answer.distinct, answer.estimates) == (True, 0.0, ())

@@ -1,0 +1,179 @@
+"""Counters modulo a few bits are read correctly, and report when they are not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.mechanisms.tracked.counters import (
+    MAX_COUNTER_BITS,
+    CounterGroup,
+    Counters,
+    counter_bits,
+    window_starts,
+)
+from protocol.mechanisms.tracked.tuning import WINDOW_MISS_PROBABILITY
+
+LETTERS = "abcdefghij"
+MAX_TOTAL = 10_000
+
+
+def counters_of(bits: list[int]) -> Counters:
+    groups = tuple(
+        CounterGroup(
+            bits=width, items=tuple(i for i, b in zip(LETTERS, bits, strict=False) if b == width)
+        )
+        for width in sorted(set(bits))
+    )
+    return Counters(groups, MAX_TOTAL)
+
+
+def test_each_group_has_a_lane_and_one_for_its_total() -> None:
+    counters = counters_of([3, 5, 3])
+    assert [(lane.q, lane.length) for lane in counters.lanes] == [
+        (8, 2),
+        (16384, 1),
+        (16777213, 1),
+        (32, 1),
+        (16384, 1),
+        (16777213, 1),
+    ]
+    assert counters.items == ("a", "c", "b")
+    assert counters.moduli.tolist() == [8, 8, 32]
+
+
+@given(st.data())
+def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
+    bits = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=len(LETTERS)))
+    counters = counters_of(bits)
+    expected = np.array(
+        data.draw(st.lists(st.floats(0, 90), min_size=len(bits), max_size=len(bits)))
+    )
+    lows = window_starts(expected, counters.moduli)
+    offsets = [data.draw(st.integers(0, m - 1)) for m in counters.moduli.tolist()]
+    counts = lows + np.array(offsets)
+    vector = counters.encode(counts)
+    assert counters.fault(vector, int(counts.sum())) is None
+    assert counters.decode(vector, expected)[0].tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 9950], [20, 40, 41], [2, 3000, 41]])
+def test_a_count_that_left_its_window_is_found_however_far(counts: list[int]) -> None:
+    counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
+    windows = window_starts(expected, counters.moduli), counters.moduli
+    assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
+    read, slips = counters.decode(counters.encode(np.array(counts)), expected)
+    assert read.tolist() == counts
+    assert not slips.any()
+
+
+def test_of_two_that_left_their_windows_no_other_is_touched() -> None:
+    counters, expected = counters_of([4, 6, 6, 6]), np.array([2.0, 40.0, 41.0, 42.0])
+    read, slips = counters.decode(counters.encode(np.array([2, 140, 241, 43])), expected)
+    assert read.tolist() == [2, 140 - 128, 241 - 192, 43]
+    assert slips.tolist() == [0, 320, 320, 320]  # of the group of 6 bits: whose is not known
+    assert counters.variances(slips).tolist() == [0.0, *[320 * 64 / 3] * 3]
+
+
+@pytest.mark.parametrize("slips", [(1, 1), (2, 1), (1, -1), (1, -2), (1, 1, 1), (1, 1, -1)])
+def test_of_several_that_left_nobody_else_is_blamed_and_all_are_in_doubt(
+    slips: tuple[int, ...],
+) -> None:
+    """A weight of 50 is hit by chance once in 300,000 times."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        group = CounterGroup(bits=5, items=tuple(map(str, range(50))))
+        counters = Counters((group,), MAX_TOTAL, rng.bytes(32))
+        expected = rng.uniform(40, 90, 50)
+        counts = window_starts(expected, counters.moduli) + rng.integers(0, 32, 50)
+        moved = rng.permutation(50)[: len(slips)]
+        true = counts.copy()
+        true[moved] = np.maximum(true[moved] + 32 * np.array(slips), true[moved] % 32)
+        left = true != counts
+        read, doubt = counters.decode(counters.encode(true), expected)
+        if left.sum() == 1:
+            assert read.tolist() == true.tolist()
+            continue
+        assert read.tolist() == counts.tolist()
+        assert (doubt >= 64).all()
+        assert (counters.variances(doubt) >= 2 * 32**2 / 50).all()
+
+
+@given(st.data())
+def test_sums_of_devices_add_up(data: st.DataObject) -> None:
+    counters = counters_of([2, 3, 3, 7])
+    shape = st.lists(st.integers(0, 20), min_size=4, max_size=4)
+    devices = [np.array(counts) for counts in data.draw(st.lists(shape, min_size=1, max_size=5))]
+    vectors = [counters.encode(each) for each in devices]
+    total = [
+        (sum(part.astype(np.int64) for part in parts) % lane.q).astype(lane.dtype)
+        for lane, parts in zip(counters.lanes, zip(*vectors, strict=True), strict=True)
+    ]
+    whole = counters.encode(np.sum(devices, axis=0))
+    assert all((each == other).all() for each, other in zip(total, whole, strict=True))
+
+
+@pytest.mark.parametrize("lane", [0, 1, 3, 4])
+def test_a_counter_or_total_that_is_off_breaks_a_law(lane: int) -> None:
+    counters = counters_of([3, 5, 3])
+    vector = counters.encode(np.array([5, 7, 20]))
+    vector[lane][-1] += 1
+    assert "do not add up" in (counters.fault(vector, MAX_TOTAL) or "")
+
+
+def test_more_than_all_may_hold_breaks_a_law() -> None:
+    counters = counters_of([3, 5])
+    vector = counters.encode(np.array([5, 20]))
+    assert counters.fault(vector, 25) is None
+    assert "25, which is more than 24" in (counters.fault(vector, 24) or "")
+
+
+@given(st.data())
+def test_any_sum_at_all_is_read_as_something(data: st.DataObject) -> None:
+    counters = counters_of([1, 3, 3, MAX_COUNTER_BITS])
+    draw: Any = [
+        np.array([data.draw(st.integers(0, lane.q - 1)) for _ in range(lane.length)]).astype(
+            lane.dtype
+        )
+        for lane in counters.lanes
+    ]
+    counters.fault(tuple(draw), MAX_TOTAL)
+    counts, slips = counters.decode(tuple(draw), np.full(4, 3.0))
+    assert len(counts) == len(slips) == 4
+    assert (slips >= 0).all()
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.6, 1.7, 5.0, 30.0, 500.0, 9000.0])
+@pytest.mark.parametrize("doubt", [0.0, 0.4])
+def test_counts_leave_their_windows_with_their_probability(rate: float, doubt: float) -> None:
+    """Allow twice the probability on each side in a million counts, since windows are rounded."""
+    rng, draws = np.random.default_rng(3), 1_000_000
+    deviation = np.sqrt(rate + (doubt * rate) ** 2)
+    rates = rng.gamma(1 / doubt**2, rate * doubt**2, draws) if doubt else np.full(draws, rate)
+    counts = rng.poisson(rates)
+    [bits] = counter_bits(np.array([rate]), np.array([deviation])).tolist()
+    low = int(window_starts(np.array([rate]), np.array([2**bits]))[0])
+    assert ((counts < low) | (counts >= low + 2**bits)).mean() <= 3 * WINDOW_MISS_PROBABILITY
+    assert 2**bits <= 4 * (10 * deviation + 4)
+
+
+@pytest.mark.parametrize("lie", [1, 2, 3])
+def test_a_total_that_no_counts_can_have_moves_none(lie: int) -> None:
+    counters = counters_of([4, 4])
+    vector = counters.encode(np.array([3, 5]))
+    vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
+    assert counters.fault(vector, 10**9) is None
+    read, slips = counters.decode(vector, np.array([3.0, 5.0]))
+    assert read.tolist() == [3, 5]
+    assert slips.tolist() == [8 * 16] * 2  # however much is missing: no more than eight windows
+
+
+def test_a_width_is_found_however_large_or_sure_a_count_is() -> None:
+    expected = np.geomspace(1e-6, 1e7, 60).repeat(40)
+    deviations = np.sqrt(expected) * np.tile(np.geomspace(0.5, 1e4, 40), 60)
+    bits = counter_bits(expected, deviations)
+    assert ((bits >= 1) & (bits <= MAX_COUNTER_BITS)).all()
+    sure = deviations <= expected
+    assert (2.0 ** bits[sure] >= 4 * deviations[sure]).all()

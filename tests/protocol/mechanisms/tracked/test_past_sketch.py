@@ -1,0 +1,170 @@
+"""A sketch of untracked items gives their counts before they were known, with variances."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocol.confidence import gamma_interval
+from protocol.domains.strings import Alphabet, Listed
+from protocol.mechanisms.tracked.local_level import STATIONARY, Drift, History
+from protocol.mechanisms.tracked.mechanism import Tracked
+from protocol.mechanisms.tracked.past_sketch import (
+    PastSketch,
+    SketchAllocation,
+    estimate_levels,
+    store_sketch,
+)
+from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.simulation.study import RoundOutcome, run_study
+from protocol.study import Terms
+from protocol.study_state import StudyState
+
+MECHANISM = Tracked()
+NAMES = tuple(f"{number:04}" for number in range(1500))
+DOMAIN = Listed(items=NAMES)
+ROUNDS, DEVICES = 8, 2000.0
+LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
+ITEMS = ["".join(letters) for letters in product(LETTERS.characters, repeat=3)]
+TERMS = Terms(cohort_size=2000, minimum=500, mode="semi-honest")
+
+
+def studied(
+    seed: int, since: int, past: PastSketch, jumps: bool = False
+) -> tuple[StudyState, History, Any]:
+    """Return a state with sketches of items that are counted after some round, and their counts.
+
+    Before they are sampled, one token in five.
+    """
+    rng = np.random.default_rng(seed)
+    rates = rng.uniform(0.5, 3.0, len(NAMES))[:, np.newaxis] * np.ones(ROUNDS)
+    if jumps:  # later rates reveal nothing about earlier ones
+        rates[:, :since] = rng.uniform(0.5, 3.0, len(NAMES))[:, np.newaxis]
+    counts = rng.poisson(rates)
+    state = StudyState(items=NAMES)
+    for block in range(since):
+        sketch = past.sketch(DOMAIN.chunks, seed := rng.bytes(32))
+        cells = sketch.insert(DOMAIN.encode(NAMES), counts[:, block])
+        state = store_sketch(state, block, past, seed, cells)
+    known = np.arange(ROUNDS) >= since
+    seen = np.where(known, counts, rng.binomial(counts, 0.2)).astype(np.float64)
+    exposed = np.broadcast_to(np.where(known, DEVICES, 0.2 * DEVICES), seen.shape)
+    return state, History(seen, exposed, np.full(ROUNDS, DEVICES)), counts.sum(axis=1)
+
+
+@pytest.mark.parametrize("past", [PastSketch(cells=1500, bits=4), PastSketch(cells=3000, bits=5)])
+def test_counts_before_an_item_was_known_are_estimated(past: PastSketch) -> None:
+    """Only the sketch informs after a jump of rates: half the error, and little bias."""
+    state, history, truth = studied(1, 3, past, jumps=True)
+    jump = Drift(0.0, 1.0, {3: 1.0})
+    errors = [
+        estimate_levels(DOMAIN, kept, history, jump).totals - truth
+        for kept in (state, StudyState())
+    ]
+    with_sketch, guessed = (float(np.sqrt((error**2).mean())) for error in errors)
+    assert with_sketch < 0.75 * guessed
+    assert abs(errors[0].mean()) < 0.5  # of counts of 14: what the filter's prior takes off
+
+
+def test_intervals_of_totals_hold_what_they_should() -> None:
+    """Slightly less than their level: items with unknown rates share the sketches."""
+    inside = []
+    for seed in range(3):
+        state, history, truth = studied(seed, 5, PastSketch(cells=1500, bits=4))
+        levels = estimate_levels(DOMAIN, state, history, STATIONARY)
+        low, high = gamma_interval(levels.totals, levels.variances)
+        inside.append((low <= truth) & (truth <= high))
+    assert np.mean(inside) == pytest.approx(0.945, abs=0.015)
+
+
+def test_sketches_reduce_the_variance_of_totals() -> None:
+    state, history, truth = studied(4, 5, PastSketch(cells=3000, bits=4))
+    with_sketch, plain = (
+        estimate_levels(DOMAIN, t, history, STATIONARY) for t in (state, StudyState())
+    )
+    assert with_sketch.variances.mean() < 0.6 * plain.variances.mean()
+    assert ((with_sketch.totals - truth) ** 2).mean() < 0.6 * ((plain.totals - truth) ** 2).mean()
+
+
+def question(**changes: Any) -> TrackedQuestion:
+    asked: dict[str, Any] = {"threshold": 24.0, "contribution": 1, "domain": LETTERS, "words": 1500}
+    return TrackedQuestion(**(asked | changes))
+
+
+def study(asked: TrackedQuestion, **how: Any) -> list[RoundOutcome[TrackedPlan]]:
+    """Return the outcomes of 12 rounds of 2,000 devices whose shares drift to another order."""
+    rng = np.random.default_rng(1)
+    shares = 1 / np.arange(50, 50 + len(ITEMS))
+    other, held = rng.permutation(shares), []
+    for number in range(12):
+        probabilities = shares + (other - shares) * number / 11
+        drawn = rng.choice(len(ITEMS), 2000, p=probabilities / probabilities.sum())
+        held.append([[{ITEMS[item]: 1} for item in drawn]])
+    return list(run_study(MECHANISM, asked, TERMS, held, random.Random(1), planned=12, **how))
+
+
+def rmse(asked: TrackedQuestion, outcomes: Sequence[RoundOutcome[TrackedPlan]]) -> float:
+    truth = sum((Counter(outcome.truth) for outcome in outcomes), Counter[str]())
+    easy = asked.model_copy(update={"threshold": 1.0})
+    by_item = {
+        each.item: each.count for each in MECHANISM.final_estimates(easy, outcomes[-1].study_state)
+    }
+    heavy = [item for item, count in truth.items() if count >= 15]
+    return float(np.sqrt(np.mean([(by_item.get(item, 0) - truth[item]) ** 2 for item in heavy])))
+
+
+def test_sketches_reduce_errors_with_the_same_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = question()
+    outcomes = study(asked)
+    assert outcomes[0].plan.past_sketch
+    assert sum(outcome.plan.past_sketch is not None for outcome in outcomes) > 4
+    for outcome in outcomes:
+        assert MECHANISM.ring(outcome.plan).nbytes <= asked.nbytes
+    monkeypatch.setattr(SketchAllocation, "best_sketch", lambda *_, **__: None)
+    plain = study(asked)
+    assert all(outcome.plan.past_sketch is None for outcome in plain)
+    assert rmse(asked, outcomes) < 0.85 * rmse(asked, plain)
+
+
+def test_a_study_with_losses_has_sketches_too() -> None:
+    asked = question()
+    outcomes = study(asked, dropout=0.1)
+    assert all(outcome.devices < 2000 for outcome in outcomes)
+    assert outcomes[1].study_state.arrays["sketch 1"].shape == (outcomes[1].plan.past_sketch.cells,)
+    assert rmse(asked, outcomes) < 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds"),
+    [
+        ({"words": 150}, 12),  # the table is too small to share
+        ({"words": 40_000}, 12),  # and here it holds everything
+        ({"assume": "nothing"}, 12),
+        ({}, 65),  # more than a state has blocks
+    ],
+)
+def test_where_a_sketch_is_not_worth_its_bytes_plans_are_as_ever(
+    changes: dict[str, Any], rounds: int
+) -> None:
+    asked = question(**changes)
+    plan = MECHANISM.first_plan(asked, TERMS, "study", rounds, random.Random(1))
+    assert plan.past_sketch is None
+    with_one = MECHANISM.first_plan(question(), TERMS, "study", 12, random.Random(1))
+    assert with_one.past_sketch
+    again = TrackedPlan.model_validate_json(with_one.model_dump_json())
+    assert again.digest() == with_one.digest()
+
+
+def test_after_a_round_without_a_sum_the_sketch_is_as_before() -> None:
+    outcomes = study(question())
+    plan, state = outcomes[3].plan, outcomes[2].study_state
+    assert plan.past_sketch
+    following = MECHANISM.next_plan(plan, None, state, random.Random(1))
+    assert following.past_sketch == plan.past_sketch
+    TrackedPlan.model_validate(following.model_dump())

@@ -1,0 +1,156 @@
+"""The Bucket mechanism: equations are solved, contradictions and impossible values are not."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.populations import count_recoveries, with_uniform_tail
+from protocol.oracles.hsu2012.bucket import BucketProjection, solve_gf2
+from protocol.oracles.hsu2012.projection import NoiseKind
+from protocol.randomness import seeded_words
+
+SEED = bytes(32)
+
+
+@given(st.integers(1, 6), st.integers(0, 9), st.data())
+def test_solutions_are_all_there_are(length: int, equations: int, data: st.DataObject) -> None:
+    below = st.integers(0, 2**length - 1)
+    rows = data.draw(st.lists(below, min_size=equations, max_size=equations))
+    bits = data.draw(st.lists(st.integers(0, 1), min_size=equations, max_size=equations))
+    right = [
+        x
+        for x in range(2**length)
+        if all((row & x).bit_count() % 2 == bit for row, bit in zip(rows, bits, strict=True))
+    ]
+    found = solve_gf2(rows, bits, length)
+    assert sorted(found) == (right if len(right) <= 8 else [])
+
+
+def test_a_contradiction_has_no_solution() -> None:
+    # Over-determined: back-substitution alone would have answered 3.
+    assert solve_gf2([0b01, 0b10, 0b11], [1, 1, 0], 2) == [3]
+    assert solve_gf2([0b01, 0b10, 0b11], [1, 1, 1], 2) == []
+
+
+def test_a_rank_deficient_system_has_several() -> None:
+    assert sorted(solve_gf2([0b011, 0b011], [1, 1], 3)) == [0b001, 0b010, 0b101, 0b110]
+    assert solve_gf2([0b00001], [1], 5) == []  # 4 open bits are too many
+
+
+@pytest.mark.parametrize("size", [2, 3, 17, 1000])
+def test_solutions_beyond_the_domain_are_infeasible(size: int) -> None:
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(60):
+        mechanism = BucketProjection(epsilon=1, size=size, seed=rng.bytes(32))
+        values = mechanism.candidates(rng.normal(size=(mechanism.queries, 1)), 10)
+        assert (values < size).all()
+        found += len(values)
+    assert found > 0
+
+
+def test_hash_bits_are_pairwise_independent_even_of_value_0() -> None:
+    # Over 6,000 hash functions each pair of bits is seen in a quarter: within 4.5 errors.
+    bits = [
+        BucketProjection(epsilon=1, size=8, seed=bytes([run]) * 32, beta=0.1).symbols(
+            np.arange(8, dtype=np.uint64)
+        )
+        for run in range(48)
+    ]
+    table = np.concatenate(bits, axis=1)
+    functions = table.shape[1]
+    assert functions > 6000
+    assert abs(table.mean(axis=1) - 0.5).max() < 4.5 * math.sqrt(0.25 / functions)
+    for one, other in itertools.combinations(table, 2):
+        # <r, x> of r that are not all 0 agree with odds of 3/7, not 1/2.
+        assert abs((one == other).mean() - 3 / 7) < 4.5 * math.sqrt(0.25 / functions)
+
+
+def test_value_0_is_found_like_any_other() -> None:
+    rng = np.random.default_rng(1)
+    for heavy in (0, 1, 1023):
+        mechanism = BucketProjection(epsilon=1, size=1024, seed=rng.bytes(32))
+        values = np.unique(np.append(rng.integers(0, 1024, 500), heavy)).astype(np.uint64)
+        counts = np.where(values == heavy, 300_000, 1_000)
+        state = mechanism.simulate_state(values, counts, rng)
+        assert mechanism.identify(state, int(counts.sum()))[0].value == heavy
+
+
+@pytest.mark.parametrize(
+    ("bits", "beta", "trials", "hashes"),
+    [(10, 0.1, 19, 14), (20, 0.1, 19, 24), (20, 0.5, 6, 24), (32, 0.1, 19, 36), (64, 0.1, 19, 68)],
+)
+def test_trials_and_hash_functions_are_the_papers(
+    bits: int, beta: float, trials: int, hashes: int
+) -> None:
+    mechanism = BucketProjection(epsilon=1, size=2**bits, seed=SEED, beta=beta)
+    assert (mechanism.trials, mechanism.hashes) == (trials, hashes)
+    assert mechanism.queries == trials * hashes
+    assert mechanism.bits == (mechanism.queries - 1).bit_length() + 1
+
+
+# One step above the smallest share of expected/.
+@pytest.mark.parametrize(
+    ("noise", "bits", "epsilon", "n", "share"),
+    [
+        ("paper", 10, 1.0, 10**6, 0.7),
+        ("paper", 10, 4.0, 10**5, 0.6),
+        ("paper", 20, 1.0, 10**7, 0.4),
+        ("paper", 20, 4.0, 10**6, 0.4),
+        ("laplace", 20, 1.0, 10**7, 0.3),
+        ("sampled", 10, 1.0, 10**5, 0.2),
+        ("sampled", 20, 4.0, 10**5, 0.15),
+    ],
+)
+def test_the_heavy_hitter_is_named(
+    noise: NoiseKind, bits: int, epsilon: float, n: int, share: float
+) -> None:
+    # 99 or 100 of 100 runs of each, so less than 9 of 10 has odds below 5e-3.
+    delta = 0.0 if noise == "sampled" else 1e-6
+
+    def make(seed: bytes) -> BucketProjection:
+        return BucketProjection(epsilon=epsilon, delta=delta, noise=noise, size=2**bits, seed=seed)
+
+    assert count_recoveries(make, with_uniform_tail(n, share, bits, min(2000, 2**bits - 2))) >= 9
+
+
+def test_many_light_values_hide_a_heavy_one_less_than_one_rival() -> None:
+    # The condition is on the others' l2 norm: of 0.55 n, 5 rivals of 0.11 are no match for 0.45 n,
+    # while one of 0.44 n makes the halves a toss-up. 20 runs each, of noise too low to matter.
+    def make(seed: bytes) -> BucketProjection:
+        return BucketProjection(epsilon=8, size=2**20, seed=seed)
+
+    def rivals(count: int, run: int) -> bool:
+        rng = np.random.default_rng(run)
+        values = rng.choice(2**20, count + 101, replace=False).astype(np.uint64)
+        light = np.full(100, 11_000 // 100 * 10)
+        rest = np.full(count, 440_000 // count)
+        counts = np.concatenate(([450_000], rest, light))
+        mechanism = make(rng.bytes(32))
+        state = mechanism.simulate_state(values, counts, rng)
+        named = mechanism.identify(state, int(counts.sum()), 1)
+        return bool(named) and named[0].value == int(values[0])
+
+    assert sum(rivals(200, run) for run in range(20)) >= 19
+    assert sum(rivals(1, run) for run in range(20)) <= 15
+
+
+def test_real_reports_name_the_heavy_hitter() -> None:
+    rng = np.random.default_rng(3)
+    mechanism = BucketProjection(epsilon=4, size=2**64, seed=rng.bytes(32))
+    tail = rng.integers(0, 2**64, 20_000, np.uint64)
+    values = np.where(rng.random(20_000) < 0.7, np.uint64(2**64 - 3), tail)
+    state = mechanism.aggregate(mechanism.perturb(values, seeded_words(rng)))
+    found = mechanism.identify(state, 20_000)[0]
+    assert found.value == 2**64 - 3
+    held = int((values == found.value).sum())
+    assert abs(found.count - held) < 4.5 * math.sqrt(found.variance)
+
+
+@pytest.mark.parametrize("beta", [0, 1, -1, math.nan, 1e-12])
+def test_betas_out_of_range_are_refused(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta must be from"):
+        BucketProjection(epsilon=1, size=1000, seed=SEED, beta=beta)

@@ -1,0 +1,158 @@
+"""Noise scales: whether the accounting is exact, by enumeration, and what the paper's costs."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from protocol.oracles.hsu2012.composition import (
+    ShiftProfile,
+    advanced_epsilon,
+    check_privacy_parameters,
+    gaussian_delta,
+    gaussian_variance,
+    laplace_delta,
+    laplace_epsilon,
+    laplace_scale,
+    paper_scale,
+    pure_scale,
+)
+
+TWO_APART: ShiftProfile = ((2, 1), (1, 1))
+
+
+def enumerated_delta(odds: dict[int, float], shifts: list[int], epsilon: float) -> float:
+    """Return delta by adding up every message of noise with `odds` on each coordinate."""
+    total = 0.0
+    for message in itertools.product(odds, repeat=len(shifts)):
+        one = math.prod(odds[k] for k in message)
+        other = math.prod(
+            odds.get(k - shift, 0.0) for k, shift in zip(message, shifts, strict=True)
+        )
+        total += max(0.0, one - math.exp(epsilon) * other)
+    return total
+
+
+def normal(weights: dict[int, float]) -> dict[int, float]:
+    total = sum(weights.values())
+    return {k: weight / total for k, weight in weights.items()}
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 1.4])
+def test_laplace_delta_is_that_of_all_messages(epsilon: float) -> None:
+    scale = Fraction(2)
+    odds = normal({k: math.exp(-abs(k) / scale) for k in range(-60, 61)})
+    expected = enumerated_delta(odds, [2, 1], epsilon)
+    assert laplace_delta(TWO_APART, scale, epsilon) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.6, 1.0])
+def test_gaussian_delta_is_that_of_all_messages(epsilon: float) -> None:
+    odds = normal({k: math.exp(-(k**2) / (2 * 20)) for k in range(-60, 61)})
+    for profile, shifts in ((TWO_APART, [2, 1]), (((2, 2),), [2, 2]), (((1, 1),), [1])):
+        expected = enumerated_delta(odds, shifts, epsilon)
+        assert gaussian_delta(profile, 20, epsilon) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+def test_less_noise_than_solved_is_too_little(epsilon: float) -> None:
+    profiles: tuple[ShiftProfile, ...] = (((2, 266),), ((1, 300),))
+    scale = laplace_scale(profiles, epsilon, 1e-6)
+    assert max(laplace_delta(p, scale, epsilon) for p in profiles) <= 1e-6
+    assert max(laplace_delta(p, scale - Fraction(1, 64), epsilon) for p in profiles) > 1e-6
+    assert laplace_epsilon(profiles, scale, 1e-6) == pytest.approx(epsilon, rel=1e-3)
+    variance = gaussian_variance(profiles, epsilon, 1e-6)
+    assert max(gaussian_delta(p, variance, epsilon) for p in profiles) <= 1e-6
+    assert max(gaussian_delta(p, variance - 1, epsilon) for p in profiles) > 1e-6
+
+
+def test_one_bit_composed_is_randomised_response_composed() -> None:
+    # The binomial sum of [Kairouz15], which bounds the composition of any pure mechanisms.
+    times, scale, epsilon = 40, Fraction(30), 1.0
+    p = 1 / (1 + math.exp(-1 / scale))
+    bound = sum(
+        math.comb(times, k)
+        * max(
+            0.0,
+            p**k * (1 - p) ** (times - k) - math.exp(epsilon) * p ** (times - k) * (1 - p) ** k,
+        )
+        for k in range(times + 1)
+    )
+    assert laplace_delta(((1, times),), scale, epsilon) == pytest.approx(bound, rel=1e-9)
+
+
+def test_pure_noise_has_no_delta() -> None:
+    profiles = [TWO_APART, ((1, 5),)]
+    for epsilon in (0.5, 3.0):
+        scale = pure_scale(profiles, epsilon)
+        assert all(laplace_delta(p, scale, epsilon) == 0 for p in profiles)
+        assert float(scale) < 5 / epsilon + 1 / 32
+
+
+@pytest.mark.parametrize(
+    ("nominal", "bits", "signs"),  # of expected/: the theorem of [DRV10] at the paper's scale
+    [(1.0, 0.509, 1.036), (2.0, 1.036, 2.146), (4.0, 2.146, 4.59)],
+)
+def test_what_the_papers_scale_costs(nominal: float, bits: float, signs: float) -> None:
+    scale = paper_scale(266, nominal, 1e-6)
+    assert advanced_epsilon(266, float(1 / scale), 1e-6) == pytest.approx(bits, abs=2e-3)
+    assert advanced_epsilon(266, float(2 / scale), 1e-6) == pytest.approx(signs, abs=3e-3)
+    # The theorem is loose as well: exactly, even signs stay within the paper's budget.
+    assert 0.7 * nominal < laplace_epsilon([((2, 266),)], scale, 1e-6) < 0.9 * nominal
+
+
+def test_a_gaussian_so_wide_is_the_continuous_one() -> None:
+    # sigma / L2 for (1, 1e-6): theorem 8 of [BalleWang18], solved on its own.
+    def curve(sigma: float) -> float:
+        low, high = 1 / (2 * sigma) - sigma, -1 / (2 * sigma) - sigma
+        return math.erfc(-low / 2**0.5) / 2 - math.e * math.erfc(-high / 2**0.5) / 2
+
+    low, high = 1.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if curve(middle) > 1e-6 else (low, middle)
+    variance = gaussian_variance((((2, 512),),), 1.0, 1e-6)
+    assert math.sqrt(variance / (4 * 512)) == pytest.approx(high, rel=1e-4)
+    # On a lattice too fine to be added up the curve itself is taken: both agree.
+    fine, wide = 2**24, ((1, 2**14),)
+    assert gaussian_delta(wide, fine, 0.2) == pytest.approx(curve_of(2**14, fine, 0.2), rel=1e-6)
+    near = gaussian_delta(((1, 60),), fine, 0.005), curve_of(60, fine, 0.005)
+    assert near[0] == pytest.approx(near[1], rel=1e-6)
+
+
+def curve_of(squared: int, variance: int, epsilon: float) -> float:
+    ratio = math.sqrt(squared / variance)
+    upper, lower = (math.erfc((epsilon / ratio + s * ratio / 2) / 2**0.5) / 2 for s in (-1, 1))
+    return upper - math.exp(epsilon) * lower
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan, 0.001, 51])
+def test_epsilons_out_of_range_are_refused(epsilon: float) -> None:
+    with pytest.raises(ValueError, match=r"epsilon must be from 0\.01 to 50"):
+        check_privacy_parameters(epsilon, 1e-6, pure=False)
+
+
+@pytest.mark.parametrize("delta", [0, -1e-6, math.nan, 0.6, 1])
+def test_deltas_out_of_range_are_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta must be from 1e-30"):
+        check_privacy_parameters(1, delta, pure=False)
+
+
+def test_a_pure_mechanism_has_no_delta_to_spend() -> None:
+    check_privacy_parameters(1, 0, pure=True)
+    with pytest.raises(ValueError, match="delta must be 0"):
+        check_privacy_parameters(1, 1e-6, pure=True)
+
+
+def test_noise_too_wide_to_be_drawn_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"epsilon 0\.01 needs a variance"):
+        gaussian_variance((((2, 2000),),), 0.01, 1e-9)
+
+
+def test_odds_of_losses_add_up() -> None:
+    # At epsilon far below every loss, delta is 1 - exp(epsilon): all messages are told apart.
+    assert laplace_delta(((2, 30),), Fraction(1), -100) == pytest.approx(1)
+    assert gaussian_delta(((2, 3),), 16, -100) == pytest.approx(1, abs=1e-9)
+    assert np.isclose(gaussian_delta(((1, 1),), 16, -100), 1)

@@ -1,0 +1,117 @@
+"""Discrete Laplace and Gaussian noise: whether draws, and sums of draws, have their odds."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from protocol.arrays import Integers
+from protocol.oracles.hsu2012.discrete_noise import (
+    discrete_gaussian,
+    discrete_laplace,
+    gaussian_sum,
+    laplace_sum,
+    laplace_variance,
+)
+from protocol.randomness import seeded_words, system_words
+
+DRAWS = 200_000
+
+
+def fits(drawn: Integers, points: NDArray[np.int64], odds: NDArray[np.float64]) -> float:
+    """Return the p-value of `drawn` if each of `points` has `odds`, the rest pooled."""
+    expected = odds * len(drawn)
+    common = expected >= 10
+    seen = np.array([(drawn == point).sum() for point in points[common]])
+    rest = len(drawn) - seen.sum(), len(drawn) - expected[common].sum()
+    statistic = ((seen - expected[common]) ** 2 / expected[common]).sum()
+    statistic += (rest[0] - rest[1]) ** 2 / max(rest[1], 1e-9) if rest[1] > 1 else 0.0
+    return float(chi2.sf(statistic, common.sum()))
+
+
+def laplace_odds(scale: Fraction, points: NDArray[np.int64]) -> NDArray[np.float64]:
+    r = np.exp(-1 / float(scale))
+    return np.asarray((1 - r) / (1 + r) * r ** np.abs(points))
+
+
+def gaussian_odds(variance: float, points: NDArray[np.int64]) -> NDArray[np.float64]:
+    weights = np.exp(-(points**2) / (2 * variance))
+    return np.asarray(weights / weights.sum())
+
+
+# Each of these fails with odds of 1e-4 under another seed.
+@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(1), Fraction(7, 3), Fraction(641, 64)])
+def test_laplace_noise_has_its_odds(scale: Fraction) -> None:
+    points = np.arange(-200, 201)
+    drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), scale, DRAWS)
+    assert fits(drawn, points, laplace_odds(scale, points)) > 1e-4
+
+
+@pytest.mark.parametrize("variance", [1, 2, 17, 400])
+def test_gaussian_noise_has_its_odds(variance: int) -> None:
+    points = np.arange(-300, 301)
+    drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), variance, DRAWS)
+    assert fits(drawn, points, gaussian_odds(variance, points)) > 1e-4
+
+
+def test_the_test_of_odds_notices_a_wrong_scale() -> None:
+    points = np.arange(-200, 201)
+    drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), Fraction(7, 3), DRAWS)
+    assert fits(drawn, points, laplace_odds(Fraction(12, 5), points)) < 1e-4
+    drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), 17, DRAWS)
+    assert fits(drawn, points, gaussian_odds(17.4, points)) < 1e-4
+
+
+def test_wide_noise_has_its_variance_and_fourth_moment() -> None:
+    # Standard errors are 0.5% and 2.2% (Laplace: kurtosis 6), 0.3% and 1% (Gaussian).
+    words = seeded_words(np.random.default_rng(3))
+    laplace = discrete_laplace(words, Fraction(30_001, 64), DRAWS).astype(float)
+    assert (laplace**2).mean() == pytest.approx(laplace_variance(Fraction(30_001, 64)), rel=0.02)
+    assert (laplace**4).mean() / (laplace**2).mean() ** 2 == pytest.approx(6, rel=0.09)
+    gaussian = discrete_gaussian(words, 2**24, DRAWS).astype(float)
+    assert (gaussian**2).mean() == pytest.approx(2**24, rel=0.013)
+    assert (gaussian**4).mean() / (gaussian**2).mean() ** 2 == pytest.approx(3, rel=0.04)
+
+
+def test_sums_are_distributed_as_sums_of_draws() -> None:
+    # Chi-square against convolved odds: fails with odds of 1e-4 each under another seed.
+    points, rng = np.arange(-400, 401), np.random.default_rng(4)
+    for terms in (1, 3, 20):
+        single = laplace_odds(Fraction(5, 2), points)
+        odds = single
+        for _ in range(terms - 1):
+            odds = np.convolve(odds, single, "same")
+        assert fits(laplace_sum(rng, Fraction(5, 2), terms, DRAWS), points, odds) > 1e-4
+        single = odds = gaussian_odds(16, points)
+        for _ in range(terms - 1):
+            odds = np.convolve(odds, single, "same")
+        assert fits(gaussian_sum(rng, 16, terms, DRAWS), points, odds) > 1e-4
+
+
+def test_the_sum_of_a_hundred_million_costs_as_much_as_one() -> None:
+    rng, terms = np.random.default_rng(5), 10**8
+    scale, draws = Fraction(450), 20_000  # standard error of the variance: 1%
+    assert laplace_sum(rng, scale, terms, draws).var() == pytest.approx(
+        terms * laplace_variance(scale), rel=0.04
+    )
+    assert gaussian_sum(rng, 36_100, terms, draws).var() == pytest.approx(terms * 36_100, rel=0.04)
+
+
+def test_the_systems_words_make_noise_too() -> None:
+    drawn = discrete_laplace(system_words, Fraction(100), 20_000)
+    assert abs(drawn.mean()) < 6  # six standard errors of 1
+    assert drawn.dtype == np.int64
+
+
+@pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(2**24), Fraction(1, 2000)])
+def test_scales_out_of_range_are_refused(scale: Fraction) -> None:
+    with pytest.raises(ValueError, match="scale must be above 0"):
+        discrete_laplace(system_words, scale, 1)
+
+
+@pytest.mark.parametrize("variance", [0, -5, 2**24 + 1])
+def test_variances_out_of_range_are_refused(variance: int) -> None:
+    with pytest.raises(ValueError, match="variance must be from 1"):
+        discrete_gaussian(system_words, variance, 1)

@@ -1,0 +1,103 @@
+"""JL-HH: exact without noise, and as good as expected/ says with it."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.populations import count_recoveries, with_runner_up
+from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.projection import NoiseKind
+from protocol.oracles.hsu2012.randomizers import AdditiveNoise
+from protocol.randomness import seeded_words
+
+SEED = bytes(32)
+
+
+def counts_without_noise(mechanism: JohnsonLindenstrauss, values: NDArray[np.uint64]) -> float:
+    rng = np.random.default_rng(0)
+    ones = np.ones(len(values), np.int64)
+    sums = mechanism.randomizer.simulate(mechanism.symbols(values), ones, rng).astype(float)
+    return float(mechanism.estimates(sums, values[:1])[0])
+
+
+def test_own_signs_cancel_exactly_and_others_nearly() -> None:
+    mechanism = JohnsonLindenstrauss(
+        epsilon=1, delta=1e-6, noise="laplace", size=10_000, seed=SEED, rows=512
+    )
+    values = np.arange(10_000, dtype=np.uint64)
+    assert counts_without_noise(mechanism, np.full(100, 7, np.uint64)) == 100
+    assert counts_without_noise(mechanism, values[:1]) == 1
+    # The others' signs add up to a normal of deviation sqrt(9,999 / 512): within 5 of it.
+    assert abs(counts_without_noise(mechanism, values) - 1) < 5 * math.sqrt(9_999 / 512)
+
+
+def test_the_noise_on_a_count_hardly_depends_on_the_rows() -> None:
+    # The scale grows as the root of the rows, and averaging over them takes it off again.
+    deviations = [
+        math.sqrt(
+            JohnsonLindenstrauss(
+                epsilon=1, delta=1e-6, noise="gaussian", size=1000, seed=SEED, rows=rows
+            ).variance(10**6, 0, 0)
+        )
+        for rows in (64, 512, 4096)
+    ]
+    assert deviations == pytest.approx([deviations[0]] * 3, rel=1e-3)
+
+
+def test_the_papers_noise_on_a_count_is_as_expected() -> None:
+    mechanism = JohnsonLindenstrauss(epsilon=1, delta=1e-6, noise="paper", size=1000, seed=SEED)
+    deviation = math.sqrt(mechanism.variance(10**6, 0, 0) / 10**6)
+    assert deviation == pytest.approx(14.9, rel=0.01)  # in sqrt(n), of expected/
+
+
+# One step above what expected/ gives as the smallest share, at n and epsilon: "paper" noise.
+@pytest.mark.parametrize(
+    ("epsilon", "n", "share", "noise"),
+    [
+        (1.0, 10**5, 0.4, "paper"),
+        (1.0, 10**6, 0.15, "paper"),
+        (4.0, 10**4, 0.3, "paper"),
+        (1.0, 10**5, 0.2, "gaussian"),
+        (1.0, 10**5, 0.2, "sampled"),
+    ],
+)
+def test_the_heavy_hitter_is_named(epsilon: float, n: int, share: float, noise: NoiseKind) -> None:
+    # 99 or 100 of 100 runs of each, so less than 9 of 10 has odds below 5e-3.
+    delta = 0.0 if noise == "sampled" else 1e-6
+
+    def make(seed: bytes) -> JohnsonLindenstrauss:
+        return JohnsonLindenstrauss(epsilon=epsilon, delta=delta, noise=noise, size=1000, seed=seed)
+
+    assert count_recoveries(make, with_runner_up(n, share)) >= 9
+
+
+def test_real_reports_name_the_heavy_hitter() -> None:
+    rng = np.random.default_rng(8)
+    mechanism = JohnsonLindenstrauss(epsilon=4, size=1000, seed=rng.bytes(32))
+    values = np.where(rng.random(20_000) < 0.3, 123, rng.integers(0, 1000, 20_000))
+    reports = mechanism.perturb(values.astype(np.uint64), seeded_words(rng))
+    first, second = mechanism.identify(mechanism.aggregate(reports), 20_000, 2)
+    assert first.value == 123
+    assert abs(first.count - (values == 123).sum()) < 4.5 * math.sqrt(first.variance)
+    assert first.count > second.count
+
+
+def test_a_message_has_the_bits_that_are_stated() -> None:
+    sampled = JohnsonLindenstrauss(epsilon=1, size=1000, seed=SEED)
+    assert sampled.bits == 9 + 1
+    paper = JohnsonLindenstrauss(epsilon=1, delta=1e-6, noise="paper", size=1000, seed=SEED)
+    assert isinstance(paper.randomizer, AdditiveNoise)
+    assert paper.bits == 512 * 15  # integers of 475.8 ln(2^50) = 16,500 to each side, but one
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2**14 + 1])
+def test_rows_out_of_range_are_refused(rows: int) -> None:
+    with pytest.raises(ValueError, match="rows must be from 1 to 16,384"):
+        JohnsonLindenstrauss(epsilon=1, size=1000, seed=SEED, rows=rows)
+
+
+def test_a_domain_that_cannot_be_enumerated_is_refused() -> None:
+    with pytest.raises(ValueError, match="size must be from 2 to 16,777,216"):
+        JohnsonLindenstrauss(epsilon=1, size=2**25, seed=SEED)

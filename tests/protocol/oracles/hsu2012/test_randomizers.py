@@ -1,0 +1,122 @@
+"""What a device says of its signs: exact odds of every report, by the real code."""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from protocol.oracles.hsu2012.bucket import BucketProjection
+from protocol.oracles.hsu2012.composition import gaussian_delta, laplace_delta
+from protocol.oracles.hsu2012.glps import SparseRecovery
+from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.projection import Projection
+from protocol.oracles.hsu2012.randomizers import AdditiveNoise, SampledResponse
+
+SEED = bytes(range(32))
+SMALL: dict[str, Projection] = {
+    "jl": JohnsonLindenstrauss(epsilon=1, size=4, seed=SEED, rows=24),
+    "glps": SparseRecovery(epsilon=1, size=4, seed=SEED, buckets=3),
+    "bucket": BucketProjection(epsilon=1, size=4, seed=SEED, beta=0.6),
+}
+
+
+def words_for(bound: int, wanted: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return words of which `chance.below` makes `wanted`."""
+    upper = (wanted * 2**32 + bound - 1) // bound + (wanted * 2**32 % bound != 0)
+    return np.minimum(upper + 1, 2**32 - 1).astype(np.uint64) << np.uint64(32)
+
+
+def distribution(mechanism: Projection, value: int) -> Counter[bytes]:
+    """Return the exact odds of each report, by the real code on every outcome of its chance."""
+    randomizer = mechanism.randomizer
+    assert isinstance(randomizer, SampledResponse)
+    symbols = 2 * randomizer.cells
+    outcomes = list(itertools.product(range(randomizer.queries), range(symbols), (1, 0)))
+    query, other, kept = np.array(outcomes).T
+    threshold = np.array([randomizer.keep_of_2_64 - k for k in kept.tolist()], np.uint64)
+    script = iter([words_for(randomizer.queries, query), words_for(symbols, other), threshold])
+    values = np.full(len(outcomes), value, np.uint64)
+    reports = mechanism.perturb(values, lambda count: next(script)[:count])
+    odds = Counter[bytes]()
+    for report, keeps in zip(reports, kept.tolist(), strict=True):
+        share = Fraction(
+            randomizer.keep_of_2_64 if keeps else 2**64 - randomizer.keep_of_2_64, 2**64
+        )
+        odds[report.tobytes()] += share / randomizer.queries / symbols  # type: ignore[assignment]
+    return odds
+
+
+def worst_ratio(mechanism: Projection) -> Fraction:
+    """Return the most that one value's odds of a report exceed another's."""
+    each = [distribution(mechanism, value) for value in range(mechanism.size)]
+    assert all(sum(odds.values()) == 1 for odds in each)
+    assert len({frozenset(odds) for odds in each}) == 1
+    return max(
+        Fraction(one[report], other[report])
+        for one, other in itertools.permutations(each, 2)
+        for report in one
+    )
+
+
+def exp(epsilon: float) -> Fraction:
+    """Return a little less than the exponential: Taylor's terms are all positive."""
+    return sum((Fraction(epsilon) ** k / math.factorial(k) for k in range(60)), Fraction())
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 5.0])
+def test_sampled_reports_tell_values_apart_by_no_more_than_epsilon(
+    name: str, epsilon: float
+) -> None:
+    worst = worst_ratio(replace(SMALL[name], epsilon=epsilon))
+    assert worst <= exp(epsilon)
+    assert float(worst / exp(epsilon)) == pytest.approx(1, abs=1e-9)  # and it is used up
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_randomised_response_that_keeps_too_much_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = SMALL[name].randomizer
+    assert isinstance(true, SampledResponse)
+    more = true.keep_of_2_64 + 2**24
+    monkeypatch.setattr(SampledResponse, "keep_of_2_64", property(lambda _: more))
+    assert worst_ratio(SMALL[name]) > exp(1)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("noise", ["laplace", "gaussian", "pure"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_noised_messages_tell_no_neighbours_apart(name: str, noise: str, relation: str) -> None:
+    # The noise of each coordinate is symmetric and independent: only how far each moves matters.
+    delta = 0.0 if noise == "pure" else 1e-5
+    mechanism = replace(SMALL[name], size=20, noise=noise, delta=delta, relation=relation)
+    randomizer = mechanism.randomizer
+    assert isinstance(randomizer, AdditiveNoise)
+    values = np.arange(20, dtype=np.uint64)
+    rng = np.random.default_rng(0)
+    one = np.array([1], np.int64)
+    vectors = [randomizer.simulate(mechanism.symbols(v[np.newaxis]), one, rng) for v in values]
+    pairs = itertools.combinations(vectors, 2)
+    if relation == "add-remove":
+        pairs = ((vector, np.zeros_like(vector)) for vector in vectors)  # type: ignore[assignment]
+    worst = 0.0
+    for first, second in pairs:
+        apart = tuple(sorted(Counter(np.abs(first - second).reshape(-1).tolist()).items()))
+        profile = tuple((shift, times) for shift, times in apart if shift)
+        if noise == "gaussian":
+            assert randomizer.gaussian_variance is not None
+            worst = max(
+                worst, gaussian_delta(profile, randomizer.gaussian_variance, mechanism.epsilon)
+            )
+        else:
+            assert randomizer.laplace_scale is not None
+            worst = max(worst, laplace_delta(profile, randomizer.laplace_scale, mechanism.epsilon))
+    assert worst <= mechanism.delta
+    if relation == "add-remove" and noise != "pure":
+        assert worst > 0.5 * mechanism.delta  # the worst case is met, so the noise is no wider

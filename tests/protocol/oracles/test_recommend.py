@@ -1,0 +1,138 @@
+"""The recommended oracle errs least, as predicted, and is refused where a guess is as good."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from protocol.oracles.hadamard import Hadamard
+from protocol.oracles.krr import KaryRandomizedResponse
+from protocol.oracles.local_hashing import LocalHashing
+from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.recommend import GUESS_ERRORS, Goal, predicted_error, recommend
+from protocol.randomness import seeded_words
+
+
+@pytest.mark.parametrize("goal", GUESS_ERRORS)
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("domain", [2, 6, 300, 100_000])
+def test_nothing_else_errs_much_less(goal: Goal, epsilon: float, domain: int) -> None:
+    found = recommend(10**6, domain, epsilon, goal)
+    others = [KaryRandomizedResponse(epsilon, domain), Hadamard(epsilon, domain)]
+    if domain > 300:
+        others += [Ocms.for_mse(epsilon, domain), LocalHashing.for_l2(epsilon, domain)]
+        others += [OcmsGf.for_mse(epsilon, domain), OcmsGf.for_l2(epsilon, domain)]
+    for other in others:
+        assert found.error <= 1.03 * predicted_error(other, 10**6, goal)
+    assert found.nbytes == found.oracle.nbytes <= 64
+    assert found.seconds > 0
+
+
+def test_small_dictionaries_take_randomised_response_and_large_ones_a_sketch() -> None:
+    assert recommend(1000, 4, 2.0, "worst-mse").oracle == KaryRandomizedResponse(2.0, 4)
+    large = recommend(100_000, 100_000, 3.0, "l2")
+    assert isinstance(large.oracle, OcmsGf)
+    assert large.nbytes == 3
+    few = recommend(100_000, 200, 1.0, "worst-mse", max_bytes=25)
+    assert few.error == pytest.approx(3.918 / 100_000, rel=0.03)
+
+
+def test_a_known_bound_on_frequencies_lowers_the_error() -> None:
+    errors = [
+        recommend(10**5, 10**4, 3.0, "worst-mse", max_frequency=most).error for most in (1.0, 0.01)
+    ]
+    assert errors[1] < 0.7 * errors[0]
+
+
+@pytest.mark.parametrize("goal", GUESS_ERRORS)
+def test_it_says_from_how_many_users_on_something_works(goal: Goal) -> None:
+    poor = recommend(100, 10**6, 0.5, goal)
+    if goal == "worst-mse":
+        assert poor.works
+        poor = recommend(50, 10**6, 0.5, goal)
+    assert not poor.works
+    assert poor.users_needed > 50
+    enough = predicted_error(poor.oracle, poor.users_needed, goal)
+    assert enough < GUESS_ERRORS[goal]
+    assert (
+        not predicted_error(poor.oracle, int(0.98 * poor.users_needed), goal) < GUESS_ERRORS[goal]
+    )
+    assert recommend(2 * poor.users_needed, 10**6, 0.5, goal).works
+
+
+def test_frequencies_that_are_said_to_stand_out_do() -> None:
+    """At the predicted frequency 95% are above the bar, and with odds of 95% none that is empty.
+
+    In 200 runs each of these has a deviation of 3; both are 4 of them away, or more.
+    """
+    n, domain = 20_000, 500
+    found = recommend(n, domain, 2.0, "heavy")
+    low, _ = found.oracle.scaled_variances
+    bar = found.oracle.detection_threshold(n, 0.05 / domain)
+    assert bar == pytest.approx(3.7190 * np.sqrt(low / n), rel=0.05)  # the normal quantile
+    values = np.random.default_rng(3).integers(250, domain, n).astype(np.uint64)
+    values[: int(found.error * n)] = 7
+    seen = wrong = 0
+    for run in range(200):
+        reports = found.oracle.perturb(values, seeded_words(np.random.default_rng(run)))
+        estimates = found.oracle.estimate(reports)
+        seen += int(estimates[7] > bar)
+        wrong += int((np.delete(estimates[:250], 7) > bar).any())
+    assert seen >= 190 - 13
+    assert wrong <= 5 + 10
+
+
+def test_the_bar_holds_where_few_reports_speak_for_a_value() -> None:
+    """7 of 1,000 reports speak for each of 100,000 values: nearly all runs pass a normal bar.
+
+    Of 40 runs 2 are expected to pass the bar that is told; 9 are, with odds of 1e-4.
+    """
+    n, domain, runs = 1000, 100_000, 40
+    oracle = recommend(n, domain, 5.0, "heavy").oracle
+    bar = oracle.detection_threshold(n, 0.05 / domain)
+    normal = 4.8917 * np.sqrt(oracle.scaled_variances[0] / n)  # the quantile of 1 - 0.05 / 100,000
+    above = normal_above = 0
+    for run in range(runs):
+        values, rng = np.zeros(n, np.uint64), np.random.default_rng(run)
+        rest = oracle.estimate(oracle.perturb(values, seeded_words(rng)))[1:]
+        above += int((rest > bar).any())
+        normal_above += int((rest > normal).any())
+    assert above <= 8
+    assert normal_above > 30
+
+
+def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_told() -> None:
+    none = recommend(100, 100_000, 1.0, "heavy")
+    assert none.error == inf
+    assert none.users_needed is not None
+    assert 200 < none.users_needed < 2000
+    assert recommend(none.users_needed, 100_000, 1.0, "heavy").works
+    assert recommend(100, 2**20, 1e-6, "l1").users_needed is None  # more than 10^15
+
+
+def test_the_oracle_is_one_that_decodes_in_time() -> None:
+    """The least error over a million values is of 100 symbols, whose decoding takes an hour."""
+    slow, quick = recommend(10**7, 2**20, 4.6, "l2"), recommend(10**5, 2**20, 4.6, "l2")
+    assert slow.seconds <= 600
+    assert quick.seconds <= 600
+
+
+def test_an_infinite_frequency_stands_for_none() -> None:
+    assert predicted_error(Hadamard(0.1, 1000), 10, "heavy") == inf
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(ValueError, match="users must be 1 or more"):
+        recommend(0, 10, 1.0, "l2")
+    with pytest.raises(ValueError, match="goal must be one of worst-mse, l1, l2, heavy"):
+        recommend(10, 10, 1.0, "median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="epsilon must be from"):
+        recommend(10, 10, 0.0, "l2")
+    with pytest.raises(ValueError, match="domain must be from"):
+        recommend(10, 1, 1.0, "l2")
+    with pytest.raises(ValueError, match="max_frequency must be from"):
+        recommend(10, 9, 1.0, "l2", max_frequency=2)
+    with pytest.raises(ValueError, match="max_bytes must be more than 1"):
+        recommend(10, 10**6, 1.0, "l2", max_bytes=1)
+    assert recommend(10, 10**6, 2.0, "heavy").guess_error == 0.5

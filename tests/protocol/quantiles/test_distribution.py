@@ -1,0 +1,321 @@
+"""Ranks, quantiles and masses lie within what is told of them, as often as is told."""
+
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.quantiles import (
+    VALUE_KINDS,
+    leaf_counts,
+    noisy_tree,
+    rank_errors,
+    sampled_trie,
+)
+from protocol.arrays import Floats
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
+from protocol.quantiles.complete_tree import CompleteTree
+from protocol.quantiles.distribution import (
+    ConsistentErrors,
+    Distribution,
+    PrefixShares,
+    PrunedErrors,
+)
+from protocol.quantiles.tree import PrefixTree
+from protocol.randomness import seeded_words
+from protocol.simulation.study import run_study
+from protocol.study import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
+
+BETA = 0.1
+GRID = np.linspace(0, 1, 34)
+kinds = pytest.mark.parametrize("kind", VALUE_KINDS)
+
+
+def trie(values: Floats, p: float, theta: int, estimator: Estimator, seed: int) -> Distribution:
+    """Return what a trie of 5 digits to the base 4 tells."""
+    rng, n = np.random.default_rng(seed), len(values)
+    tree = sampled_trie(leaf_counts(values, 4**5), 4, 5, p, theta, rng)
+    coins = (1 - p) / (p * n) / (4 if estimator == "ratio" else 1)
+    errors = PrunedErrors(15 * theta / (p * n), coins, 0.0)
+    prefixes = PrefixShares(tree, theta / (p * n), theta * (1 - p) / (p * n) ** 2)
+    knots = tree_cdf(tree, 4, None, estimator)
+    return Distribution(NumericInterval(low=0, high=1, length=5), knots, errors, prefixes, BETA)
+
+
+def hierarchy(values: Floats, variance: float, seed: int) -> Distribution:
+    """Return what a histogram of 5 digits to the base 4 tells."""
+    rng = np.random.default_rng(seed)
+    leaves = noisy_tree(leaf_counts(values, 4**5), 4, 5, variance, rng).consistent().levels[-1]
+    errors = ConsistentErrors(4, 5, variance / float(leaves.sum()) ** 2, 0.0)
+    return Distribution(
+        NumericInterval(low=0, high=1, length=5), leaf_cdf(leaves, 5), errors, beta=BETA
+    )
+
+
+def made(name: str, values: Floats, seed: int) -> Distribution:
+    """Return a distribution in which the one error is felt, or the other."""
+    if name == "histogram":
+        return hierarchy(values, 400.0, seed)
+    estimator: Estimator = "plain" if "plain" in name else "ratio"
+    theta = 12 if "pruned" in name else 1
+    return trie(values, 0.1, theta, estimator, seed)
+
+
+@pytest.mark.parametrize("name", ["ratio, pruned", "ratio", "plain, pruned", "plain", "histogram"])
+@kinds
+def test_ranks_masses_and_quantiles_are_where_they_are_said_to_be(name: str, kind: object) -> None:
+    """At beta 0.1, 300 simulations miss 30 of each query on average: 50 with odds below 1e-3.
+
+    The sub-Gaussian bounds are wider than normal ones, so that fewer are missed by far.
+    """
+    assert callable(kind)
+    misses = np.zeros(len(GRID)), np.zeros(len(GRID) - 5), np.zeros(9)
+    for seed in range(300):
+        values = np.sort(kind(np.random.default_rng(1000 + seed), 20_000))
+        found = made(name, values, seed)
+        truth = np.searchsorted(values, GRID, side="left") / len(values)
+        rank = found.rank(GRID)
+        misses[0][(truth < rank.low - 1e-12) | (truth > rank.high + 1e-12)] += 1
+        mass = found.mass(GRID[:-5], GRID[5:])
+        inside = truth[5:] - truth[:-5]
+        misses[1][(inside < mass.low - 1e-12) | (inside > mass.high + 1e-12)] += 1
+        parts = np.arange(1, 10) / 10
+        quantile = found.quantile(parts)
+        exact = values[(parts * len(values)).astype(int)]
+        misses[2][(exact < quantile.low) | (exact > quantile.high)] += 1
+    assert max(float(missed.max()) for missed in misses) <= 50
+
+
+@kinds
+def test_a_million_devices_have_the_accuracy_that_is_aimed_at(kind: object) -> None:
+    assert callable(kind)
+    rng = np.random.default_rng(3)
+    values = kind(rng, 10**6)
+    leaves = leaf_counts(values, 4**10)
+    tree = sampled_trie(leaves, 4, 10, 0.145593, 12, rng)
+    ratio, plain = (tree_cdf(tree, 4, None, estimator) for estimator in ("ratio", "plain"))
+    errors = rank_errors(values, leaves, ratio.rank)
+    assert errors.max() <= 0.003
+    assert errors.mean() <= 0.001
+    assert rank_errors(values, leaves, plain.rank).max() <= 10 * 3 * 12 / 145_593 + 0.0043
+    leaves = leaf_counts(values, 16**4)
+    noisy = noisy_tree(leaves, 16, 4, 8.39**2, rng).consistent()  # epsilon 1, delta 1e-6
+    assert rank_errors(values, leaves, leaf_cdf(noisy.levels[-1], 4).rank).max() <= 2e-4
+
+
+def test_a_rank_and_its_quantile_undo_one_another() -> None:
+    values = np.random.default_rng(1).beta(2, 5, 50_000)
+    for name in ("ratio", "plain", "histogram"):
+        found = made(name, values, 1)
+        parts = np.linspace(0.01, 0.9, 50)
+        again = found.rank(found.quantile(parts).values).values
+        assert again == pytest.approx(parts, abs=1e-9 if name != "plain" else 0.01)
+
+
+def test_by_ratio_all_mass_is_handed_down() -> None:
+    tree = nodes({(0,): 0.5, (1,): 0.3, (0, 0): 0.2, (0, 3): 0.2, (1, 2): 0.01})
+    ratio = tree_cdf(tree, 4, None, "ratio")
+    points = np.array([0, 1 / 16, 3 / 16, 1 / 4, 3 / 8, 7 / 16, 1 / 2, 1])
+    assert ratio.rank(points) == pytest.approx([0, 0.3125, 0.3125, 0.625, 0.625, 1.0, 1.0, 1.0])
+    assert ratio.quantile(np.array([0.0, 0.3125, 0.625, 1.0])) == pytest.approx(
+        [0, 1 / 16, 1 / 4, 7 / 16]
+    )
+
+
+def test_plainly_what_was_pruned_has_no_mass_until_its_node_ends() -> None:
+    tree = nodes({(0,): 0.5, (1,): 0.3, (0, 0): 0.2, (0, 3): 0.2})
+    plain = tree_cdf(tree, 4, None, "plain")
+    points = np.array([1 / 16, 3 / 16, 0.2499, 0.25, 0.3, 0.4999, 0.5, 1])
+    assert plain.rank(points) == pytest.approx([0.2, 0.2, 0.4, 0.5, 0.5, 0.5, 0.8, 0.8], abs=1e-3)
+
+
+def test_a_node_whose_parent_was_not_shown_has_no_mass() -> None:
+    tree = nodes({(0,): 0.5, (0, 1): 0.5, (3, 1): 0.4})
+    assert tree_cdf(tree, 4, None, "ratio").rank(np.array([0.5])) == pytest.approx([1])
+
+
+def nodes(shares: dict[tuple[int, ...], float]) -> PrefixTree:
+    rows = np.zeros((len(shares), max(map(len, shares))), np.uint8)
+    for row, prefix in zip(rows, shares, strict=True):
+        row[: len(prefix)] = prefix
+    depths = np.array([len(prefix) for prefix in shares])
+    return PrefixTree(rows, depths, np.array(list(shares.values())), np.zeros(len(shares)))
+
+
+def study(mechanism: str, domain: object, items: list[str], **own: object) -> Distribution:
+    asked = {"mechanism": mechanism, "threshold": 10, "domain": domain, "words": 4000}
+    asked |= {"contribution": 1, "epsilon": 8, "delta": 1e-3} | own
+    question = parse_question(asked)
+    devices = [{item: 1} for item in items]
+    rounds = getattr(question, "levels", 1)
+    outcomes = run_study(
+        SUM_MECHANISMS[mechanism],
+        question,
+        Terms(cohort_size=len(items), minimum=10),
+        [[devices]] * rounds,
+        random.Random(2),
+        planned=rounds,
+    )
+    *_, last = outcomes
+    return distribution(last.plan, last.study_state, beta=1e-4)  # of a few queries none may miss
+
+
+WORDS = ["apple"] * 300 + ["apply"] * 200 + ["bear"] * 400 + ["beer"] * 100
+
+
+@pytest.mark.parametrize("own", [{"mode": "noise"}, {}, {"mode": "both"}, {"stride": 2}])
+@pytest.mark.parametrize(
+    "domain", [Alphabet(characters="-aeblpryx", length=5, pad="-"), Utf8(max_bytes=5)]
+)
+def test_prefixes_of_strings_have_frequencies(
+    domain: Alphabet | Utf8, own: dict[str, object]
+) -> None:
+    if domain.kind == "utf8" and "stride" in own:
+        own = own | {"words": 400_000}
+    found = study("triehh", domain, WORDS, **own)
+    told = found.frequency(["", "app", "appl", "apple", "be", "bear", "x"])
+    truth = np.array([1, 0.5, 0.5, 0.3, 0.5, 0.4, 0])
+    assert told.values == pytest.approx(truth, abs=0.15)  # four deviations of a sample
+    assert (told.low <= truth).all()
+    assert (truth <= told.high).all()
+    assert float(found.frequency("b").values) == told.values[4] or "stride" not in own
+    with pytest.raises(ValueError, match="begins with 'q"):
+        found.frequency("q\0")
+
+
+def test_strings_have_ranks_in_the_order_of_their_digits() -> None:
+    domain = Alphabet(characters="-aeblpryx", length=5, pad="-")
+    found = study("triehh", domain, WORDS, mode="noise")
+    assert found.rank(["apple", "bear", "xxx"]).values == pytest.approx([0, 0.5, 1], abs=0.02)
+    quantile = found.quantile([0.2, 0.7])
+    assert quantile.values.tolist() == ["apple", "bear"]
+    with pytest.raises(ValueError, match="'Q' is outside the domain"):
+        found.rank("Q")
+
+
+def test_a_histogram_of_strings_has_frequencies() -> None:
+    domain = Alphabet(characters="abc", length=4)
+    found = study("hierarchical-histogram", domain, ["abca"] * 300 + ["bbbb"] * 700)
+    told = found.frequency(["a", "abca", "c", ""])
+    assert told.values == pytest.approx([0.3, 0.3, 0, 1], abs=0.03)
+
+
+@pytest.mark.parametrize("mode", ["noise", "sample-threshold", "both"])
+def test_numbers_are_asked_of_a_study(mode: str) -> None:
+    interval = NumericInterval(low=-10, high=30, alpha=4, length=4)
+    values = np.random.default_rng(4).normal(10, 4, 3000).clip(-10, 30)
+    items = [interval.canonical(repr(value)) or "" for value in values.tolist()]
+    for mechanism in ("triehh", "hierarchical-histogram"):
+        found = study(mechanism, interval, items, mode=mode)
+        points, ranks = found.cdf(41)
+        truth = (values[:, None] < points).mean(axis=0)
+        assert points[[0, 40]].tolist() == [-10, 30]
+        assert (ranks.low <= truth).all()
+        assert (truth <= ranks.high).all()
+        assert float(found.quantile(0.5).values) == pytest.approx(10, abs=1.5)
+        with pytest.raises(ValueError, match="ask for a range"):
+            found.frequency("1")
+
+
+def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
+    """The words hold two of sixteen letters at a time: nobody was asked what follows the others."""
+    letters = "abcdefghijklmnop"
+    words = [letter + "ab" for letter in letters for _ in range(300)]
+    strings = study("triehh", Alphabet(characters=letters, length=3), words, words=30)
+    told = strings.frequency([letter + "a" for letter in letters])
+    assert (told.low <= 1 / 16).all()
+    assert (told.high >= 1 / 16).all()
+    interval = NumericInterval(low=0, high=1, alpha=16, length=3)
+    items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(6_000)]
+    numbers = study("triehh", interval, items, words=30)
+    points = np.arange(16) / 16 + 0.002  # all values of the sixteenth are below
+    ranks = numbers.rank(points)
+    truth = (np.arange(16) + 1) / 16
+    assert (ranks.low <= truth).all()
+    assert (truth <= ranks.high).all()
+
+
+def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
+    """Fifteen cells of 0.6 theta in each of eight rounds: an eighth of all that is never shown."""
+    interval = NumericInterval(low=0, high=1, alpha=16, length=1)
+    mechanism, devices, rounds = SUM_MECHANISMS["hierarchical-histogram"], 4000, 8
+    asked = {"mechanism": mechanism.name, "threshold": 1, "words": 1000, "domain": interval}
+    question = parse_question(asked | {"epsilon": 1, "delta": 1e-6, "mode": "sample-threshold"})
+    terms = Terms(cohort_size=devices, minimum=devices // 2, mode="semi-honest")
+    plan = mechanism.first_plan(question, terms, "rare", rounds, random.Random(1))
+    rare = int(0.6 * plan.release.threshold / plan.release.probability)
+    values = np.append(np.repeat(np.arange(15), rare), np.full(devices - 15 * rare, 15))
+    held = [{interval.name(repr((value + 0.5) / 16)): 1} for value in values.tolist()]
+    tally, chance = EMPTY_STATE, seeded_words(np.random.default_rng(5))
+    for _ in range(rounds):
+        total = mechanism.encode_sum(plan, held, chance)
+        tally = mechanism.decode(plan, total, devices, tally).state
+    found, truth = distribution(plan, tally), 15 * rare / devices
+    for told in (found.rank(15 / 16), found.mass(0, 15 / 16)):
+        assert truth > 0.1 > float(told.values)
+        assert float(told.low) <= truth <= float(told.high)
+
+
+@pytest.mark.parametrize("q", [-0.01, 1.01, float("nan"), [0.5, float("inf")]])
+def test_a_q_that_is_no_rank_is_refused(q: object) -> None:
+    with pytest.raises(ValueError, match=r"^q must be from 0 to 1, not "):
+        made("ratio", np.random.default_rng(1).random(5000), 1).quantile(q)  # type: ignore[arg-type]
+
+
+def test_what_is_outside_the_interval_is_refused() -> None:
+    found = made("ratio", np.random.default_rng(1).random(5000), 1)
+    with pytest.raises(ValueError, match=r"^x must be from 0 to 1, not nan"):
+        found.rank(float("nan"))
+    with pytest.raises(ValueError, match=r"^high must be from 0 to 1, not 1\.5"):
+        found.mass(0.2, 1.5)
+    with pytest.raises(ValueError, match="low must not be above high"):
+        found.mass(0.2, 0.1)
+    with pytest.raises(ValueError, match="points must be from 2"):
+        found.cdf(1)
+    with pytest.raises(ValueError, match="beta must be above 0"):
+        Distribution(found.domain, found.cumulative, found.errors, beta=1.0)
+
+
+def test_an_empty_tree_has_no_ranks() -> None:
+    with pytest.raises(EmptyTreeError, match="no prefix was shown"):
+        tree_cdf(PrefixTree.from_state(StudyState()), 4, None, "ratio")
+    with pytest.raises(EmptyTreeError, match="add up to nothing"):
+        leaf_cdf(np.zeros(4), 1)
+    mechanism = SUM_MECHANISMS["hierarchical-histogram"]
+    asked = {"mechanism": mechanism.name, "threshold": 1, "words": 100, "epsilon": 1}
+    question = parse_question(
+        asked | {"delta": 1e-6, "domain": NumericInterval(low=0, high=1, length=2)}
+    )
+    terms = Terms(cohort_size=50, minimum=10)
+    plan = mechanism.first_plan(question, terms, "empty", 1, random.Random(1))
+    with pytest.raises(EmptyTreeError, match="no round has been counted"):
+        distribution(plan, EMPTY_STATE)
+
+
+def test_a_mechanism_without_prefixes_has_no_distribution() -> None:
+    asked = {"mechanism": "adaptive-iblt", "threshold": 1, "contribution": 1, "words": 1000}
+    question = parse_question(asked | {"domain": Utf8(max_bytes=3)})
+    terms = Terms(cohort_size=50, minimum=10)
+    plan = SUM_MECHANISMS["adaptive-iblt"].first_plan(question, terms, "none", 1, random.Random(1))
+    with pytest.raises(ValueError, match="adaptive-iblt counts no prefixes"):
+        distribution(plan, EMPTY_STATE)
+
+
+def test_the_votes_of_a_device_weigh_no_more_than_their_number() -> None:
+    """So that coins beside noise add (1 - p) L / m to the variance of a rank at most."""
+    for base, depth in [(2, 5), (3, 3), (4, 3), (16, 2)]:
+        leaves = base**depth
+        units = np.eye(sum(base**level for level in range(1, depth + 1)))
+        solved = np.array(
+            [CompleteTree.from_counts(base, y).consistent().levels[-1] for y in units]
+        )
+        for rank in range(leaves + 1):
+            weights = solved[:, :rank].sum(axis=1) - rank / leaves * solved.sum(axis=1)
+            squares = CompleteTree.from_counts(base, weights**2).levels
+            paths = sum(np.repeat(level, leaves // len(level)) for level in squares)
+            assert np.max(paths) <= depth

@@ -1,0 +1,110 @@
+"""When a phase is over, and what comes next."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.phases import Phase, PhaseStatus, next_phase, participant_phases, settle
+from secagg.parameters import Mode
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TICK = timedelta(seconds=1)
+MASKING = PhaseStatus(
+    Phase.MASKING,
+    mode="active",
+    expected=10,
+    quorum=7,
+    received=0,
+    last_received=NOON - TICK,
+    deadline=NOON,
+    idle=3 * TICK,
+)
+
+
+@pytest.mark.parametrize(
+    ("heard", "now", "phase"),
+    [
+        (9, NOON - TICK, Phase.MASKING),  # one is missing and there is time
+        (10, NOON - TICK, Phase.CONFIRMING),  # all have spoken: no reason to wait
+        (11, NOON - TICK, Phase.CONFIRMING),
+        (7, NOON, Phase.CONFIRMING),  # enough have spoken and time is up
+        (6, NOON, Phase.FAILED),  # one short of a quorum
+        (0, NOON - TICK, Phase.MASKING),
+    ],
+)
+def test_masking_settles(heard: int, now: datetime, phase: Phase) -> None:
+    assert settle(replace(MASKING, received=heard), now) is phase
+
+
+@pytest.mark.parametrize(
+    ("heard", "silence", "phase"),
+    [
+        (7, 2 * TICK, Phase.MASKING),  # the others may be on their way
+        (7, 3 * TICK, Phase.CONFIRMING),  # a quorum, and silence since
+        (6, 3 * TICK, Phase.MASKING),  # silence is no reason to fail: the deadline is
+    ],
+)
+def test_silence_closes_a_phase_that_has_its_quorum(
+    heard: int, silence: timedelta, phase: Phase
+) -> None:
+    early = NOON - 60 * TICK
+    assert settle(replace(MASKING, received=heard, last_received=early), early + silence) is phase
+
+
+def test_whoever_is_heard_lengthens_the_wait_but_never_beyond_the_deadline() -> None:
+    early = NOON - 60 * TICK
+    waiting = replace(MASKING, received=7, last_received=early)
+    assert waiting.closes_at == early + 3 * TICK
+    assert replace(waiting, received=8, last_received=early + TICK).closes_at == early + 4 * TICK
+    assert replace(waiting, last_received=NOON - TICK).closes_at == NOON
+
+
+@pytest.mark.parametrize("phase", [Phase.SUMMED, Phase.FAILED])
+def test_what_is_over_stays_over(phase: Phase) -> None:
+    assert settle(replace(MASKING, phase=phase), NOON + TICK) is phase
+    assert phase.is_over
+
+
+MODES: list[Mode] = ["semi-honest", "active"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_phases_are_a_line_that_ends_in_a_sum(mode: Mode) -> None:
+    line = [Phase.ENROLLING]
+    while not line[-1].is_over:
+        line.append(next_phase(line[-1], mode))
+    assert line == [*participant_phases(mode), Phase.SUMMED]
+
+
+def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
+    others = (Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
+    assert list(participant_phases("active")) == [phase for phase in Phase if phase not in others]
+    assert set(participant_phases("active")) - set(participant_phases("semi-honest")) == {
+        Phase.CONFIRMING
+    }
+    assert settle(replace(MASKING, mode="semi-honest", received=10), NOON) is Phase.UNMASKING
+
+
+@given(
+    st.sampled_from([(phase, mode) for mode in MODES for phase in participant_phases(mode)]),
+    st.integers(0, 12),
+    st.integers(-60, 0),
+    st.integers(-60, 20),
+)
+def test_a_cohort_stays_goes_one_on_or_fails_and_fails_only_late_and_short(
+    where: tuple[Phase, Mode], heard: int, last: int, seconds: int
+) -> None:
+    phase, mode = where
+    waiting = replace(
+        MASKING, phase=phase, mode=mode, received=heard, last_received=NOON + last * TICK
+    )
+    now = NOON + seconds * TICK
+    settled = settle(waiting, now)
+    assert settled in (phase, next_phase(phase, mode), Phase.FAILED)
+    assert waiting.closes_at <= NOON
+    if settled is Phase.FAILED:
+        assert heard < 7
+        assert now >= NOON

@@ -1,0 +1,54 @@
+"""Applications for tests, without the work that every application would do again.
+
+An application compiles its routes at its first request, describes them at its first refusal, and
+brings an empty database through every migration: a fifth of a second of processor time. Here the
+routes, their document and a migrated SQLite file are made once per process. The code that serves a
+request is the same.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from fastapi import FastAPI
+
+from server.app import create_app
+from server.db import migrations
+from server.db.database import Database, parse_url
+from server.settings import Settings
+
+
+def create(settings: Settings, clock: Callable[[], datetime] | None, rng: Random) -> FastAPI:
+    """Return the service as `create_app` does, on a database that has its schema."""
+    database = parse_url(settings.database_url).database
+    if settings.database_url.startswith("sqlite:") and not Path(str(database)).exists():
+        Path(str(database)).write_bytes(_migrated())
+    app = create_app(settings, clock, rng)
+    app.router.routes[:] = _first().router.routes
+    app.openapi = _first().openapi  # type: ignore[method-assign]
+    return app
+
+
+@cache
+def _first() -> FastAPI:
+    """Return the application whose routes serve all others; it opens no database."""
+    return create_app(Settings(database_url="sqlite:///unused.db"), None, Random(0))
+
+
+@cache
+def _migrated() -> bytes:
+    """Return a SQLite file with this program's schema and no row."""
+
+    async def migrate(url: str) -> None:
+        database = Database(url)
+        await migrations.upgrade(database)
+        await database.close()
+
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:  # a loop may run here
+        thread.submit(asyncio.run, migrate(f"sqlite:///{folder}/migrated.db")).result()
+        return Path(folder, "migrated.db").read_bytes()

@@ -1,0 +1,231 @@
+"""Accepted database URLs, the set-up of SQLite, and the order of its writers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+from threading import Barrier
+from time import sleep
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from server.db.database import Database, parse_url
+from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
+from tests.server.harness import NOON
+
+
+@pytest.mark.parametrize(
+    ("given", "driver"),
+    [
+        ("sqlite:///x.db", "sqlite+pysqlite"),
+        ("postgresql://u:p@h/x", "postgresql+psycopg"),
+        ("postgres://u:p@h/x", "postgresql+psycopg"),
+        ("postgresql+psycopg://u:p@h/x", "postgresql+psycopg"),
+    ],
+)
+def test_a_url_is_given_the_driver_that_is_used(given: str, driver: str) -> None:
+    assert parse_url(given).drivername == driver
+
+
+@pytest.mark.parametrize("given", ["", "x.db", "mysql://h/x", "sqlite://", "sqlite:///:memory:"])
+def test_a_url_of_no_usable_database_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|file|database URL"):
+        parse_url(given)
+
+
+@pytest.fixture
+async def sqlite(sqlite_url: str) -> AsyncIterator[Database]:
+    database = Database(sqlite_url, timeout_seconds=0.05)
+    yield database
+    await database.close()
+
+
+def run(statement: str) -> Callable[[Session], Any]:
+    """Return the transaction of one statement, which gives its first value if it has any."""
+
+    def transaction(session: Session) -> Any:
+        result = session.execute(text(statement))
+        return result.scalar() if result.returns_rows else None
+
+    return transaction
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"),
+    [("page_size", 32768), ("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)],
+)
+async def test_sqlite_is_set_up_to_keep_what_it_acknowledges(
+    sqlite: Database, pragma: str, value: object
+) -> None:
+    assert await sqlite.read(run(f"PRAGMA {pragma}")) == value
+
+
+async def test_an_error_takes_everything_back(sqlite: Database) -> None:
+    await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
+
+    def insert_and_fail(session: Session) -> None:
+        session.execute(text("INSERT INTO t VALUES (1)"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await sqlite.write(insert_and_fail)
+    assert await sqlite.read(run("SELECT count(*) FROM t")) == 0
+
+
+async def test_a_writer_that_queued_for_too_long_does_nothing(sqlite: Database) -> None:
+    await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
+
+    def dawdle(_session: Session) -> None:
+        sleep(0.2)
+
+    slow = asyncio.create_task(sqlite.write(dawdle))
+    late = asyncio.create_task(sqlite.write(run("INSERT INTO t VALUES (1)")))
+    await slow
+    with pytest.raises(BusyError) as busy:
+        await late
+    assert loggable_reason(busy.value).startswith("BusyError: other writers took ")
+    assert (
+        loggable_reason(OperationalError("secret", {}, Exception("secret"))) == "OperationalError"
+    )
+    await sqlite.write(run("INSERT INTO t VALUES (2)"))  # and the next one is served
+    assert await sqlite.read(run("SELECT sum(x) FROM t")) == 2
+
+
+async def test_writers_never_lose_an_update(database_url: str) -> None:
+    database = Database(database_url)
+    await database.write(run("CREATE TABLE t (x INTEGER)"))
+    await database.write(run("INSERT INTO t VALUES (0)"))
+    await asyncio.gather(*(database.write(run("UPDATE t SET x = x + 1")) for _ in range(100)))
+    assert await database.read(run("SELECT x FROM t")) == 100
+    await database.close()
+
+
+async def test_a_reader_does_not_wait_for_a_writer(sqlite: Database) -> None:
+    await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
+
+    def read_meanwhile(session: Session) -> int:
+        session.execute(text("INSERT INTO t VALUES (1)"))
+        future = asyncio.run_coroutine_threadsafe(sqlite.read(run("SELECT count(*) FROM t")), loop)
+        return int(future.result(5))
+
+    loop = asyncio.get_running_loop()
+    assert await sqlite.write(read_meanwhile) == 0
+
+
+async def test_an_error_of_the_database_shows_no_value(database_url: str) -> None:
+    """A message's body may hold shares; errors are logged."""
+    database = Database(database_url)
+    share = "c0ffee" * 8
+    statement = text("INSERT INTO nowhere VALUES (:body)").bindparams(body=share)
+    with pytest.raises(SQLAlchemyError) as caught:
+        await database.write(lambda session: session.execute(statement))
+    assert "nowhere" in str(caught.value)
+    assert share not in str(caught.value)
+    await database.close()
+
+
+async def test_a_transaction_that_others_make_the_database_take_back_is_done_again(
+    postgres_url: str,
+) -> None:
+    """Two lock two rows in opposite order: PostgreSQL ends one of them, and both are done."""
+    database = Database(postgres_url)
+    await database.write(run("CREATE TABLE t (x INTEGER, n INTEGER)"))
+    await database.write(run("INSERT INTO t VALUES (1, 0), (2, 0)"))
+    update = text("UPDATE t SET n = n + 1 WHERE x = :x")
+    both, tries = Barrier(2, timeout=10), []
+
+    def crossing(first: int, second: int) -> Callable[[Session], None]:
+        def change(session: Session) -> None:
+            tries.append(first)
+            session.execute(text("SET LOCAL deadlock_timeout = '20ms'"))
+            session.execute(update, {"x": first})
+            if tries.count(first) == 1:
+                both.wait()
+            session.execute(update, {"x": second})
+
+        return change
+
+    await asyncio.gather(database.write(crossing(1, 2)), database.write(crossing(2, 1)))
+    assert len(tries) == 3
+    assert await database.read(run("SELECT sum(n) FROM t")) == 4
+    await database.close()
+
+
+async def test_a_conflict_that_does_not_end_is_an_unavailable_database(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    tries = []
+
+    def conflict(session: Session) -> None:
+        tries.append(1)
+        failure = "RAISE EXCEPTION USING ERRCODE = 'serialization_failure'"
+        session.execute(text(f"DO $$ BEGIN {failure}; END $$"))
+
+    with pytest.raises(UNAVAILABLE_ERRORS):
+        await database.write(conflict)
+    assert len(tries) == 5
+    await database.close()
+
+
+async def test_a_standby_that_is_not_the_primary_yet_is_an_unavailable_database(
+    postgres_url: str,
+) -> None:
+    database = Database(postgres_url)
+    await database.write(run("CREATE TABLE t (x INTEGER)"))
+
+    def write_to_a_standby(session: Session) -> None:
+        session.execute(text("SET TRANSACTION READ ONLY"))
+        session.execute(text("INSERT INTO t VALUES (1)"))
+
+    with pytest.raises(UNAVAILABLE_ERRORS):
+        await database.write(write_to_a_standby)
+    await database.close()
+
+
+async def test_a_full_disk_is_an_unavailable_database_and_passes(sqlite: Database) -> None:
+    await sqlite.write(run("CREATE TABLE t (x BLOB)"))
+    pages = await sqlite.read(run("PRAGMA page_count"))
+
+    def fill(session: Session) -> None:
+        session.execute(text(f"PRAGMA max_page_count = {pages}"))
+        session.execute(text("INSERT INTO t VALUES (zeroblob(1000000))"))
+
+    with pytest.raises(UNAVAILABLE_ERRORS, match="full"):
+        await sqlite.write(fill)
+    await sqlite.write(run("PRAGMA max_page_count = 1000000"))
+    await sqlite.write(run("INSERT INTO t VALUES (zeroblob(1000000))"))
+    assert await sqlite.read(run("SELECT count(*) FROM t")) == 1
+
+
+async def test_a_database_notices_that_its_disk_is_full_and_nothing_else(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    for state, is_full in (("57P03", False), ("53300", False), ("53100", True)):
+        raising = f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$"
+        with pytest.raises(UNAVAILABLE_ERRORS):
+            await database.write(run(raising))
+        assert database.is_disk_full is is_full
+    await database.close()
+
+
+async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: str) -> None:
+    """PostgreSQL returns the time at which a statement arrived, without the wait for a lock."""
+    database = Database(postgres_url)
+
+    def wait(session: Session) -> tuple[datetime, datetime, datetime]:
+        before = database.now(session)
+        session.execute(text("SELECT pg_sleep(0.05)"))
+        row = session.execute(select(database.now_column(), text("pg_sleep(0.05)"))).one()
+        return before, row[0], database.now(session)
+
+    before, at, after = await database.read(wait)
+    assert before + timedelta(seconds=0.05) <= at <= after - timedelta(seconds=0.05)
+    assert before.tzinfo is not None
+    await database.close()
+    for url in (postgres_url, sqlite_url):
+        faked = Database(url, clock=lambda: NOON)
+        assert await faked.read(faked.now) == NOON
+        column = await faked.read(lambda session, of=faked: session.scalar(select(of.instant())))
+        assert column == NOON
+        await faked.close()

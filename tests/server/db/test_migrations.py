@@ -1,0 +1,47 @@
+"""Migrations: from an empty database to this program's schema, once; unknown ones are refused."""
+
+import asyncio
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from server.db import migrations
+from server.db.database import Database
+from server.db.schema import StudyRow
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    return list(compare_metadata(context, StudyRow.metadata))
+
+
+async def test_the_migrations_make_the_schema_of_the_models(database_url: str) -> None:
+    database = Database(database_url)
+    await migrations.upgrade(database)
+    await migrations.upgrade(database)
+    assert await database.read(lambda session: differences(session.connection())) == []
+    revision = await database.read(lambda session: migrations.revision(session.connection()))
+    assert revision == migrations.head_revision()
+    await database.close()
+
+
+async def test_two_servers_that_start_together_migrate_once(database_url: str) -> None:
+    first, second = Database(database_url), Database(database_url)
+    await asyncio.gather(migrations.upgrade(first), migrations.upgrade(second))
+    await first.close()
+    await second.close()
+
+
+async def test_a_schema_from_a_newer_program_is_refused(database_url: str) -> None:
+    database = Database(database_url)
+    await migrations.upgrade(database)
+    change = text("UPDATE alembic_version SET version_num = '9999'")
+    await database.write(lambda session: session.execute(change))
+    with pytest.raises(
+        migrations.UnknownSchemaError, match=r"schema 9999, which this program does not know"
+    ):
+        await migrations.upgrade(database)
+    await database.close()

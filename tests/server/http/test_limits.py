@@ -1,0 +1,114 @@
+"""Bodies that are too large are refused before they are read."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from protocol.messages import PROBLEM_TYPE_PREFIX
+from tests.server.conftest import Serve
+from tests.server.harness import STEPS, study_request
+from tests.server.party import Party
+
+JSON = {"Content-Type": "application/json"}
+OCTETS = {"Content-Type": "application/octet-stream"}
+LIMITS = {"max_upload_bytes": 4096, "max_json_bytes": 1024}
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body without a length, which counts how much of it was taken."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self.count):
+            self.taken += 1
+            yield b"x" * 1024
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"), [("/v1/studies", JSON), ("/v1/studies/x/start", {}), ("/v1/x", OCTETS)]
+)
+async def test_a_body_with_too_large_a_length_is_refused(
+    serve: Serve, sqlite_url: str, path: str, headers: dict[str, str]
+) -> None:
+    async with serve(sqlite_url, **LIMITS) as served:
+        response = await served.client.post(path, content=b" " * 5000, headers=headers)
+        assert (response.status_code, response.json()["type"]) == (
+            413,
+            f"{PROBLEM_TYPE_PREFIX}too-large",
+        )
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_body_without_a_length_is_refused_at_the_first_chunk_too_many(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, **LIMITS) as served:
+        body = Chunks(1000)
+        request = served.client.build_request("POST", "/v1/studies", headers=JSON)
+        request.stream = body
+        response = await served.client.send(request)
+        assert (response.status_code, response.json()["type"]) == (
+            413,
+            f"{PROBLEM_TYPE_PREFIX}too-large",
+        )
+        assert response.headers["content-type"] == "application/problem+json"
+        assert body.taken <= 3
+
+
+async def test_an_upload_without_a_length_is_read_no_further_than_it_may_be(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as served:
+        study = await served.create()
+        party = Party(served, study, await served.join(study, 6))
+        await party.go("share")
+        device = party.devices[0]
+        for what, most in party.sizes().items():
+            body = Chunks(10**6)
+            request = served.client.build_request(
+                "PUT", f"{device.path}/{what}", headers=device.headers | OCTETS
+            )
+            request.stream = body
+            response = await served.client.send(request)
+            assert (response.status_code, response.json()["type"]) == (
+                422,
+                f"{PROBLEM_TYPE_PREFIX}malformed",
+            )
+            assert body.taken <= most // 1024 + 2
+
+
+async def test_a_document_is_no_larger_for_being_called_binary(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Such a route reads the whole document before it checks the media type."""
+    async with serve(sqlite_url, **LIMITS) as served:
+        body = Chunks(4)
+        request = served.client.build_request("POST", "/v1/studies", headers=OCTETS)
+        request.stream = body
+        response = await served.client.send(request)
+        assert (response.status_code, body.taken) == (413, 2)
+
+
+async def test_a_study_whose_uploads_would_not_be_accepted_is_not_created(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """A masked input contains seed shares, so it is larger than its vector."""
+    async with serve(sqlite_url, max_upload_bytes=1024) as served:
+        response = await served.client.post("/v1/studies", json=study_request())
+        detail = response.json()["detail"]
+    assert "this service accepts 1024" in detail
+    needed = int(detail.split()[2])
+    async with serve(sqlite_url, max_upload_bytes=needed - 1) as served:
+        response = await served.client.post("/v1/studies", json=study_request())
+        assert response.status_code == 422
+    async with serve(sqlite_url, max_upload_bytes=needed) as served:
+        study = await served.create()
+        party = Party(served, study, await served.join(study, 6))
+        await party.go(*STEPS)
+        await party.end()
+        assert len(party.devices[0].vector_body) == needed

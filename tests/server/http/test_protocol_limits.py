@@ -1,0 +1,202 @@
+"""Slow, too large or invalid requests get an error and a closed connection."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from uvicorn.server import ServerState
+
+from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from server.http.protocol_limits import ConnectionLimits, LimitedHttpProtocol
+from tests.server.conftest import Serve
+from tests.server.party import refused
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+JSON = {"Content-Type": "application/json"}
+OCTETS = {"Content-Type": "application/octet-stream"}
+Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def listening(app: FastAPI, **changes: Any) -> AsyncIterator[Talk]:
+    """Yield a connection to `app` within small bounds."""
+    limits = ConnectionLimits(
+        **{
+            "header_seconds": 30,
+            "body_seconds": 30,
+            "max_header_bytes": 4096,
+            "max_header_fields": 20,
+            **changes,
+        }
+    )  # type: ignore[arg-type]
+    config = uvicorn.Config(app, ws="none", log_config=None, timeout_keep_alive=30)
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: LimitedHttpProtocol(limits=limits, config=config, server_state=state, app_state={}),
+        "127.0.0.1",
+        0,
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    made = FastAPI()
+
+    @made.get("/")
+    async def root() -> dict[str, str]:
+        return {"it": "is"}
+
+    return made
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Problem]:
+    """Return the last answer of a connection that was closed after it."""
+    response = await asyncio.wait_for(reader.read(), 20)
+    head, _, body = response.rpartition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head
+    assert b"connection: close" in head
+    assert b"X-Content-Type-Options: nosniff" in head
+    problem = Problem.model_validate_json(body)
+    assert head.startswith(b"HTTP/1.1 %d " % problem.status)
+    return problem.status, problem
+
+
+async def test_a_head_that_does_not_end_is_refused(app: FastAPI) -> None:
+    async with listening(app, header_seconds=0.2) as (reader, writer):
+
+        async def drip() -> None:
+            writer.write(b"GET / HTTP/1.1\r\nX-Slow: ")
+            while True:
+                writer.write(b"a")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        status, problem = await answer(reader)
+        dripping.cancel()
+        assert (status, problem.type) == (408, PROBLEM_TYPE_PREFIX + ProblemType.TOO_SLOW)
+
+
+async def test_a_connection_that_sends_nothing_is_closed(app: FastAPI) -> None:
+    async with listening(app, header_seconds=0.05) as (reader, _):
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+
+
+async def test_a_second_head_that_does_not_end_is_refused(app: FastAPI) -> None:
+    async with listening(app, header_seconds=0.2) as (reader, writer):
+        writer.write(GET + b"\r\n")
+        assert (await reader.readuntil(b'{"it":"is"}')).startswith(b"HTTP/1.1 200")
+        writer.write(b"\r\nGET ")
+        assert (await answer(reader))[0] == 408
+
+
+async def test_a_body_that_is_not_read_is_limited_in_time(app: FastAPI) -> None:
+    async with listening(app, body_seconds=0.1) as (reader, writer):
+        writer.write(GET + b"Content-Length: 1000\r\n\r\nx")
+        response = await asyncio.wait_for(reader.read(), 20)
+        assert response.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
+        GET + b"X: " + b"a" * 5000,  # it never ends
+        GET + b"X: a\r\n" * 20 + b"\r\n",
+        b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /" + b"a" * 5000,
+    ],
+)
+async def test_a_head_that_is_too_large_is_refused(app: FastAPI, head: bytes) -> None:
+    async with listening(app) as (reader, writer):
+        writer.write(head)
+        status, problem = await answer(reader)
+        assert (status, problem.type) == (431, PROBLEM_TYPE_PREFIX + ProblemType.HEADERS_TOO_LARGE)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02", b"<html>\r\n\r\n", GET + b"a b: c\r\n\r\n"]
+)
+async def test_garbage_is_malformed(app: FastAPI, garbage: bytes) -> None:
+    async with listening(app) as (reader, writer):
+        writer.write(garbage)
+        status, problem = await answer(reader)
+        assert (status, problem.type) == (400, PROBLEM_TYPE_PREFIX + ProblemType.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "head", [b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", b"Transfer-Encoding: gzip\r\n\r\nx"]
+)
+async def test_a_garbled_body_is_malformed(head: bytes) -> None:
+    """The error is sent at once, before the reader of the body is notified."""
+    app = FastAPI()
+
+    @app.post("/")
+    async def wait(request: Request) -> dict[str, int]:
+        return {"bytes": len(await request.body())}
+
+    async with listening(app) as (reader, writer):
+        writer.write(GET.replace(b"GET", b"POST") + head)
+        status, problem = await answer(reader)
+        assert (status, problem.type) == (400, PROBLEM_TYPE_PREFIX + ProblemType.MALFORMED)
+        assert not await reader.read()
+
+
+async def test_requests_behind_one_another_are_answered_in_their_order(app: FastAPI) -> None:
+    """Each request is within the limits, all of them together are not."""
+    async with listening(app, max_header_bytes=200) as (reader, writer):
+        writer.write((GET + b"\r\n") * 20)
+        for _ in range(20):
+            await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+
+
+class Body(httpx.AsyncByteStream):
+    """A body that falls silent after its first pieces, or goes on in small ones for ever."""
+
+    def __init__(self, pause: Callable[[], Awaitable[object]]) -> None:
+        self._pause = pause
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await self._pause()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "pause"),
+    [
+        ({"body_idle_seconds": 0.05}, asyncio.Event().wait),
+        ({"body_seconds": 0.2}, lambda: asyncio.sleep(0.01)),
+    ],
+)
+async def test_a_body_that_takes_too_long_is_refused_and_its_connection_closed(
+    serve: Serve, sqlite_url: str, bounds: dict[str, float], pause: Callable[[], Awaitable[object]]
+) -> None:
+    async with serve(sqlite_url, **bounds) as served:
+        study = await served.create()
+        device, *_ = await served.join(study, 6)
+        await served.until_phase(study, "sharing")
+        for method, path, headers in (
+            ("POST", "/v1/studies", JSON),
+            ("PUT", f"{device.path}/key-shares", device.headers | OCTETS),
+        ):
+            request = served.client.build_request(method, path, headers=headers)
+            request.headers.pop("content-length", None)
+            request.stream = Body(pause)
+            response = await asyncio.wait_for(served.client.send(request), 20)
+            refused(response, 408, "too-slow")
+            assert response.headers["connection"] == "close"
+        assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1

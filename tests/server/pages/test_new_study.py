@@ -1,0 +1,101 @@
+"""Studies from a form: each kind works with its defaults, and every error is at its field."""
+
+import re
+from html import unescape
+
+import httpx
+import pytest
+
+from protocol.messages import StudyView
+from server.pages.forms.fields import QUESTION_FORMS, form_fields
+from tests.server.harness import Served
+
+SAME_ORIGIN = {"Origin": "http://test"}
+
+
+def filled(kind: str, **changes: str) -> dict[str, str]:
+    """Return the form as a browser would send it, with a name."""
+    form = {field.path: field.default for field in form_fields(QUESTION_FORMS[kind])}
+    return form | {"question": kind, "name": f"by {kind}", "key": "0" * 32} | changes
+
+
+async def send(served: Served, form: dict[str, str], to: str = "/studies/new") -> httpx.Response:
+    return await served.client.post(to, data=form, headers=SAME_ORIGIN)
+
+
+def error_at(page: str, path: str) -> str:
+    """Return the error that is shown at a field."""
+    name = path.replace(".", "-")
+    match = re.search(rf'<p class="fault" id="f-{name}-fault">(.*?)</p>', page)
+    assert match, f"no error at {path}"
+    return unescape(match[1])
+
+
+@pytest.mark.parametrize("kind", QUESTION_FORMS)
+async def test_the_defaults_of_every_kind_make_a_study(served: Served, kind: str) -> None:
+    form = await served.client.get(f"/studies/new?question={kind}")
+    assert form.status_code == 200
+    for field in form_fields(QUESTION_FORMS[kind]):
+        assert f'name="{field.path}"' in form.text
+        identity = field.path.replace(".", "-")
+        assert f'<label for="f-{identity}"' in form.text
+    answer = await send(served, filled(kind, **{"terms.cohorts": "50"} if kind == "triehh" else {}))
+    assert answer.status_code == 303, re.findall(r"<li>.*?</li>|fault.*?</p>", answer.text)
+    where = answer.headers["location"]
+    view = StudyView.model_validate_json((await served.client.get(f"/v1{where}")).content)
+    assert (view.name, view.question.mechanism, view.state) == (f"by {kind}", kind, "running")
+    assert (await served.client.get(where)).status_code == 200
+
+
+async def test_a_study_need_not_start_at_once(served: Served) -> None:
+    form = filled("tracked")
+    del form["start"]  # as a browser leaves out a box that is not ticked
+    where = (await send(served, form)).headers["location"]
+    assert (await served.client.get(f"/v1{where}")).json()["state"] == "created"
+
+
+async def test_the_same_form_sent_twice_is_one_study(served: Served) -> None:
+    first, second = [await send(served, filled("tracked")) for _ in range(2)]
+    assert first.headers["location"] == second.headers["location"]
+
+
+async def test_every_fault_is_at_its_field_and_what_was_typed_stays(served: Served) -> None:
+    form = filled(
+        "adaptive-iblt",
+        name="",
+        rounds="many",
+        **{"question.words": "0", "question.threshold": "<b>", "terms.corrupt": "2"},
+    )
+    answer = await send(served, form)
+    assert answer.status_code == 422
+    for path in ("name", "rounds", "question.words", "question.threshold", "terms.corrupt"):
+        assert error_at(answer.text, path)
+    assert 'value="&lt;b&gt;"' in answer.text
+    assert "<b>" not in answer.text
+    assert 'value="many"' in answer.text
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
+async def test_fields_that_do_not_fit_together_are_reported(served: Served) -> None:
+    answer = await send(served, filled("adaptive-iblt", **{"question.words": "3"}))
+    assert answer.status_code == 422
+    assert "This study cannot be created yet." in answer.text
+    rates = await send(served, filled("tracked", **{"terms.dropout": "0.5"}))
+    why = "“Share of corrupt devices” + 2 “Share of dropouts” is 1.10, above 0.9: assume less"
+    assert f"<li>Rounds and cohorts: {why}</li>" in rates.text
+    poor = await send(served, filled("tracked", population="nobody"))
+    assert (poor.status_code, "there is no such population" in poor.text) == (422, True)
+
+
+async def test_an_unknown_kind_or_body_makes_nothing(served: Served) -> None:
+    assert (await served.client.get("/studies/new?question=none")).status_code == 404
+    assert (await send(served, {"question": "none"})).status_code == 404
+    no_form = await served.client.post("/studies/new", json={}, headers=SAME_ORIGIN)
+    assert (no_form.status_code, "text/html" in no_form.headers["content-type"]) == (415, True)
+    many = "&".join(f"a{number}=1" for number in range(101)).encode()
+    form = SAME_ORIGIN | {"Content-Type": "application/x-www-form-urlencoded"}
+    for body in (many, b"\xff\xfe", b"name=%FF%FE"):
+        answer = await served.client.post("/studies/new", content=body, headers=form)
+        assert answer.status_code == 422
+    large = await served.client.post("/studies/new", content=b"a" * 2**20, headers=form)
+    assert large.status_code == 413

@@ -1,0 +1,111 @@
+"""Preview of a study while its form is filled: from its plan, and from a simulation."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from protocol.mechanisms.registry import AnyPlan
+from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.forms.preview import AdviceLine, Predictor
+from tests.server.harness import Served
+from tests.server.pages.test_new_study import filled, send
+
+
+@pytest.mark.parametrize("kind", QUESTION_FORMS)
+async def test_a_preview_shows_the_bytes_that_a_device_sends(served: Served, kind: str) -> None:
+    answer = await send(served, filled(kind), "/studies/new/preview")
+    assert answer.status_code == 200
+    assert "A device sends" in answer.text
+    assert ("blindtally plan --devices 200" in answer.text) == (
+        kind in ("tracked", "adaptive-iblt")
+    )
+
+
+async def test_a_preview_of_an_impossible_study_gives_the_reason(served: Served) -> None:
+    form = filled("adaptive-iblt", **{"question.words": "3"})
+    answer = await send(served, form, "/studies/new/preview")
+    assert (answer.status_code, 'class="fault"' in answer.text) == (200, True)
+
+
+async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
+    form = filled("tracked", name="", rounds="many", **{"terms.cohort_size": "50"})
+    text = (await send(served, form, "/studies/new/preview")).text
+    assert "Rounds: must be a whole number, from 1 to 10,000" in text
+    assert "“Devices in a cohort, at least” 100 is above “Devices in a cohort, at most” 50" in text
+    assert "Name" not in text  # the preview does not need it
+    assert not re.search("cohort_size|Input should|body", text)
+
+
+@pytest.mark.parametrize("kind", ["triehh", "hierarchical-histogram"])
+async def test_a_preview_shows_the_devices_above_which_a_cell_is_published(
+    served: Served, kind: str
+) -> None:
+    assert (
+        "A cell is published from"
+        in (await send(served, filled(kind), "/studies/new/preview")).text
+    )
+
+
+async def test_a_study_is_predicted_on_request(served: Served) -> None:
+    async def predict(plan: AnyPlan) -> Sequence[AdviceLine]:
+        return [AdviceLine("F1", f"0.97 of {plan.rounds}", "<b>")]
+
+    served.app.state.predictor = Predictor(predict)
+    preview = await send(served, filled("tracked"), "/studies/new/preview")
+    assert 'hx-post="/studies/new/prediction"' in preview.text
+    answer = await send(served, filled("tracked", rounds="7"), "/studies/new/prediction")
+    assert (answer.status_code, "0.97 of 7" in answer.text) == (200, True)
+    assert "&lt;b&gt;" in answer.text
+    answer = await send(served, filled("tracked", rounds="0"), "/studies/new/prediction")
+    assert "Rounds: must be from 1 to 10,000, not 0" in answer.text
+    assert "0.97" not in answer.text
+
+
+async def test_one_study_is_predicted_at_a_time(served: Served) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
+        began.set()
+        await goes_on.wait()
+        return [AdviceLine("F1", "0.97")]
+
+    served.app.state.predictor = Predictor(predict)
+    first = asyncio.create_task(send(served, filled("tracked"), "/studies/new/prediction"))
+    await began.wait()
+    second = await send(served, filled("tracked"), "/studies/new/prediction")
+    assert "try again in a moment" in second.text
+    goes_on.set()
+    assert "0.97" in (await first).text
+
+
+async def test_a_failed_prediction_is_reported_and_stops_nothing(served: Served) -> None:
+    async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
+        raise RuntimeError("text for the log")
+
+    served.app.state.predictor = Predictor(predict)
+    for _ in range(2):
+        answer = await send(served, filled("tracked"), "/studies/new/prediction")
+        assert "the simulation failed" in answer.text
+        assert "text for the log" not in answer.text
+
+
+async def test_a_service_that_stops_ends_the_prediction_and_reports_it(served: Served) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody ends it otherwise")
+
+    served.app.state.predictor = Predictor(predict)
+    asked = asyncio.create_task(send(served, filled("tracked"), "/studies/new/prediction"))
+    await began.wait()
+    served.app.state.service.notifier.shut_down()
+    answer = await asked
+    assert ended.is_set()
+    assert (answer.status_code, "the service is stopping" in answer.text) == (200, True)

@@ -1,0 +1,194 @@
+"""The cache of closed phases: one read for all requests, and no value before its phase closes."""
+
+import asyncio
+
+import pytest
+
+from server.db.repositories.messages import MessageRepository
+from server.errors import ProblemError
+from server.rounds.cohort_cache import AsyncCache, CohortCache
+from tests.server.harness import STEPS
+from tests.server.party import Party
+
+
+async def test_many_who_ask_together_cost_one_reading() -> None:
+    reads: list[int] = []
+
+    async def read(key: int) -> int:
+        reads.append(key)
+        await asyncio.sleep(0.01)
+        return key * 10
+
+    once = AsyncCache(read, 2)
+    assert await asyncio.gather(*(once(1) for _ in range(50))) == [10] * 50
+    await once(2)
+    await once(3)  # 1 is forgotten
+    await once(2)
+    await once(1)
+    assert reads == [1, 2, 3, 1]
+
+
+async def test_an_error_is_raised_and_not_kept() -> None:
+    answers = iter([ValueError("not yet"), "now"])
+
+    async def read(_key: int) -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    once = AsyncCache(read, 2)
+    with pytest.raises(ValueError, match="not yet"):
+        await once(1)
+    assert await once(1) == "now"
+
+
+async def test_one_who_leaves_takes_nothing_from_the_others() -> None:
+    async def read(key: int) -> int:
+        await asyncio.sleep(0.02)
+        return key
+
+    once = AsyncCache(read, 2)
+    leaving, staying = asyncio.create_task(once(1)), asyncio.create_task(once(1))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == 1
+
+
+async def test_errors_take_no_room_from_what_is_kept() -> None:
+    reads: list[int] = []
+
+    async def read(key: int) -> int:
+        reads.append(key)
+        if key < 0:
+            raise ValueError("there is none")
+        return key
+
+    once = AsyncCache(read, 2)
+    await once(1)
+    for key in (-1, -2, -3):
+        with pytest.raises(ValueError, match="none"):
+            await once(key)
+    await once(1)
+    assert reads == [1, -1, -2, -3]
+
+
+async def test_what_weighs_more_makes_more_room_but_the_last_is_always_kept() -> None:
+    reads: list[int] = []
+
+    async def read(weight: int) -> int:
+        reads.append(weight)
+        return weight
+
+    once = AsyncCache(read, 10, lambda weight: weight)
+    for weight in (1, 2, 3, 4):
+        await once(weight)
+    await once(1)  # all four are kept, and 2 is the oldest now
+    await once(5)  # 2 and 3 make room
+    for weight in (1, 4, 5):
+        await once(weight)
+    await once(99)  # nothing else is left
+    await once(99)
+    await once(1)
+    assert reads == [1, 2, 3, 4, 5, 99, 1]
+
+
+async def test_what_is_being_read_is_not_dropped_for_others() -> None:
+    gate = asyncio.Event()
+    reads: list[int] = []
+
+    async def read(key: int) -> int:
+        reads.append(key)
+        if key == 0:
+            await gate.wait()
+        return key
+
+    once = AsyncCache(read, 1)
+    slow = asyncio.create_task(once(0))
+    for key in (1, 2, 3):
+        await once(key)
+    gate.set()
+    assert await slow == 0
+    assert await once(0) == 0
+    assert sorted(reads) == [0, 1, 2, 3]
+
+
+async def test_a_plan_is_read_once_for_all_who_join(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = party.served.app.state.service.store
+    monkeypatch.setattr(type(store.rounds), "plan", None)  # every call fails
+    assert (await party.devices[0].apply(party.study, 1)).status_code == 200
+
+
+async def test_a_plans_digest_is_made_once(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = CohortCache(party.served.app.state.service.store)
+    digest = (await fresh.plan((party.study, 1))).digest()
+    assert await fresh.plan_digest((party.study, 1)) == digest
+    monkeypatch.setattr("protocol.study.Plan.digest", None)  # every call fails
+    assert await fresh.plan_digest((party.study, 1)) == digest
+
+
+async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:
+    """A process that did not look while they were there finds that the cohort is over."""
+    await party.go(*STEPS)
+    await party.end()
+    service = party.served.app.state.service
+    await service.store.cohorts.delete_bodies(1)
+    fresh = CohortCache(service.store)
+    for ask in (
+        fresh.transcript,
+        fresh.share_commitments,
+        fresh.unmasking_request,
+        fresh.confirmations,
+    ):
+        for _ in range(2):
+            with pytest.raises(ProblemError, match="the cohort is summed"):
+                await ask(1)
+    assert await fresh.survivors(1) == frozenset(range(6))  # which needs no bodies
+
+
+async def test_a_list_that_is_forgotten_while_it_is_read_is_not_kept(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two batches the study is stopped, and its bodies go."""
+    await party.go("share")
+    await party.served.until_phase(party.study, "masking")
+    service = party.served.app.state.service
+    fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
+
+    async def stop_behind(messages: MessageRepository, cohort: int, kind: str, last: int) -> object:
+        rows = await batch(messages, cohort, kind, last)
+        if last < 0:
+            await party.served.client.post(f"/v1/studies/{party.study}/stop")
+            await service.store.cohorts.delete_bodies(1)
+        return rows
+
+    monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
+    monkeypatch.setattr(type(service.store.messages), "_batch", stop_behind)
+    for _ in range(2):
+        with pytest.raises(ProblemError, match="the study was stopped"):
+            await fresh.transcript(1)
+
+
+async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
+    """A request that comes too early is refused before any row is read."""
+    device = party.devices[0]
+    for step, what in zip(
+        STEPS[:-1], ("share-commitments", "survivors", "encrypted-shares"), strict=True
+    ):
+        *some, last = party.devices
+        await asyncio.gather(*(getattr(other, step)() for other in some))
+        assert (await device.get(what, wait=0)).status_code == 202
+        cache = party.served.app.state.service.cohort_cache
+        cached = {
+            "share-commitments": cache.transcript,
+            "survivors": cache.survivors,
+            "encrypted-shares": cache.unmasking_request,
+        }[what]
+        assert not cached._tasks
+        await getattr(last, step)()
+        assert (await device.get(what)).status_code == 200
+        assert list(cached._tasks) == [1]
+    await party.go("reveal")
+    await party.end()

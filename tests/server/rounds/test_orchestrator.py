@@ -1,0 +1,326 @@
+"""The orchestrator: an error of one cohort affects no other, and its only state is rows."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import Any, NoReturn
+from unittest.mock import AsyncMock
+
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.event import listen
+from sqlalchemy.exc import OperationalError
+
+from protocol.mechanism import Answer, Estimate
+from secagg.aggregator import UnmaskingRequest
+from secagg.messages import UnmaskingShares
+from secagg.session import Transcript
+from server.db.database import Database
+from server.db.database_errors import BusyError
+from server.db.repositories.cohorts import CohortRepository
+from server.db.repositories.leases import Lease
+from server.db.repositories.messages import MessageRepository
+from server.db.repositories.rounds import ClosedRound
+from server.db.store import open_store
+from server.notify.notifier import Notifier
+from server.rounds.decoding import read_unmasking_request
+from server.rounds.orchestrator import Orchestrator
+from tests.server.conftest import Serve
+from tests.server.harness import STEPS, Clock, Served, play, sum_of, together
+from tests.server.lies import false_shares
+
+
+def explode(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise ArithmeticError("the secret is 42")
+
+
+async def until_forgotten(served: Served) -> None:
+    for _ in range(200):
+        if not await served.app.state.service.store.cohorts.finished_with_bodies():
+            return
+        await served.tick()
+    raise AssertionError("bodies of a cohort that is over are still there")
+
+
+async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = await served.create(), await served.create()
+    monkeypatch.setattr("server.rounds.decoding.unmask", explode)
+    await play(served, study)
+    view = await served.until_closed(study)
+    assert view.state == "failed"
+    assert view.cohorts[0].failure == "an internal error of the service, which was logged"
+    monkeypatch.undo()
+    devices = await play(served, other)
+    assert (await served.until_closed(other)).state == "decoded"
+    assert await served.read_sum(other) == sum_of(devices)
+
+
+async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create(rounds=2)
+    monkeypatch.setattr("server.rounds.decoding._decode", explode)
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "failed"
+    monkeypatch.undo()
+    await play(served, study, after=1)
+    assert (await served.until_closed(study, 2)).state == "decoded"
+
+
+async def test_a_fault_while_planning_leaves_the_plan_as_it_was(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create(rounds=2)
+    monkeypatch.setattr("server.rounds.jobs.plan_next", explode)
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "decoded"
+    rounds = served.app.state.service.store.rounds
+    first, second = await rounds.plan(study, 1), await rounds.plan(study, 2)
+    assert second.seed != first.seed
+    assert second.model_copy(update={"round": 1, "seed": first.seed}) == first
+    await play(served, study, after=1)
+    assert (await served.until_closed(study, 2)).state == "decoded"
+
+
+async def test_a_study_state_that_cannot_be_read_stops_its_study_and_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = await served.create(rounds=2), await served.create()
+    answers = type(served.app.state.service.store.answers)
+    monkeypatch.setattr(
+        answers, "study_state", AsyncMock(side_effect=ValueError("of another version"))
+    )
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "failed"
+    monkeypatch.undo()
+    assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "stopped"
+    await play(served, other)
+    assert (await served.until_closed(other)).state == "decoded"
+
+
+async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> None:
+    study = await served.create()
+    await play(served, study, lost=((), (2,), (), ()))
+    await served.until_closed(study)
+    await until_forgotten(served)
+    query = text("SELECT kind, body FROM messages")
+    database = served.app.state.service.store.database
+    rows = await database.read(lambda session: session.execute(query).all())
+    assert Counter(kind for kind, _ in rows) == {
+        "key-shares": 6, "masked-input": 5, "seed-shares": 5, "confirmation": 5,
+        "unmasking-shares": 5,
+    }  # fmt: skip
+    assert all(body is None for _, body in rows)
+
+
+async def test_bodies_of_a_stopped_study_are_forgotten_too(served: Served) -> None:
+    study = await served.create()
+    devices = await served.join(study, 6)
+    await together(devices, "share")
+    await served.client.post(f"/v1/studies/{study}/stop")
+    await until_forgotten(served)
+
+
+async def test_a_deadline_that_passed_without_a_server_is_extended(
+    serve: Serve, clock: Clock, database_url: str
+) -> None:
+    """Restarted with time left, a cohort has at least its patience; without, all of it."""
+    async with serve(database_url) as served:
+        await served.create(timeouts={"enrolling": 600, "idle": 5})
+    database = Database(database_url, clock=clock)
+    store = open_store(database, Random(1))
+
+    async def seconds_after(pause: float) -> float:
+        clock.advance(pause)
+        await Orchestrator(store, Notifier(), Random(1)).resume()
+        (due,) = await store.cohorts.pending()
+        return (due.phase_status.deadline - clock()).total_seconds()
+
+    assert await seconds_after(500) == 100
+    assert await seconds_after(98) == 5
+    assert await seconds_after(5) == 600
+    await database.close()
+
+
+async def test_no_secret_reaches_the_log(served: Served) -> None:
+    study = await served.create()
+    with structlog.testing.capture_logs() as logs:
+        devices = await play(served, study, lost=((), (1,), (), ()))
+        await served.until_closed(study)
+    assert logs
+    logged = repr(logs)
+    for device in devices:
+        given = UnmaskingShares.unpack(device.reveal_body)
+        secrets = [
+            device.secret_ticket,
+            device.joined.mask_pair.secret,
+            device.joined.encryption_pair.secret,
+        ]
+        secrets += [*given.seed_shares.values(), *given.key_shares.values()]
+        assert len(secrets) == 3 + 6
+        for secret in secrets:
+            assert secret.hex() not in logged
+            assert repr(secret) not in logged
+        assert device.ticket not in logged
+
+
+async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = await served.create()
+    service = served.app.state.service
+
+    async def stop_first(
+        messages: MessageRepository, number: int, view: Transcript
+    ) -> UnmaskingRequest:
+        if service.orchestrator.store.messages is messages and not stopped:
+            stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
+            await service.store.cohorts.delete_bodies(number)
+        return await read_unmasking_request(messages, number, view)
+
+    stopped: list[object] = []
+    monkeypatch.setattr("server.rounds.decoding.read_unmasking_request", stop_first)
+    with structlog.testing.capture_logs() as logs:
+        await play(served, study)
+        for _ in range(20):
+            await served.tick()
+    assert stopped
+    (cohort,) = (await served.show_round(study)).cohorts
+    assert (cohort.phase, cohort.failure) == ("failed", "the study was stopped")
+    assert [entry for entry in logs if entry["log_level"] in ("error", "warning")] == []
+
+
+async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away for a moment between naming the culprit and keeping the sum."""
+    study = await served.create()
+    cohorts = type(served.app.state.service.store.cohorts)
+    finish, tries = cohorts.save_sum, []
+
+    async def fail_once(self: CohortRepository, cohort: int, total: bytes, lease: Lease) -> bool:
+        tries.append(total)
+        if len(tries) == 1:
+            raise OperationalError("", None, Exception("away"))
+        return await finish(self, cohort, total, lease)
+
+    monkeypatch.setattr(cohorts, "save_sum", fail_once)
+    liar, *honest = devices = await served.join(study, 6)
+    await together(devices, "share")
+    with false_shares(2):
+        await liar.mask()
+    await together(honest, "mask")
+    await together(devices, "confirm", "reveal")
+    view = await served.until_closed(study)
+    assert len(tries) == 2
+    assert list(view.cohorts[0].blamed) == [0]
+    assert await served.read_sum(study) == sum_of(devices)
+
+
+async def test_the_time_of_a_restart_does_not_count_as_silence(
+    served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is unavailable for an hour while leases are released: no message arrives."""
+    service = served.app.state.service
+
+    async def release_slowly(*_: object) -> None:
+        clock.advance(3600)
+
+    monkeypatch.setattr(type(service.store.leases), "release_others", release_slowly)
+    heartbeat = service.orchestrator.heartbeat
+    await heartbeat.start()
+    assert heartbeat.receiving_since == clock()
+
+
+async def test_time_without_a_database_costs_no_cohort_its_round(
+    served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deadlines and patience do not count the time in which no message could arrive."""
+    study, other = await served.create(), await served.create()
+    await together((await served.join(study, 6))[:1], "share")
+    await together((await served.join(other, 6))[:5], "share")
+    store = served.app.state.service.store
+    away = OperationalError("", None, Exception("away"))
+    monkeypatch.setattr(type(store.cohorts), "snapshot", AsyncMock(side_effect=away))
+    for _ in range(10):
+        await served.tick()
+    clock.advance(3600)
+    monkeypatch.undo()
+    for _ in range(10):
+        await served.tick()
+    for each in (study, other):
+        assert (await served.show_round(each)).cohorts[0].phase == "sharing"
+
+
+async def test_a_cohort_that_waits_is_found_by_index_among_all_that_are_over(
+    served: Served,
+) -> None:
+    statements: list[str] = []
+    database = served.app.state.service.store.database
+    listen(database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
+    await served.app.state.service.store.cohorts.pending()
+    query = next(logged for logged in statements if "FROM cohorts JOIN studies" in logged)
+    marks = ("waiting",) * query.count("?")
+    plan = await database.read(
+        lambda session: (
+            session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", marks).all()
+        )
+    )
+    assert any("USING INDEX cohorts_by_phase" in row[-1] for row in plan)
+
+
+async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
+    serve: Serve, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has no index entry of 3 kB; a mechanism to come may forget that."""
+    item = "".join(chr(0x4E00 + number) for number in Random(1).choices(range(4096), k=1024))
+    answer = Answer(decoded=True, distinct=1)
+    outcome = ClosedRound("decoded", 6, answer, heavy_hitters=(Estimate(item, 6, 0),))
+    decoded = AsyncMock(return_value=outcome)
+    monkeypatch.setattr("server.rounds.jobs.decode_round", decoded)
+    async with serve(postgres_url) as served:
+        study = await served.create()
+        await play(served, study)
+        assert (await served.until_closed(study)).state == "failed"
+        assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+
+
+async def test_the_longest_item_there_can_be_is_kept(serve: Serve, database_url: str) -> None:
+    characters = "".join(chr(0x20000 + number) for number in range(2048))  # 4 bytes each
+    item = "".join(Random(1).choices(characters, k=256))
+    question = {
+        "mechanism": "adaptive-iblt",
+        "threshold": 1,
+        "contribution": 2,
+        "domain": {"kind": "alphabet", "characters": characters, "length": 256},
+        "words": 30_000,
+    }
+    async with serve(database_url) as served:
+        study = await served.create(question=question)
+        devices = await served.join(study, 6)
+        for device in devices:
+            device.histogram = {item: 1}
+        await together(devices, *STEPS)
+        assert (await served.until_closed(study)).state == "decoded"
+        rows = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+        assert [row["item"] for row in rows["heavy_hitters"]] == [item]
+
+
+async def test_a_decision_that_waited_too_long_is_not_carried_out(
+    served: Served, clock: Clock
+) -> None:
+    """A message that arrived while the database was locked is behind the decision in the queue."""
+    study = await served.create()
+    await served.join(study, 6)
+    await served.until_phase(study, "sharing")
+    (due,) = await served.app.state.service.store.cohorts.pending()
+    database = served.app.state.service.store.database
+    cohorts = served.app.state.service.store.cohorts
+    locked = asyncio.create_task(database.write(lambda _: clock.advance(10)))
+    with pytest.raises(BusyError, match="stale"):
+        await asyncio.gather(locked, cohorts.fail(due, "late", due.phase_status.received))
+    (still,) = await served.app.state.service.store.cohorts.pending()
+    assert still.phase_status.phase is due.phase_status.phase

@@ -1,0 +1,118 @@
+"""An upload that races the close of its phase: one side wins, whole, in either order.
+
+A connection from outside holds what both must wait for, so that they are done in the order in
+which they came.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from protocol.messages import Survivors
+from server.db.database import Database, parse_url
+from tests.server.conftest import Serve
+from tests.server.harness import Served, sum_of, together
+from tests.server.party import refused
+
+TIMEOUTS = {"masking": 600, "idle": 120}  # seconds: too long for the orchestrator to close a phase
+
+
+class Queue:
+    """Transactions that write to cohorts, one after the other."""
+
+    def __init__(self, database: Database, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._is_sqlite, self._url = database.is_sqlite, url
+        self._came = 0
+        write = database.write
+
+        async def count(change: Callable[..., Any]) -> Any:
+            self._came += 1  # SQLite's one writer takes them in this order
+            return await write(change)
+
+        monkeypatch.setattr(database, "write", count)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Block all writes to cohorts meanwhile."""
+        if self._is_sqlite:
+            other = sqlite3.connect(parse_url(self._url).database or "", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            self._came = 0
+            yield
+            other.execute("ROLLBACK")
+            other.close()
+            return
+        with psycopg.connect(self._url) as connection:
+            connection.execute("SELECT 1 FROM cohorts FOR UPDATE")
+            yield
+            connection.rollback()
+
+    async def until(self, count: int) -> None:
+        """Wait until `count` transactions are in the queue."""
+        async with asyncio.timeout(60):
+            while self._length() < count:  # noqa: ASYNC110  (there is no notification)
+                await asyncio.sleep(0.01)
+
+    def _length(self) -> int:
+        if self._is_sqlite:
+            return self._came
+        query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        with psycopg.connect(self._url) as connection:
+            ((waiting,),) = connection.execute(query).fetchall()
+        return int(waiting)
+
+
+@pytest.mark.parametrize("first", ["upload", "close"])
+async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whole(
+    serve: Serve, database_url: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published survivors, the vectors in the sum and the acknowledged uploads agree."""
+    async with serve(
+        database_url, poll_seconds=60, min_poll_seconds=0, database_timeout_seconds=30
+    ) as served:
+        study = await served.create(timeouts=TIMEOUTS)
+        devices = await served.join(study, 6)
+        await together(devices, "share")
+        await together(devices[:5], "mask")
+        late = devices[5]
+        body = await late.compute_vector()
+        await asyncio.sleep(0.1)
+        served.clock.advance(121)
+        work = {
+            "upload": lambda: late.put("masked-input", body),
+            "close": served.app.state.service.orchestrator.poll,
+        }
+        order = sorted(work, key=lambda name: name != first)
+        queue = Queue(served.app.state.service.store.database, database_url, monkeypatch)
+        with queue.held():
+            tasks = {}
+            for place, name in enumerate(order, start=1):
+                tasks[name] = asyncio.create_task(work[name]())
+                await queue.until(place)
+        answer = await tasks["upload"]
+        await tasks["close"]
+        if first == "upload":
+            assert answer.status_code == 204
+            included = devices
+        else:
+            refused(answer, 409, "wrong-phase")
+            assert answer.json()["phase"] == "confirming"
+            included = devices[:5]
+        await check(served, study, included)
+
+
+async def check(served: Served, study: str, included: list[Any]) -> None:
+    """Finish the round; check that it publishes the included slots and their sum."""
+    slots = tuple(device.seat.slot for device in included)
+    response = await included[0].get("survivors")
+    assert Survivors.model_validate_json(response.content).survivors == slots
+    await together(included, "confirm", "reveal")
+    view = await served.until_closed(study)
+    assert (view.state, view.participants) == ("decoded", len(included))
+    assert view.cohorts[0].survivors == slots
+    assert await served.read_sum(study) == sum_of(included)
