@@ -142,7 +142,7 @@ def test_a_fleet_that_ends_before_its_study_keeps_the_rounds_that_are_over(
     options = ("--create", "--devices", "12", "--rounds", "9", "--min-cohort", "5", *TWO)
     with (
         ServerProcess(tmp_path, is_open=True) as service,
-        started(tmp_path, "fleet", "--url", service.url, *options) as command,
+        started(tmp_path, "blindtally", "fleet", "--url", service.url, *options) as command,
     ):
         rounds_of(command)
         workers = psutil.Process(command.pid).children(recursive=True)
@@ -160,7 +160,7 @@ def test_a_fleet_that_ends_before_its_study_keeps_the_rounds_that_are_over(
     assert f"the result is partial: {rounds} rounds of 9\n" in said
     why, code = {
         "stopped": ("stopped; the study goes on without these devices", 130),
-        "killed": ("a worker died, perhaps for lack of memory, and its devices with it", 1),
+        "killed": ("a worker died, perhaps because it ran out of memory, and its devices with it", 1),
     }[end]
     assert why in said
     assert command.returncode == code

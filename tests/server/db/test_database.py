@@ -226,6 +226,6 @@ async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: 
     for url in (postgres_url, sqlite_url):
         faked = Database(url, clock=lambda: NOON)
         assert await faked.read(faked.now) == NOON
-        column = await faked.read(lambda session, of=faked: session.scalar(select(of.instant())))
+        column = await faked.read(lambda session, of=faked: session.scalar(select(of.now_column())))
         assert column == NOON
         await faked.close()

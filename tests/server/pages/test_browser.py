@@ -221,7 +221,7 @@ def check_faults(page: Page) -> None:
     rounds.fill(valid)
     expect(marked).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.get_by_text("A device sends")).to_be_visible()
+    expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
     minimum, maximum = (
         page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most")
     )
@@ -234,7 +234,7 @@ def check_faults(page: Page) -> None:
     expect(page.locator("#f-terms-minimum-fault")).to_have_count(0)
     minimum.fill(small)
     maximum.fill(large)
-    expect(page.get_by_text("A device sends")).to_be_visible()
+    expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
     size = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
     tops = [each.bounding_box() for each in (rounds, page.locator("#preview"), button)]
@@ -277,7 +277,7 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
         page.get_by_role("link", name="Create the first study").click()
         page.get_by_role("link", name="Common items, plans reveal none").click()
         fill(page)
-        expect(page.get_by_text("A device sends")).to_be_visible()
+        expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
         check_faults(page)
         page.get_by_role("button", name="Create study").click()
         expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()
