@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blindtally.cli import load_command
 from tests.compose.engine import why_none
 from tests.compose.stand_ins import IMAGES
 
@@ -106,6 +107,14 @@ def test_images_that_are_pulled_can_be_others_and_have_stand_ins() -> None:
     chosen = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", text))
     assert set(chosen) == {"PYTHON_IMAGE", "POSTGRES_IMAGE", "PROXY_IMAGE"}
     assert set(chosen.values()) == IMAGES.keys()
+
+
+@pytest.mark.parametrize("name", ["fleet", "simulation"])
+def test_the_command_line_accepts_the_command_of_a_service(name: str) -> None:
+    command, *arguments = (
+        re.sub(r"\$\{\w+:-(\w+)\}", r"\1", part) for part in SERVICES[name]["command"]
+    )
+    assert load_command(command).make_context(command, arguments).params
 
 
 def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None:
