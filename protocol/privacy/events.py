@@ -62,9 +62,7 @@ class ExactSumEvent(PublicModel):
         return dict.fromkeys(PARTIES, released)
 
     def loss_to(
-        self,
-        party: Party,
-        relation: NeighbourRelation,
+        self, party: Party, relation: NeighbourRelation
     ) -> "PrivacyLossDistribution | None":
         """Return None: there is no bound."""
 

@@ -12,12 +12,7 @@ from pydantic import ValidationError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan
-from protocol.messages import (
-    JoinRequest,
-    Problem,
-    ProblemType,
-    Timeouts,
-)
+from protocol.messages import JoinRequest, Problem, ProblemType, Timeouts
 from protocol.study import Terms
 from secagg.keys import PublicKeys
 from secagg.messages import pack_confirmations, unpack_confirmations

@@ -213,8 +213,7 @@ def test_too_many_lengths_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "strings",
-    [np.zeros((2, 7), np.uint8), np.zeros((2, 8), np.int64), np.zeros(8, np.uint8)],
+    "strings", [np.zeros((2, 7), np.uint8), np.zeros((2, 8), np.int64), np.zeros(8, np.uint8)]
 )
 def test_strings_of_another_form_are_refused(strings: NDArray[Any]) -> None:
     mechanism = PrefixExtension(oracle=Hadamard(1.0, 2**8), size=8, seed=SEED)

@@ -5,13 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from benchmarks.quantiles import (
-    VALUE_KINDS,
-    leaf_counts,
-    noisy_tree,
-    rank_errors,
-    sampled_trie,
-)
+from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_errors, sampled_trie
 from protocol.arrays import Floats
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8

@@ -75,8 +75,7 @@ def test_one_bit_composed_is_randomised_response_composed() -> None:
     bound = sum(
         math.comb(times, k)
         * max(
-            0.0,
-            p**k * (1 - p) ** (times - k) - math.exp(epsilon) * p ** (times - k) * (1 - p) ** k,
+            0.0, p**k * (1 - p) ** (times - k) - math.exp(epsilon) * p ** (times - k) * (1 - p) ** k
         )
         for k in range(times + 1)
     )
