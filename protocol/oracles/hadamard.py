@@ -47,6 +47,9 @@ from protocol.oracles.report_format import HashedResponseOracle
 class _SignOracle(HashedResponseOracle):
     """An oracle whose symbols are a residue and a sign of the quotient's Hadamard row."""
 
+    mean_vote_if_other = Fraction(0)  # the signs of other values cancel
+    ns_per_vote = 5.0
+
     @property
     @abstractmethod
     def _residues(self) -> int: ...
@@ -75,11 +78,6 @@ class _SignOracle(HashedResponseOracle):
         """Return p - q: the mean of a vote that is 1 or -1."""
         return Fraction(self.keep_of_2_64, PROBABILITY_ONE) - self._other_probability
 
-    @property
-    def mean_vote_if_other(self) -> Fraction:
-        """Return 0: the signs of other values cancel."""
-        return Fraction(0)
-
     @cached_property
     def scaled_variances(self) -> tuple[float, float]:
         """Return n times a bound on the variance at 0 and 1: all others have the same residue."""
@@ -93,19 +91,13 @@ class _SignOracle(HashedResponseOracle):
         max_term = 1 / float(self.mean_vote_if_held)
         return bernstein_upper_bound(n * self.scaled_variances[0], max_term, tail) / n
 
-    @property
-    def ns_per_vote(self) -> float:
-        """Return the nanoseconds of a sign."""
-        return 5.0
-
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform."""
         return 8.0 * reports + 15.0 * self.possible_reports
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.possible_reports)
+    def _batch_cells(self) -> int:
+        return self.possible_reports
 
     def _hash(self, functions: Codes, values: ItemValues) -> Codes:
         quotients = values // np.uint64(self._residues)
@@ -137,10 +129,7 @@ class Hadamard(_SignOracle):
     """Hadamard encoding (HE): one sign, flipped with probability 1 / (1 + e)."""
 
     name = "hadamard"
-
-    @property
-    def _residues(self) -> int:
-        return 1
+    _residues = 1
 
     def detection_threshold(self, n: int, tail: float) -> float:
         """Return the threshold by the exact tail of `n` fair signs."""

@@ -100,9 +100,8 @@ class HadamardCountMeanSketch(HashedResponseOracle):
         return 8.0 * reports + self.functions * (60.0 * self.m + 12.0 * self.domain)
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.cells)
+    def _batch_cells(self) -> int:
+        return self.cells
 
     def _locations(self, j: Codes, values: ItemValues) -> Codes:
         return splitmix_hash(j + (np.uint64(self.seed) << np.uint64(32)), values, self.m)

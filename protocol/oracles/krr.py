@@ -44,9 +44,8 @@ class KaryRandomizedResponse(HashedResponseOracle):
         return 5.0 * reports + self.domain
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.cells)
+    def _batch_cells(self) -> int:
+        return self.cells
 
     def _hash(self, functions: Codes, values: ItemValues) -> Codes:  # noqa: ARG002
         return values

@@ -167,6 +167,8 @@ class BitVectorOracle(Oracle):
     device draws one word for each, so these oracles are for small dictionaries.
     """
 
+    ns_per_vote = 3.0
+
     def __post_init__(self) -> None:
         Oracle.__post_init__(self)
         if self.domain > _MAX_REPORT_BITS:
@@ -183,11 +185,6 @@ class BitVectorOracle(Oracle):
     def encode_batch(self) -> int:
         """Return the number of reports that are made at once, each of one word per value."""
         return max(1, _MAX_RANDOM_WORDS // self.domain)
-
-    @property
-    def ns_per_vote(self) -> float:
-        """Return the nanoseconds of reading a bit."""
-        return 3.0
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of adding all vectors."""

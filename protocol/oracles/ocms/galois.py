@@ -157,9 +157,8 @@ class OcmsGf(HashedResponseOracle):
         return min(transformed, solved) if self.possible_reports <= _MAX_TRANSFORM_CELLS else solved
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.possible_reports)
+    def _batch_cells(self) -> int:
+        return self.possible_reports
 
     def batched_decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of one transform, or of one for each batch."""
