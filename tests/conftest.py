@@ -103,7 +103,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/privacy/test_pipeline_audit.py": ALL,
     "tests/protocol/privacy/test_planning.py": (
         "test_items_and_replacement_cost_sample",
-        "test_the_least_thetas_of_sampled_tables",
+        "test_the_smallest_thetas_of_sampled_tables",
     ),
     "tests/protocol/privacy/test_sample_threshold.py": (
         "test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives",
@@ -116,8 +116,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_what_had_no_place_in_the_frontier_is_within_the_interval",
     ),
     "tests/protocol/sketches/test_vote_table.py": (
-        "test_tables_fail_no_more_often_than_is_told",
-        "test_twins_are_as_frequent_as_told",
+        "test_tables_fail_no_more_often_than_stated",
+        "test_twins_are_as_frequent_as_stated",
     ),
     "tests/protocol/test_mechanism_laws.py": (
         "[hierarchical-histogram, both",

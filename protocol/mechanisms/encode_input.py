@@ -83,10 +83,7 @@ def device_rows(
 
 
 def _encode_items(
-    domain: Domain,
-    held: Histograms,
-    encode: Callable[[Sequence[str]], NDArray[R]],
-    cache_key: str,
+    domain: Domain, held: Histograms, encode: Callable[[Sequence[str]], NDArray[R]], cache_key: str
 ) -> NDArray[R]:
     """Return `encode` of each item in the domain, and zeros for others.
 

@@ -39,19 +39,16 @@ from protocol.oracles.numerics.tail_bounds import (
 )
 from protocol.oracles.numerics.transforms import walsh_hadamard
 from protocol.oracles.oracle import ReportCounts
-from protocol.oracles.randomized_response import (
-    PROBABILITY_ONE,
-    favoured_of_2_64,
-    randomize,
-    response_probabilities,
-)
-from protocol.oracles.report_format import IntegerReportOracle
-from protocol.randomness import RandomWords, uniform_below
+from protocol.oracles.randomized_response import PROBABILITY_ONE
+from protocol.oracles.report_format import HashedResponseOracle
 
 
 @dataclass(frozen=True)
-class _SignOracle(IntegerReportOracle):
+class _SignOracle(HashedResponseOracle):
     """An oracle whose symbols are a residue and a sign of the quotient's Hadamard row."""
+
+    mean_vote_if_other = Fraction(0)  # the signs of other values cancel
+    ns_per_vote = 5.0
 
     @property
     @abstractmethod
@@ -64,35 +61,22 @@ class _SignOracle(IntegerReportOracle):
         return 1 << (quotients - 1).bit_length()
 
     @property
-    def possible_reports(self) -> int:
-        """Return the number of reports (r, residue, sign)."""
-        return self.columns * 2 * self._residues
+    def _functions(self) -> int:
+        return self.columns
+
+    @property
+    def _symbols(self) -> int:
+        return 2 * self._residues
 
     @property
     def cells(self) -> int:
         """Return the sums of signs (r, residue), and the number of reports with each residue."""
         return self.possible_reports // 2 + self._residues
 
-    @cached_property
-    def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, of the true residue and sign."""
-        return favoured_of_2_64(self.epsilon, 1, 2 * self._residues - 1)
-
-    @property
-    def _other_probability(self) -> Fraction:
-        return Fraction(
-            PROBABILITY_ONE - self.keep_of_2_64, PROBABILITY_ONE * (2 * self._residues - 1)
-        )
-
     @property
     def mean_vote_if_held(self) -> Fraction:
         """Return p - q: the mean of a vote that is 1 or -1."""
         return Fraction(self.keep_of_2_64, PROBABILITY_ONE) - self._other_probability
-
-    @property
-    def mean_vote_if_other(self) -> Fraction:
-        """Return 0: the signs of other values cancel."""
-        return Fraction(0)
 
     @cached_property
     def scaled_variances(self) -> tuple[float, float]:
@@ -107,47 +91,22 @@ class _SignOracle(IntegerReportOracle):
         max_term = 1 / float(self.mean_vote_if_held)
         return bernstein_upper_bound(n * self.scaled_variances[0], max_term, tail) / n
 
-    @property
-    def ns_per_vote(self) -> float:
-        """Return the nanoseconds of a sign."""
-        return 5.0
-
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform."""
         return 8.0 * reports + 15.0 * self.possible_reports
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.possible_reports)
+    def _batch_cells(self) -> int:
+        return self.possible_reports
 
-    def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each (r, residue, sign)."""
-        self._check_listable(value, self.possible_reports)
-        symbols = 2 * self._residues
-        column = np.arange(self.columns, dtype=np.uint64)
-        true = self._symbols(column, np.full(self.columns, value, np.uint64)).tolist()
-        rows = response_probabilities(symbols, self.keep_of_2_64, Fraction(1, self.columns))
-        return {
-            r * symbols + symbol: probability
-            for r, truth in enumerate(true)
-            for symbol, probability in enumerate(rows[truth])
-        }
-
-    def _symbols(self, r: Codes, values: ItemValues) -> Codes:
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:
         quotients = values // np.uint64(self._residues)
         residues = values - quotients * np.uint64(self._residues)
-        return residues * np.uint64(2) + (np.bitwise_count(r & quotients) & np.uint8(1))
-
-    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
-        r, symbols = uniform_below(chance, self.columns, len(values)), 2 * self._residues
-        reported = randomize(chance, self._symbols(r, values), symbols, self.keep_of_2_64)
-        return r * np.uint64(symbols) + reported
+        return residues * np.uint64(2) + (np.bitwise_count(functions & quotients) & np.uint8(1))
 
     def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
-        symbols = np.uint64(2 * self._residues)
-        r, reported = (column[:, np.newaxis] for column in np.divmod(codes, symbols))
-        true = self._symbols(r, candidates[np.newaxis])
+        functions, reported = np.divmod(codes[:, np.newaxis], np.uint64(self._symbols))
+        true = self._hash(functions, candidates[np.newaxis])
         agrees, disagrees = reported == true, reported == (true ^ np.uint64(1))
         votes: Votes = agrees.astype(np.int8) - disagrees.astype(np.int8)
         return votes
@@ -170,10 +129,7 @@ class Hadamard(_SignOracle):
     """Hadamard encoding (HE): one sign, flipped with probability 1 / (1 + e)."""
 
     name = "hadamard"
-
-    @property
-    def _residues(self) -> int:
-        return 1
+    _residues = 1
 
     def detection_threshold(self, n: int, tail: float) -> float:
         """Return the threshold by the exact tail of `n` fair signs."""

@@ -30,14 +30,8 @@ from protocol.arrays import Codes, ItemValues, Support, Votes
 from protocol.hashing import splitmix_hash
 from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
 from protocol.oracles.numerics.transforms import walsh_hadamard
-from protocol.oracles.randomized_response import (
-    PROBABILITY_ONE,
-    favoured_of_2_64,
-    randomize,
-    response_probabilities,
-)
-from protocol.oracles.report_format import IntegerReportOracle
-from protocol.randomness import RandomWords, uniform_below
+from protocol.oracles.randomized_response import PROBABILITY_ONE
+from protocol.oracles.report_format import HashedResponseOracle
 
 _MAX_CELLS = 2**27
 _SEED_BOUND = 2**32
@@ -45,7 +39,7 @@ _SCORES_PER_BATCH = 2**20  # they stay in the cache
 
 
 @dataclass(frozen=True)
-class HadamardCountMeanSketch(IntegerReportOracle):
+class HadamardCountMeanSketch(HashedResponseOracle):
     """`functions` hash functions of family `seed`, to `m` symbols, m a power of 2."""
 
     name = "apple-cms"
@@ -60,22 +54,18 @@ class HadamardCountMeanSketch(IntegerReportOracle):
             raise ValueError(f"functions must be from 1 to 2^27 / m, not {self.functions}")
         if not 0 <= self.seed < _SEED_BOUND:
             raise ValueError(f"seed must be from 0 to 2^32 - 1, not {self.seed}")
-        IntegerReportOracle.__post_init__(self)
+        HashedResponseOracle.__post_init__(self)
+
+    _symbols = 2
 
     @property
-    def possible_reports(self) -> int:
-        """Return the number of reports (j, l, sign)."""
-        return self.functions * self.m * 2
+    def _functions(self) -> int:
+        return self.functions * self.m  # a hash function j and a column l of the Hadamard matrix
 
     @property
     def cells(self) -> int:
         """Return the sums of signs (j, l)."""
-        return self.possible_reports // 2
-
-    @cached_property
-    def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, of the true sign."""
-        return favoured_of_2_64(self.epsilon, 1, 1)
+        return self._functions
 
     @property
     def mean_vote_if_held(self) -> Fraction:
@@ -110,43 +100,22 @@ class HadamardCountMeanSketch(IntegerReportOracle):
         return 8.0 * reports + self.functions * (60.0 * self.m + 12.0 * self.domain)
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.cells)
+    def _batch_cells(self) -> int:
+        return self.cells
 
-    def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each (j, l, sign)."""
-        self._check_listable(value, self.possible_reports)
-        pairs = self.possible_reports // 2
-        values = np.full(pairs, value, np.uint64)
-        signs = self._signs(np.arange(pairs, dtype=np.uint64), values).tolist()
-        rows = response_probabilities(2, self.keep_of_2_64, Fraction(1, pairs))
-        return {
-            2 * pair + sign: probability
-            for pair, true in enumerate(signs)
-            for sign, probability in enumerate(rows[true])
-        }
-
-    def _hashed(self, j: Codes, values: ItemValues) -> Codes:
+    def _locations(self, j: Codes, values: ItemValues) -> Codes:
         return splitmix_hash(j + (np.uint64(self.seed) << np.uint64(32)), values, self.m)
 
-    def _signs(self, pairs: Codes, values: ItemValues) -> Codes:
-        """Return 1 where the entry (l, h_j(x)) is negative; `pairs` are j m + l."""
-        j, column = np.divmod(pairs, np.uint64(self.m))
-        bits = np.bitwise_count(column & self._hashed(j, values))
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:
+        """Return 1 where the entry (l, h_j(x)) is negative; `functions` are j m + l."""
+        j, column = np.divmod(functions, np.uint64(self.m))
+        bits = np.bitwise_count(column & self._locations(j, values))
         signs: Codes = bits.astype(np.uint64) & np.uint64(1)
         return signs
 
-    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
-        pairs = uniform_below(chance, self.functions * self.m, len(values))
-        return pairs * np.uint64(2) + randomize(
-            chance, self._signs(pairs, values), 2, self.keep_of_2_64
-        )
-
     def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
-        pairs, reported = (column[:, np.newaxis] for column in np.divmod(codes, np.uint64(2)))
-        agree = self._signs(pairs, candidates[np.newaxis]) == reported
-        return np.where(agree, np.int8(1), np.int8(-1))
+        agree = super()._code_votes(codes, candidates)
+        return 2 * agree - np.int8(1)
 
     def _count_codes(self, codes: Codes) -> Support:
         pairs, negative = np.divmod(codes.astype(np.int64), 2)
@@ -163,6 +132,6 @@ class HadamardCountMeanSketch(IntegerReportOracle):
         for first in range(0, len(drawn), size):
             batch = drawn[first : first + size]
             scores = walsh_hadamard(rows[batch])
-            hashed = self._hashed(batch[:, np.newaxis].astype(np.uint64), values[np.newaxis])
+            hashed = self._locations(batch[:, np.newaxis].astype(np.uint64), values[np.newaxis])
             total += np.take_along_axis(scores, hashed.astype(np.int64), axis=1).sum(axis=0)
         return total

@@ -13,63 +13,45 @@ Source: [Kairouz16, section 2]; eq 12 of [Pan24] with m = d.
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 
-from protocol.arrays import Codes, ItemValues, Support, Votes
-from protocol.oracles.randomized_response import PROBABILITY_ONE, favoured_of_2_64, randomize
-from protocol.oracles.report_format import IntegerReportOracle
+from protocol.arrays import Codes, ItemValues, Support
+from protocol.oracles.randomized_response import randomize
+from protocol.oracles.report_format import HashedResponseOracle
 from protocol.randomness import RandomWords
 
 
 @dataclass(frozen=True)
-class KaryRandomizedResponse(IntegerReportOracle):
-    """k-ary randomized response over the whole dictionary."""
+class KaryRandomizedResponse(HashedResponseOracle):
+    """k-ary randomized response over the whole dictionary: one function, the identity."""
 
     name = "krr"
 
+    _functions = 1
+
     @property
-    def possible_reports(self) -> int:
-        """Return the number of reports: the values."""
+    def _symbols(self) -> int:
         return self.domain
-
-    @cached_property
-    def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, of the true value."""
-        return favoured_of_2_64(self.epsilon, 1, self.domain - 1)
-
-    @property
-    def mean_vote_if_held(self) -> Fraction:
-        """Return p."""
-        return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
 
     @property
     def mean_vote_if_other(self) -> Fraction:
         """Return q."""
-        return (1 - self.mean_vote_if_held) / (self.domain - 1)
+        return self._other_probability
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of counting reports by value."""
         return 5.0 * reports + self.domain
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.cells)
+    def _batch_cells(self) -> int:
+        return self.cells
 
-    def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each value as the report."""
-        self._check_listable(value, self.domain)
-        p, q = self.mean_vote_if_held, self.mean_vote_if_other
-        return {report: p if report == value else q for report in range(self.domain)}
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:  # noqa: ARG002
+        return values
 
     def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
         return randomize(chance, values, self.domain, self.keep_of_2_64)
-
-    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
-        votes: Votes = (codes[:, np.newaxis] == candidates).astype(np.int8)
-        return votes
 
     def _count_codes(self, codes: Codes) -> Support:
         return np.bincount(codes.astype(np.int64), minlength=self.domain).astype(np.int64)

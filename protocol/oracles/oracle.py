@@ -156,7 +156,11 @@ class Oracle(ABC):
 
         Where a report takes little time compared with the cells of a batch, batches are larger.
         """
-        return REPORTS_PER_BATCH
+        return max(REPORTS_PER_BATCH, min(_MAX_DECODE_BATCH, self._batch_cells // 8))
+
+    @property
+    def _batch_cells(self) -> int:
+        return 0  # the cells that cost a batch more than its reports
 
     def batched_decode_ns(self, reports: int) -> float:
         """Return `decode_ns` for batches of at most `reports_per_batch`."""
@@ -341,10 +345,6 @@ class Oracle(ABC):
         return (binomial_upper_quantile(n, q, tail) / n - q) / float(
             self.mean_vote_if_held - self.mean_vote_if_other
         )
-
-    def _batch_for_cells(self, cells: int) -> int:
-        """Return the reports per batch where `cells` cost a batch more than its reports."""
-        return max(REPORTS_PER_BATCH, min(_MAX_DECODE_BATCH, cells // 8))
 
     def _check_counts(self, counts: ReportCounts) -> None:
         if counts.oracle != self:

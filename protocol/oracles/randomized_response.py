@@ -50,14 +50,3 @@ def randomize(chance: RandomWords, symbols: Codes, among: int, keep: int) -> Cod
     others = uniform_below(chance, among - 1, len(symbols))
     others += (others >= symbols).astype(np.uint64)
     return np.where(kept, symbols, others)
-
-
-def response_probabilities(
-    among: int, keep: int, share: Fraction = Fraction(1)
-) -> list[list[Fraction]]:
-    """Return for each symbol the exact probability of each response, times `share`."""
-    true, other = (
-        share * Fraction(keep, PROBABILITY_ONE),
-        share * Fraction(PROBABILITY_ONE - keep, PROBABILITY_ONE * (among - 1)),
-    )
-    return [[true if y == symbol else other for y in range(among)] for symbol in range(among)]

@@ -1,13 +1,19 @@
-"""Base classes of oracles by the format of their reports: one integer, or one bit per value."""
+"""Base classes of oracles by the format of their reports.
+
+A report is one integer, often a hash function and a symbol, or a vector of one bit per value.
+"""
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
 from protocol.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
 from protocol.oracles.oracle import Oracle
-from protocol.randomness import RandomWords
+from protocol.oracles.randomized_response import PROBABILITY_ONE, favoured_of_2_64, randomize
+from protocol.randomness import RandomWords, uniform_below
 
 _MAX_RANDOM_WORDS = 2**20  # of one batch of bit vectors
 _MAX_REPORT_BITS = 2**24
@@ -87,12 +93,81 @@ class IntegerReportOracle(Oracle):
 
 
 @dataclass(frozen=True)
+class HashedResponseOracle(IntegerReportOracle):
+    """An oracle whose report is a hash function and a symbol: function * symbols + symbol.
+
+    The device draws the function and reports the hashed value by randomized response. A report
+    votes for the values that the function hashes to its symbol.
+    """
+
+    @property
+    @abstractmethod
+    def _functions(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def _symbols(self) -> int: ...
+
+    @abstractmethod
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:
+        """Return the symbols of `values` by `functions`, which are broadcast."""
+
+    def _draw_functions(self, chance: RandomWords, count: int) -> Codes:
+        return uniform_below(chance, self._functions, count)
+
+    @property
+    def possible_reports(self) -> int:
+        """Return the number of reports: a function and a symbol each."""
+        return self._functions * self._symbols
+
+    @cached_property
+    def keep_of_2_64(self) -> int:
+        """Return the probability, as a part of 2^64, of the true symbol."""
+        return favoured_of_2_64(self.epsilon, 1, self._symbols - 1)
+
+    @property
+    def _other_probability(self) -> Fraction:
+        return Fraction(PROBABILITY_ONE - self.keep_of_2_64, PROBABILITY_ONE * (self._symbols - 1))
+
+    @property
+    def mean_vote_if_held(self) -> Fraction:
+        """Return p, the probability of the true symbol."""
+        return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
+
+    def distribution(self, value: int) -> dict[int, Fraction]:
+        """Return the probability of each function and symbol."""
+        self._check_listable(value, self.possible_reports)
+        functions = np.arange(self._functions, dtype=np.uint64)
+        hashed = self._hash(functions, np.full(self._functions, value, np.uint64)).tolist()
+        true = Fraction(self.keep_of_2_64, PROBABILITY_ONE) / self._functions
+        other = self._other_probability / self._functions
+        return {
+            function * self._symbols + symbol: true if symbol == truth else other
+            for function, truth in enumerate(hashed)
+            for symbol in range(self._symbols)
+        }
+
+    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
+        functions = self._draw_functions(chance, len(values))
+        hashed = self._hash(functions, values)
+        reported = randomize(chance, hashed, self._symbols, self.keep_of_2_64)
+        return functions * np.uint64(self._symbols) + reported
+
+    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
+        functions, symbols = np.divmod(codes[:, np.newaxis], np.uint64(self._symbols))
+        votes: Votes = (self._hash(functions, candidates[np.newaxis]) == symbols).astype(np.int8)
+        return votes
+
+
+@dataclass(frozen=True)
 class BitVectorOracle(Oracle):
     """An oracle whose report is a vector of d bits: bit x is the vote for value x.
 
     Element x is bit x of the little-endian bytes. A report takes one bit for each value, and a
     device draws one word for each, so these oracles are for small dictionaries.
     """
+
+    ns_per_vote = 3.0
 
     def __post_init__(self) -> None:
         Oracle.__post_init__(self)
@@ -110,11 +185,6 @@ class BitVectorOracle(Oracle):
     def encode_batch(self) -> int:
         """Return the number of reports that are made at once, each of one word per value."""
         return max(1, _MAX_RANDOM_WORDS // self.domain)
-
-    @property
-    def ns_per_vote(self) -> float:
-        """Return the nanoseconds of reading a bit."""
-        return 3.0
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of adding all vectors."""

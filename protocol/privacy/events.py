@@ -62,9 +62,7 @@ class ExactSumEvent(PublicModel):
         return dict.fromkeys(PARTIES, released)
 
     def loss_to(
-        self,
-        party: Party,
-        relation: NeighbourRelation,
+        self, party: Party, relation: NeighbourRelation
     ) -> "PrivacyLossDistribution | None":
         """Return None: there is no bound."""
 
@@ -114,12 +112,7 @@ class SampleThresholdEvent(PublicModel):
             private=self.threshold > self.colluders,
             assumption=f"{_OUTSIDER_ASSUMPTION}; coins are secret; {self.colluders} collude",
         )
-        views: dict[Party, PartyView] = {
-            "devices": shown,
-            "server": server,
-            "analyst": shown,
-            "public": shown,
-        }
+        views = dict.fromkeys(PARTIES, shown) | {"server": server}
         return _with_join_coins(
             views, ("devices", "server"), self.probability, self.join_probability
         )
@@ -134,7 +127,7 @@ class SampleThresholdEvent(PublicModel):
         once = sample_threshold.privacy_loss(
             self.probability / seen, self.threshold - self.colluders, relation
         )
-        every = _repeated(once, self.releases * self.items)
+        every = compose([(once, self.releases * self.items)])
         if self.table_failure_delta:
             every = compose([(every, 1), (bounded_loss(0.0, self.table_failure_delta), 1)])
         return every
@@ -178,12 +171,7 @@ class SkellamNoiseEvent(PublicModel):
         sees = "counts with noise, or results computed from them"
         outside = PartyView(sees=sees, private=True, assumption=noise + coins)
         server = PartyView(sees="counts with noise", private=True, assumption=noise + secret)
-        views: dict[Party, PartyView] = {
-            "devices": outside,
-            "server": server,
-            "analyst": outside,
-            "public": outside,
-        }
+        views = dict.fromkeys(PARTIES, outside) | {"server": server}
         return _with_join_coins(
             views, ("devices", "server", "analyst"), self.probability, self.join_probability
         )
@@ -194,7 +182,7 @@ class SkellamNoiseEvent(PublicModel):
         """Return the loss to `party` at most."""
         seen = 1.0 if party == "public" else self.join_probability
         once = skellam.privacy_loss(self.variance, min(1.0, self.probability / seen), relation)
-        return _repeated(once, self.releases * self.items)
+        return compose([(once, self.releases * self.items)])
 
 
 class LocalReportsEvent(PublicModel):
@@ -228,7 +216,7 @@ class LocalReportsEvent(PublicModel):
         if mean > _MAX_MEAN_LOSS:
             delta = -math.expm1(self.releases * math.log1p(-self.delta))
             return bounded_loss(self.releases * self.epsilon, delta)
-        return _repeated(local_loss(self.epsilon, self.delta), self.releases)
+        return compose([(local_loss(self.epsilon, self.delta), self.releases)])
 
 
 DpEvent: TypeAlias = Annotated[
@@ -276,7 +264,3 @@ def _with_join_coins(
             sees=view.sees + seen, private=view.private, assumption=view.assumption + more
         )
     return joined
-
-
-def _repeated(loss: "PrivacyLossDistribution", times: int) -> "PrivacyLossDistribution":
-    return compose([(loss, times)])

@@ -126,9 +126,7 @@ def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution
     )
 
 
-def compose(
-    losses: "Iterable[tuple[PrivacyLossDistribution, int]]",
-) -> "PrivacyLossDistribution":
+def compose(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> "PrivacyLossDistribution":
     """Return the loss of all releases together, each repeated a number of times.
 
     Raises:

@@ -28,12 +28,12 @@ def suggestions(event: DpEvent, fits: FitsBudget) -> Iterator[DpEvent]:
     yield from _fewer_releases(event, fits)
     match event:
         case SampleThresholdEvent():
-            yield from _lower_probability(event, fits)
+            yield from _nearest_fitting(event, "probability", _MIN_PROBABILITY, fits)
             yield from _higher_threshold(event, fits)
         case SkellamNoiseEvent():
-            yield from _more_noise(event, fits)
+            yield from _nearest_fitting(event, "variance", skellam.MAX_VARIANCE, fits)
         case LocalReportsEvent():
-            yield from _smaller_epsilon(event, fits)
+            yield from _nearest_fitting(event, "epsilon", _MIN_EPSILON, fits)
         case ExactSumEvent():
             return
 
@@ -45,15 +45,6 @@ def _fewer_releases(event: DpEvent, fits: FitsBudget) -> Iterator[DpEvent]:
     count = first_true(lambda n: not fits(releases(n)), 1, event.releases) - 1
     if count:
         yield releases(count)
-
-
-def _lower_probability(event: SampleThresholdEvent, fits: FitsBudget) -> Iterator[DpEvent]:
-    yield from _nearest_fitting(
-        lambda p: event.model_copy(update={"probability": p}),
-        event.probability,
-        _MIN_PROBABILITY,
-        fits,
-    )
 
 
 def _higher_threshold(event: SampleThresholdEvent, fits: FitsBudget) -> Iterator[DpEvent]:
@@ -71,28 +62,15 @@ def _higher_threshold(event: SampleThresholdEvent, fits: FitsBudget) -> Iterator
     yield threshold(first_true(lambda theta: fits(threshold(theta)), low + 1, high))
 
 
-def _more_noise(event: SkellamNoiseEvent, fits: FitsBudget) -> Iterator[DpEvent]:
-    yield from _nearest_fitting(
-        lambda variance: event.model_copy(update={"variance": variance}),
-        event.variance,
-        skellam.MAX_VARIANCE,
-        fits,
-    )
-
-
-def _smaller_epsilon(event: LocalReportsEvent, fits: FitsBudget) -> Iterator[DpEvent]:
-    yield from _nearest_fitting(
-        lambda epsilon: event.model_copy(update={"epsilon": epsilon}),
-        event.epsilon,
-        _MIN_EPSILON,
-        fits,
-    )
-
-
 def _nearest_fitting(
-    with_value: Callable[[float], DpEvent], value: float, limit: float, fits: FitsBudget
+    event: DpEvent, parameter: str, limit: float, fits: FitsBudget
 ) -> Iterator[DpEvent]:
-    """Yield the event that fits with the parameter nearest to `value`, on the way to `limit`."""
+    """Yield the event that fits with the nearest value of `parameter`, on the way to `limit`."""
+
+    def with_value(value: float) -> DpEvent:
+        return event.model_copy(update={parameter: value})
+
+    value = getattr(event, parameter)
     # Doublings first, because distant values are slow to compute and rarely needed.
     step = 2.0 if limit > value else 0.5
     low, high = value, value * step

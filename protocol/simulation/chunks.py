@@ -89,8 +89,7 @@ class RandomDropout:
         if not self.dropout:
             return _draw_no_dropouts
         phases = np.array(
-            [PHASES.index(phase) for phase in participant_phases(self.mode)] + [NO_DROPOUT],
-            np.int8,
+            [PHASES.index(phase) for phase in participant_phases(self.mode)] + [NO_DROPOUT], np.int8
         )
         rng, last = chunk_generator(self.seed, chunk), len(phases) - 1
 

@@ -49,9 +49,7 @@ class ReportAccumulator(Generic[RP, H]):
     """The aggregate of a round's chunks; `generator_of` returns the generator of a chunk."""
 
     def __init__(
-        self,
-        spec: ReportRoundSpec[RP, H],
-        generator_of: Callable[[int], np.random.Generator],
+        self, spec: ReportRoundSpec[RP, H], generator_of: Callable[[int], np.random.Generator]
     ) -> None:
         self._spec, self._generator_of = spec, generator_of
         self._aggregate: H | None = None

@@ -1,4 +1,4 @@
-"""Bodies come back as they were, and what nobody may say cannot be said."""
+"""Bodies come back as they were, and messages that no party may send cannot be built."""
 
 from collections.abc import Callable
 from random import Random
@@ -12,12 +12,7 @@ from pydantic import ValidationError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan
-from protocol.messages import (
-    JoinRequest,
-    Problem,
-    ProblemType,
-    Timeouts,
-)
+from protocol.messages import JoinRequest, Problem, ProblemType, Timeouts
 from protocol.study import Terms
 from secagg.keys import PublicKeys
 from secagg.messages import pack_confirmations, unpack_confirmations
@@ -42,7 +37,7 @@ def octets(size: int) -> st.SearchStrategy[bytes]:
 KEYS = octets(30).map(lambda middle: b"\x09" + middle + b"\1")  # of no low order
 ENTRIES = st.tuples(KEYS, KEYS, KEYS).filter(lambda keys: keys[1] != keys[2])
 SHARERS = st.builds(ShareCommitment, octets(32), octets(32))
-PARCELS = st.builds(EncryptedShare, octets(32), octets(33))
+ENCRYPTED_SHARES = st.builds(EncryptedShare, octets(32), octets(33))
 
 
 @given(st.lists(ENTRIES, max_size=5), st.booleans(), octets(64))
@@ -50,9 +45,11 @@ def test_a_roster_comes_back(
     keys: list[tuple[bytes, bytes, bytes]], has_registrar: bool, enrolment: bytes
 ) -> None:
     signed = enrolment if has_registrar else b""
-    roster = tuple(RosterEntry(one, PublicKeys(*pair), bytes(64), signed) for one, *pair in keys)
+    roster = tuple(
+        RosterEntry(identity, PublicKeys(*pair), bytes(64), signed) for identity, *pair in keys
+    )
     body = roster_bytes(roster)
-    assert len(body) == (224 if has_registrar else 160) * len(keys)  # as docs/protocol.md says
+    assert len(body) == (224 if has_registrar else 160) * len(keys)  # as in docs/protocol.md
     assert tuple(Roster.unpack(body, has_registrar=has_registrar)) == roster
 
 
@@ -70,11 +67,11 @@ def test_confirmations_come_back(signatures: dict[int, bytes]) -> None:
     assert unpack_confirmations(body) == signatures
 
 
-@given(st.dictionaries(SLOTS, PARCELS))
-def test_parcels_come_back(parcels: dict[int, EncryptedShare]) -> None:
-    body = received_shares_bytes(parcels)
-    assert len(body) == 69 * len(parcels)
-    assert ReceivedShares.unpack(body) == parcels
+@given(st.dictionaries(SLOTS, ENCRYPTED_SHARES))
+def test_encrypted_shares_come_back(shares: dict[int, EncryptedShare]) -> None:
+    body = received_shares_bytes(shares)
+    assert len(body) == 69 * len(shares)
+    assert ReceivedShares.unpack(body) == shares
 
 
 def entry(number: int) -> RosterEntry:

@@ -1,4 +1,4 @@
-"""When a phase is over, and what comes next."""
+"""End of a phase, and the phase after it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,22 +25,22 @@ MASKING = PhaseStatus(
 
 
 @pytest.mark.parametrize(
-    ("heard", "now", "phase"),
+    ("received", "now", "phase"),
     [
         (9, NOON - TICK, Phase.MASKING),  # one is missing and there is time
-        (10, NOON - TICK, Phase.CONFIRMING),  # all have spoken: no reason to wait
+        (10, NOON - TICK, Phase.CONFIRMING),  # all have sent: no reason to wait
         (11, NOON - TICK, Phase.CONFIRMING),
-        (7, NOON, Phase.CONFIRMING),  # enough have spoken and time is up
+        (7, NOON, Phase.CONFIRMING),  # enough have sent and time is up
         (6, NOON, Phase.FAILED),  # one short of a quorum
         (0, NOON - TICK, Phase.MASKING),
     ],
 )
-def test_masking_settles(heard: int, now: datetime, phase: Phase) -> None:
-    assert settle(replace(MASKING, received=heard), now) is phase
+def test_masking_settles(received: int, now: datetime, phase: Phase) -> None:
+    assert settle(replace(MASKING, received=received), now) is phase
 
 
 @pytest.mark.parametrize(
-    ("heard", "silence", "phase"),
+    ("received", "silence", "phase"),
     [
         (7, 2 * TICK, Phase.MASKING),  # the others may be on their way
         (7, 3 * TICK, Phase.CONFIRMING),  # a quorum, and silence since
@@ -48,13 +48,15 @@ def test_masking_settles(heard: int, now: datetime, phase: Phase) -> None:
     ],
 )
 def test_silence_closes_a_phase_that_has_its_quorum(
-    heard: int, silence: timedelta, phase: Phase
+    received: int, silence: timedelta, phase: Phase
 ) -> None:
     early = NOON - 60 * TICK
-    assert settle(replace(MASKING, received=heard, last_received=early), early + silence) is phase
+    assert (
+        settle(replace(MASKING, received=received, last_received=early), early + silence) is phase
+    )
 
 
-def test_whoever_is_heard_lengthens_the_wait_but_never_beyond_the_deadline() -> None:
+def test_each_message_lengthens_the_wait_but_never_beyond_the_deadline() -> None:
     early = NOON - 60 * TICK
     waiting = replace(MASKING, received=7, last_received=early)
     assert waiting.closes_at == early + 3 * TICK
@@ -95,16 +97,16 @@ def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
     st.integers(-60, 20),
 )
 def test_a_cohort_stays_goes_one_on_or_fails_and_fails_only_late_and_short(
-    where: tuple[Phase, Mode], heard: int, last: int, seconds: int
+    where: tuple[Phase, Mode], received: int, last: int, seconds: int
 ) -> None:
     phase, mode = where
     waiting = replace(
-        MASKING, phase=phase, mode=mode, received=heard, last_received=NOON + last * TICK
+        MASKING, phase=phase, mode=mode, received=received, last_received=NOON + last * TICK
     )
     now = NOON + seconds * TICK
     settled = settle(waiting, now)
     assert settled in (phase, next_phase(phase, mode), Phase.FAILED)
     assert waiting.closes_at <= NOON
     if settled is Phase.FAILED:
-        assert heard < 7
+        assert received < 7
         assert now >= NOON

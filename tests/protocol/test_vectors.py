@@ -24,12 +24,12 @@ UNPACK: dict[str, Any] = {
     "encrypted-shares": ReceivedShares.unpack,
 }
 PACK: dict[str, Any] = {
-    "share-commitments": lambda said: share_commitments_bytes(
-        {s: ShareCommitment(b[:32], b[32:]) for s, b in said.items()}
+    "share-commitments": lambda records: share_commitments_bytes(
+        {s: ShareCommitment(b[:32], b[32:]) for s, b in records.items()}
     ),
     "confirmations": pack_confirmations,
-    "encrypted-shares": lambda said: received_shares_bytes(
-        {s: EncryptedShare.unpack(b) for s, b in said.items()}
+    "encrypted-shares": lambda records: received_shares_bytes(
+        {s: EncryptedShare.unpack(b) for s, b in records.items()}
     ),
 }
 unhex = bytes.fromhex
@@ -58,22 +58,24 @@ def test_possession_of_a_credential(case: dict[str, str]) -> None:
 
 
 @each("downloads")
-def test_what_a_device_hears(case: dict[str, Any]) -> None:
-    said = {int(slot): unhex(body) for slot, body in case["records"].items()}
-    found = UNPACK[case["kind"]](unhex(case["packed"]))
-    assert list(found) == sorted(said)
-    assert PACK[case["kind"]](said).hex() == case["packed"]
-    assert PACK[case["kind"]]({slot: raw(found[slot]) for slot in found}).hex() == case["packed"]
+def test_downloads_of_a_device(case: dict[str, Any]) -> None:
+    records = {int(slot): unhex(body) for slot, body in case["records"].items()}
+    unpacked = UNPACK[case["kind"]](unhex(case["packed"]))
+    assert list(unpacked) == sorted(records)
+    assert PACK[case["kind"]](records).hex() == case["packed"]
+    assert (
+        PACK[case["kind"]]({slot: raw(unpacked[slot]) for slot in unpacked}).hex() == case["packed"]
+    )
 
 
-def raw(said: bytes | ShareCommitment | EncryptedShare) -> bytes:
-    if isinstance(said, bytes):
-        return said
-    return said.signed_bytes() if isinstance(said, ShareCommitment) else said.pack()
+def raw(record: bytes | ShareCommitment | EncryptedShare) -> bytes:
+    if isinstance(record, bytes):
+        return record
+    return record.signed_bytes() if isinstance(record, ShareCommitment) else record.pack()
 
 
 @each("no_downloads")
-def test_what_is_no_list(case: dict[str, str]) -> None:
+def test_malformed_downloads_are_refused(case: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"multiple|rise"):
         UNPACK[case["kind"]](unhex(case["packed"]))
 

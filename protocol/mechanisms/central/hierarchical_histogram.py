@@ -181,11 +181,7 @@ class HierarchicalHistogram(
         return None
 
     def decode(
-        self,
-        plan: HierarchicalHistogramPlan,
-        total: Vector,
-        participants: int,
-        state: StudyState,
+        self, plan: HierarchicalHistogramPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         """Return the highest leaves of this round that noise rarely reaches.
 

@@ -11,12 +11,7 @@ from protocol.domains.digits import Digits
 from protocol.mechanisms.central.release import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.model import raise_faults
-from protocol.quantiles.tree import (
-    NO_PREFIX,
-    digits_to_integers,
-    find_prefixes,
-    integers_to_digits,
-)
+from protocol.quantiles.tree import NO_PREFIX, digits_to_integers, find_prefixes, integers_to_digits
 from protocol.sketches.vote_table import VoteTable, VoteTableShape
 
 MAX_TRIE_CELLS = 2**24

@@ -93,11 +93,7 @@ def votes_per_cell(
 
 
 def _draw_votes(
-    plan: TrieHhPlan,
-    rows: DigitRows,
-    items: Indices,
-    chance: RandomWords,
-    devices: Indices | None,
+    plan: TrieHhPlan, rows: DigitRows, items: Indices, chance: RandomWords, devices: Indices | None
 ) -> tuple[Indices, Integers]:
     """Return the cell of each item that has votes, and the number of its votes."""
     heads = plan.vote_coins(chance, len(items))

@@ -186,10 +186,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         return Ring(plan.repetitions.lanes + (plan.sketch.ring.lanes if plan.sketch else ()))
 
     def encode_sum(
-        self,
-        plan: ApproximateHistogramPlan,
-        histograms: Iterable[Histogram],
-        chance: RandomWords,
+        self, plan: ApproximateHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
         """Return the sum of the devices' vectors."""
         held = keyed_histograms(plan.question, histograms)

@@ -117,8 +117,7 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
             size = f" ({values - 1:,} items, and no item)" if "domain" in str(error) else ""
             raise ValueError(f"{error}{size}") from None
         return DictionaryPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            parameters=oracle.parameters,
+            **first_plan_fields(question, terms, study, rounds, rng), parameters=oracle.parameters
         )
 
     def nbytes(self, plan: DictionaryPlan) -> int:

@@ -36,6 +36,7 @@ _MAX_FREE_BITS = 3
 class BucketProjection(Projection):
     """The Bucket mechanism, which fails with probability `beta` where theorem 4.8 holds."""
 
+    cells = 1  # the two halves of a hash function are the two signs
     beta: float = 0.1
     _rows: NDArray[np.uint64] = field(init=False, repr=False, compare=False)
     _flips: NDArray[np.uint32] = field(init=False, repr=False, compare=False)
@@ -67,11 +68,6 @@ class BucketProjection(Projection):
     def queries(self) -> int:
         """Return T = k1 k2."""
         return self.trials * self.hashes
-
-    @property
-    def cells(self) -> int:
-        """Return 1: the two halves of a hash function are the two signs."""
-        return 1
 
     @property
     def paper_scale(self) -> Fraction:

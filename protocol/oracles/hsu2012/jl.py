@@ -31,6 +31,7 @@ _VALUES_PER_BATCH = 2**13
 class JohnsonLindenstrauss(Projection):
     """JL-HH over `rows` rows, for domains small enough to be enumerated."""
 
+    cells = 1  # a row is a number
     rows: int = 512
     _signs: HashFamily = field(init=False, repr=False, compare=False)
 
@@ -50,11 +51,6 @@ class JohnsonLindenstrauss(Projection):
     def queries(self) -> int:
         """Return the rows, m."""
         return self.rows
-
-    @property
-    def cells(self) -> int:
-        """Return 1: a row is a number."""
-        return 1
 
     @property
     def paper_scale(self) -> Fraction:

@@ -116,10 +116,7 @@ def count_solutions(
 
 @jit_compiled
 def count_hashed(
-    counted: NDArray[np.uint32],
-    seeds: NDArray[np.uint64],
-    y: NDArray[np.uint64],
-    m: np.uint64,
+    counted: NDArray[np.uint32], seeds: NDArray[np.uint64], y: NDArray[np.uint64], m: np.uint64
 ) -> None:
     """Add each report to the x with h_s(x) = y; see `protocol/hashing.py`."""
     for i in range(len(seeds)):

@@ -28,7 +28,7 @@ from typing import Self
 
 import numpy as np
 
-from protocol.arrays import Codes, ItemValues, Support, Votes
+from protocol.arrays import Codes, ItemValues, Support
 from protocol.oracles.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field
 from protocol.oracles.numerics.transforms import fourier_support
 from protocol.oracles.ocms.hash_range import (
@@ -39,14 +39,7 @@ from protocol.oracles.ocms.hash_range import (
     total_variance,
     worst_variance,
 )
-from protocol.oracles.randomized_response import (
-    PROBABILITY_ONE,
-    favoured_of_2_64,
-    randomize,
-    response_probabilities,
-)
-from protocol.oracles.report_format import IntegerReportOracle
-from protocol.randomness import RandomWords, uniform_below
+from protocol.oracles.report_format import HashedResponseOracle
 from protocol.sketches.primes import is_prime
 
 _MAX_STORED_CELLS = 2**23
@@ -56,7 +49,7 @@ _MAX_VECTORS = 2**32  # the range of `uniform_below`
 
 
 @dataclass(frozen=True)
-class OcmsGf(IntegerReportOracle):
+class OcmsGf(HashedResponseOracle):
     """Count-mean sketch by inner products over GF(`q`)."""
 
     name = "ocms-gf"
@@ -65,7 +58,7 @@ class OcmsGf(IntegerReportOracle):
     def __post_init__(self) -> None:
         finite_field(self.q)
         check_hash_range(self.q, self.domain)
-        IntegerReportOracle.__post_init__(self)
+        HashedResponseOracle.__post_init__(self)
         if self.vectors > _MAX_VECTORS:
             raise ValueError(f"domain must be at most {self.q}^{self.length - 1} over GF({self.q})")
 
@@ -126,9 +119,12 @@ class OcmsGf(IntegerReportOracle):
         return int(self.q**self.length)
 
     @property
-    def possible_reports(self) -> int:
-        """Return the number of reports (r, y)."""
-        return self.vectors * self.q
+    def _functions(self) -> int:
+        return self.vectors
+
+    @property
+    def _symbols(self) -> int:
+        return self.q
 
     @property
     def stores_report_counts(self) -> bool:
@@ -139,16 +135,6 @@ class OcmsGf(IntegerReportOracle):
     def cells(self) -> int:
         """Return the number of reports (r, y), or of values."""
         return self.possible_reports if self.stores_report_counts else self.domain
-
-    @cached_property
-    def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, that y is the hashed value."""
-        return favoured_of_2_64(self.epsilon, 1, self.q - 1)
-
-    @property
-    def mean_vote_if_held(self) -> Fraction:
-        """Return p."""
-        return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
 
     @property
     def mean_vote_if_other(self) -> Fraction:
@@ -171,14 +157,13 @@ class OcmsGf(IntegerReportOracle):
         return min(transformed, solved) if self.possible_reports <= _MAX_TRANSFORM_CELLS else solved
 
     @property
-    def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
-        return self._batch_for_cells(self.possible_reports)
+    def _batch_cells(self) -> int:
+        return self.possible_reports
 
     def batched_decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of one transform, or of one for each batch."""
         if self.stores_report_counts:
-            return IntegerReportOracle.batched_decode_ns(self, reports)
+            return super().batched_decode_ns(reports)
         batches = -(-reports // self.reports_per_batch)
         return batches * self.decode_ns(-(-reports // batches))
 
@@ -186,32 +171,8 @@ class OcmsGf(IntegerReportOracle):
     def _solve_ns_per_report(self) -> float:
         return 5.0 * self.domain / self.q + 10.0 * self.q
 
-    def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each (r, y)."""
-        self._check_listable(value, self.possible_reports)
-        r = np.arange(self.vectors, dtype=np.uint64)
-        hashed = self.field.inner_product(r, np.array([value], np.uint64), self.length).tolist()
-        rows = response_probabilities(self.q, self.keep_of_2_64, Fraction(1, self.vectors))
-        return {
-            number * self.q + y: rows[h][y]
-            for number, h in enumerate(hashed)
-            for y in range(self.q)
-        }
-
-    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
-        r = uniform_below(chance, self.vectors, len(values))
-        hashed = self.field.inner_product(r, values, self.length)
-        return r * np.uint64(self.q) + randomize(chance, hashed, self.q, self.keep_of_2_64)
-
-    def _fields(self, codes: Codes) -> tuple[Codes, Codes]:
-        q = np.uint64(self.q)
-        return codes // q, codes % q
-
-    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
-        r, y = (column[:, np.newaxis] for column in self._fields(codes))
-        hashed = self.field.inner_product(r, candidates[np.newaxis], self.length)
-        votes: Votes = (hashed == y).astype(np.int8)
-        return votes
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:
+        return self.field.inner_product(functions, values, self.length)
 
     def _count_codes(self, codes: Codes) -> Support:
         if self.stores_report_counts:
@@ -221,7 +182,7 @@ class OcmsGf(IntegerReportOracle):
         from protocol.oracles.numerics.kernel import count_solutions  # noqa: PLC0415 (devices do without)
 
         counted = np.zeros(-(-self.domain // self.q) * self.q, np.uint32)
-        r, y = (column.astype(np.int64) for column in self._fields(codes))
+        r, y = np.divmod(codes.astype(np.int64), self.q)
         products = self.field.products.astype(np.int64)
         scratch = np.zeros(self.q + -(-len(counted) // self.q**2), np.int64)
         count_solutions(counted, r, y, products, scratch, self.field.is_binary)

@@ -33,7 +33,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Codes, ItemValues, Support, Votes
+from protocol.arrays import Codes, ItemValues, Support
 from protocol.oracles.ocms.hash_range import (
     MAX_PRIME,
     MIN_PRIME,
@@ -42,13 +42,7 @@ from protocol.oracles.ocms.hash_range import (
     m_for_l2,
     m_for_mse,
 )
-from protocol.oracles.randomized_response import (
-    PROBABILITY_ONE,
-    favoured_of_2_64,
-    randomize,
-    response_probabilities,
-)
-from protocol.oracles.report_format import IntegerReportOracle
+from protocol.oracles.report_format import HashedResponseOracle
 from protocol.randomness import RandomWords, uniform_below
 from protocol.sketches.primes import is_prime
 
@@ -56,7 +50,7 @@ _COUNTERS_IN_CACHE = 10**5  # counters that fit in the cache of a core
 
 
 @dataclass(frozen=True)
-class Ocms(IntegerReportOracle):
+class Ocms(HashedResponseOracle):
     """Count-mean sketch with a hash range of `m` and hash functions modulo `prime`."""
 
     name = "ocms"
@@ -68,7 +62,7 @@ class Ocms(IntegerReportOracle):
         smallest = max(self.domain, MIN_PRIME)
         if not (smallest <= self.prime < MAX_PRIME and is_prime(self.prime)):
             raise ValueError(f"prime must be a prime from {smallest} to 2^31, not {self.prime}")
-        IntegerReportOracle.__post_init__(self)
+        HashedResponseOracle.__post_init__(self)
 
     @classmethod
     def for_mse(cls, epsilon: float, domain: int, max_frequency: float = 1.0) -> Self:
@@ -85,14 +79,12 @@ class Ocms(IntegerReportOracle):
         return cls(epsilon, domain, m_for_l2(epsilon, domain), hash_prime(domain))
 
     @property
-    def possible_reports(self) -> int:
-        """Return the number of reports (a, b, y)."""
-        return self.prime**2 * self.m
+    def _functions(self) -> int:
+        return self.prime**2
 
-    @cached_property
-    def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, that y is the hashed value."""
-        return favoured_of_2_64(self.epsilon, 1, self.m - 1)
+    @property
+    def _symbols(self) -> int:
+        return self.m
 
     @cached_property
     def collision_probability(self) -> Fraction:
@@ -102,55 +94,31 @@ class Ocms(IntegerReportOracle):
         return Fraction(collisions, self.prime**2)
 
     @property
-    def mean_vote_if_held(self) -> Fraction:
-        """Return p."""
-        return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
-
-    @property
     def mean_vote_if_other(self) -> Fraction:
         """Return q."""
-        p, collision = self.mean_vote_if_held, self.collision_probability
-        return collision * p + (1 - collision) * (1 - p) / (self.m - 1)
+        collision = self.collision_probability
+        return collision * self.mean_vote_if_held + (1 - collision) * self._other_probability
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds to count all preimages, more if counters exceed the cache."""
         step = 0.7 + 0.25 * max(0.0, log2(self.prime / _COUNTERS_IN_CACHE))
         return step * reports * self.prime / self.m + 200.0 * reports + self.prime
 
-    def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each (a, b, y)."""
-        self._check_listable(value, self.possible_reports)
-        probabilities, functions = dict[int, Fraction](), self.prime**2
-        rows = response_probabilities(self.m, self.keep_of_2_64, Fraction(1, functions))
-        for function in range(functions):
-            a, b = divmod(function, self.prime)
-            row = rows[(a * value + b) % self.prime % self.m]
-            for y, probability in enumerate(row):
-                probabilities[function * self.m + y] = probability
-        return probabilities
+    def _draw_functions(self, chance: RandomWords, count: int) -> Codes:
+        a, b = (uniform_below(chance, self.prime, count) for _ in range(2))
+        return a * np.uint64(self.prime) + b
 
-    def _encode(self, values: ItemValues, chance: RandomWords) -> Codes:
-        f, m = np.uint64(self.prime), np.uint64(self.m)
-        a, b = (uniform_below(chance, self.prime, len(values)) for _ in range(2))
-        y = randomize(chance, (a * values + b) % f % m, self.m, self.keep_of_2_64)
-        return (a * f + b) * m + y
-
-    def _fields(self, codes: Codes) -> tuple[Codes, Codes, Codes]:
-        f, m = np.uint64(self.prime), np.uint64(self.m)
-        function = codes // m
-        a = function // f
-        return a, function - a * f, codes - function * m
-
-    def _code_votes(self, codes: Codes, candidates: ItemValues) -> Votes:
-        a, b, y = (column[:, np.newaxis] for column in self._fields(codes))
-        hashed = (a * candidates + b) % np.uint64(self.prime) % np.uint64(self.m)
-        votes: Votes = (hashed == y).astype(np.int8)
-        return votes
+    def _hash(self, functions: Codes, values: ItemValues) -> Codes:
+        prime = np.uint64(self.prime)
+        a = functions // prime
+        return (a * values + (functions - a * prime)) % prime % np.uint64(self.m)
 
     def _count_codes(self, codes: Codes) -> Support:
         from protocol.oracles.numerics.kernel import count_preimages  # noqa: PLC0415 (devices do without)
 
-        a, b, y = (column.astype(np.int64) for column in self._fields(codes))
+        functions, symbols = np.divmod(codes, np.uint64(self.m))
+        fields = *np.divmod(functions, np.uint64(self.prime)), symbols
+        a, b, y = (column.astype(np.int64) for column in fields)
         counted: NDArray[np.uint32] = np.zeros(self.prime, np.uint32)
         reports_for_all = count_preimages(counted, a, b, y, self.m)
         return counted[: self.domain].astype(np.int64) + reports_for_all

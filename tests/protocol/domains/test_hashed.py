@@ -30,7 +30,7 @@ def test_a_name_is_that_of_every_device_and_no_other_study() -> None:
     assert Hashed(max_bytes=40).name("a") != DOMAIN.name("a")
 
 
-def test_ten_thousand_items_have_as_many_keys_that_fill_all_their_bits() -> None:
+def test_ten_thousand_items_have_distinct_keys_that_fill_all_their_bits() -> None:
     keys = DOMAIN.encode([f"item {number}" for number in range(10_000)])
     assert len(np.unique(keys, axis=0)) == 10_000
     for chunk in range(DOMAIN.chunks):
@@ -47,7 +47,7 @@ def test_what_is_too_long_or_no_text_is_outside() -> None:
             DOMAIN.encode([item])
 
 
-def test_what_looks_like_a_name_is_no_item() -> None:
+def test_a_string_that_looks_like_a_name_is_not_an_item() -> None:
     assert DOMAIN.name("a") not in DOMAIN
     for item in ("#fff", "#48bf667a8b1", "#5a8004b04x", "5a8004b0424"):
         assert item in DOMAIN
@@ -57,5 +57,7 @@ def test_what_looks_like_a_name_is_no_item() -> None:
     ("tokens", "bits"),
     [(1, 24), (41_943, 24), (41_944, 32), (10**7, 32), (10**9, 40), (10**30, 72)],
 )
-def test_keys_have_as_many_bits_as_spoil_one_piece_in_four_hundred(tokens: int, bits: int) -> None:
+def test_collisions_of_the_shortest_keys_spoil_one_piece_in_four_hundred(
+    tokens: int, bits: int
+) -> None:
     assert min_key_bits(tokens) == bits

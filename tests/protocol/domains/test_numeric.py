@@ -1,4 +1,4 @@
-"""Numbers become cells: one name for each, that leads back to it, whatever is rounded."""
+"""Numbers become cells: each cell has one name that leads back to it, despite rounding."""
 
 import math
 from collections import Counter
@@ -74,7 +74,7 @@ def test_the_ends_are_in_the_first_and_the_last_cell() -> None:
 
 
 @pytest.mark.parametrize("item", ["nan", "inf", "-inf", "1.0000001", "-1e-300", "", "a", "1,5"])
-def test_what_is_no_number_of_the_interval_is_outside(item: str) -> None:
+def test_anything_but_a_number_of_the_interval_is_outside(item: str) -> None:
     assert item not in UNIT
     assert UNIT.canonical(item) is None
     assert UNIT.truncate(item) is None

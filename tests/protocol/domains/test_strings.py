@@ -10,7 +10,7 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, smallest_domain
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
-PADDED = Alphabet(characters="-abcde", length=40, pad="-")
+PADDED_ALPHABET = Alphabet(characters="-abcde", length=40, pad="-")
 TEXT = Utf8(max_bytes=20)
 
 characters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
@@ -23,7 +23,7 @@ def test_text_comes_back(items: list[str]) -> None:
 
 @given(st.lists(st.text("abcde-", max_size=40).filter(lambda item: not item.endswith("-"))))
 def test_padded_items_come_back(items: list[str]) -> None:
-    assert PADDED.decode(PADDED.encode(items)) == items
+    assert PADDED_ALPHABET.decode(PADDED_ALPHABET.encode(items)) == items
 
 
 @given(
@@ -81,8 +81,8 @@ def test_chunks_are_as_long_as_one_another_and_leave_7_of_31_bits() -> None:
         (ROOT, "abcd"),
         (ROOT, "abC"),
         (ROOT, ""),
-        (PADDED, "a-"),  # not told from "a"
-        (PADDED, "a" * 41),
+        (PADDED_ALPHABET, "a-"),  # has the same key as "a"
+        (PADDED_ALPHABET, "a" * 41),
         (TEXT, "a\0b"),
         (TEXT, "é" * 11),  # 22 bytes
         (TEXT, "\ud800"),  # half of a surrogate pair
@@ -105,7 +105,7 @@ def test_items_outside_the_domain_are_refused(domain: Alphabet | Utf8, item: str
         (Alphabet(characters="ab", length=31), [0, 1]),  # the last group is not filled up so
     ],
 )
-def test_keys_that_no_item_has_are_told(domain: Alphabet | Utf8, key: list[int]) -> None:
+def test_keys_that_no_item_has_decode_to_none(domain: Alphabet | Utf8, key: list[int]) -> None:
     assert domain.decode(np.array([key], dtype=np.uint64)) == [None]
 
 
@@ -125,7 +125,7 @@ def test_domains_that_make_no_sense_are_refused(fault: dict[str, object]) -> Non
         TypeAdapter(Domain).validate_python(fault)
 
 
-@pytest.mark.parametrize("domain", [ROOT, PADDED, TEXT])
+@pytest.mark.parametrize("domain", [ROOT, PADDED_ALPHABET, TEXT])
 def test_domains_come_back_from_json(domain: Alphabet | Utf8) -> None:
     adapter: TypeAdapter[Alphabet | Utf8] = TypeAdapter(Domain)
     assert adapter.validate_json(domain.model_dump_json()) == domain
@@ -174,6 +174,6 @@ def test_items_become_single_values_and_come_back(
 
 
 def test_an_item_outside_the_domain_has_no_value() -> None:
-    for domain in (Utf8(max_bytes=2), Listed(items=("x", "y")), PADDED):
+    for domain in (Utf8(max_bytes=2), Listed(items=("x", "y")), PADDED_ALPHABET):
         with pytest.raises(ValueError, match="'word' is outside the domain"):
             domain.values_of(["word"])

@@ -41,7 +41,7 @@ def name(oracle: Oracle) -> str:
 
 
 def usual() -> list[Oracle]:
-    """Return oracles over 60 to 90 values, whose hash functions are as good as they say."""
+    """Return oracles over 60 to 90 values, with hash functions as good as they claim."""
     return [
         KaryRandomizedResponse(3.0, 60),
         Ocms.for_mse(1.0, 60),

@@ -29,8 +29,8 @@ from protocol.oracles.subset_selection import SubsetSelection
 
 D = 100_000
 
-# epsilon: m of the least worst case (real), its bound, at the better integer, HE, OLH and
-# asymmetric RAPPOR, m of the least sum of squares, n l2 / d
+# epsilon: m of the smallest worst case (real), its bound, at the better integer, HE, OLH and
+# asymmetric RAPPOR, m of the smallest sum of squares, n l2 / d
 TABLE = {
     0.5: (2.28, 15.917, 16.671, 16.671, 16.671, 3, 15.817),
     1.0: (2.65, 3.918, 4.143, 4.683, 4.683, 4, 3.692),
@@ -39,7 +39,7 @@ TABLE = {
     4.0: (8.39, 0.1810, 0.1887, 1.0760, 1.0760, 56, 0.0760),
     5.0: (13.18, 0.0974, 0.0987, 1.0273, 1.0273, 149, 0.0273),
 }
-EVERY = pytest.mark.parametrize("epsilon", TABLE)
+every_epsilon = pytest.mark.parametrize("epsilon", TABLE)
 
 
 def at_worst(oracle: Oracle) -> float:
@@ -51,7 +51,7 @@ def l2(oracle: Oracle) -> float:
     return high + (oracle.domain - 1) * low
 
 
-@EVERY
+@every_epsilon
 def test_worst_cases_are_those_of_the_table(epsilon: float) -> None:
     m, bound, ours, hadamard, hashing, _, _ = TABLE[epsilon]
     assert real_m_for_mse(epsilon) == pytest.approx(m, abs=0.005)
@@ -72,7 +72,7 @@ def test_worst_cases_are_those_of_the_table(epsilon: float) -> None:
     assert hashed == pytest.approx(hashing, rel=0.06)  # g is an integer
 
 
-@EVERY
+@every_epsilon
 def test_sums_of_squares_are_those_of_the_table(epsilon: float) -> None:
     *_, m, per_value = TABLE[epsilon]
     assert m_for_l2(epsilon, D) == m
@@ -134,17 +134,17 @@ def test_two_ranges_together_reach_what_no_integer_does() -> None:
 def test_a_pair_is_never_worse_than_one_of_it() -> None:
     for epsilon in (0.4, 1.0, 2.2, 3.0, 5.0):
         for most in (0.0, 0.1, 1.0):
-            found = pair_for_mse(epsilon, (3, 5, 8), most)
+            pair = pair_for_mse(epsilon, (3, 5, 8), most)
             single = min(worst_variance(epsilon, m, most) for m in (3, 5, 8))
-            assert found.loss <= single * (1 + 1e-12)
-            low = found.share * variance_if_absent(epsilon, found.first)
-            low += (1 - found.share) * variance_if_absent(epsilon, found.second)
-            high = found.share * variance_if_present(epsilon, found.first)
-            high += (1 - found.share) * variance_if_present(epsilon, found.second)
-            assert max(low, low + (high - low) * most) == pytest.approx(found.loss)
+            assert pair.loss <= single * (1 + 1e-12)
+            low = pair.share * variance_if_absent(epsilon, pair.first)
+            low += (1 - pair.share) * variance_if_absent(epsilon, pair.second)
+            high = pair.share * variance_if_present(epsilon, pair.first)
+            high += (1 - pair.share) * variance_if_present(epsilon, pair.second)
+            assert max(low, low + (high - low) * most) == pytest.approx(pair.loss)
 
 
-@EVERY
+@every_epsilon
 def test_special_ranges_have_closed_forms(epsilon: float) -> None:
     e = exp(epsilon)
     assert variance_if_absent(epsilon, 1 + e) == pytest.approx(4 * e / (e - 1) ** 2)
@@ -181,7 +181,7 @@ def test_imperfect_hashing_costs_little_variance(
     assert 0 < inflated < cost
 
 
-def test_recursive_hadamard_is_what_its_derivation_says() -> None:
+def test_recursive_hadamard_has_the_variances_of_its_derivation() -> None:
     known = {1.0: (4, 7.20), 2.0: (8, 2.956), 3.0: (32, 2.956), 4.0: (64, 2.275), 5.0: (256, 2.772)}
     for epsilon, (symbols, alike) in known.items():
         oracle = RecursiveHadamard.for_epsilon(epsilon, D)
@@ -192,7 +192,7 @@ def test_recursive_hadamard_is_what_its_derivation_says() -> None:
         assert float(apart[0]) < oracle.scaled_variances[0]
 
 
-@EVERY
+@every_epsilon
 def test_reports_take_no_more_bits_than_the_table(epsilon: float) -> None:
     assert Hadamard(epsilon, D).bits == 18
     assert RecursiveHadamard.for_epsilon(epsilon, D).bits <= 19

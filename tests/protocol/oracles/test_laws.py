@@ -1,4 +1,4 @@
-"""What holds of every oracle: reports travel and add, in any order, and garbage is refused."""
+"""Laws of every oracle: reports travel and add, in any order, and garbage is refused."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ from protocol.oracles.subset_selection import SubsetSelection
 from protocol.randomness import seeded_words, system_words
 from tests.protocol.oracles.examples import name, small, usual
 
-EVERY = pytest.mark.parametrize("oracle", [*small(1.0), *usual()], ids=name)
+every_oracle = pytest.mark.parametrize("oracle", [*small(1.0), *usual()], ids=name)
 
 
 def held(oracle: Oracle, n: int) -> ItemValues:
@@ -38,14 +38,14 @@ def test_every_kind_is_an_example() -> None:
     assert {type(oracle) for oracle in small(1.0)} == set(ORACLES.values())
 
 
-@EVERY
+@every_oracle
 def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
     again = oracle_from_parameters(oracle.parameters)
     assert again == oracle
     assert all(isinstance(value, str | int | float) for value in oracle.parameters.values())
 
 
-@EVERY
+@every_oracle
 def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 50), system_words)
     assert reports.shape == (50, oracle.nbytes)
@@ -54,8 +54,8 @@ def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
     oracle.check(reports)
 
 
-@EVERY
-def test_a_seed_says_the_same_again_and_the_system_does_not(oracle: Oracle) -> None:
+@every_oracle
+def test_a_seed_repeats_its_reports_and_the_system_does_not(oracle: Oracle) -> None:
     values = held(oracle, 200)
     first, again = (
         oracle.perturb(values, seeded_words(np.random.default_rng(3))) for _ in range(2)
@@ -64,7 +64,7 @@ def test_a_seed_says_the_same_again_and_the_system_does_not(oracle: Oracle) -> N
     assert (oracle.perturb(values, system_words) != oracle.perturb(values, system_words)).any()
 
 
-@EVERY
+@every_oracle
 def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 300), seeded_words(np.random.default_rng(5)))
     every = np.arange(oracle.domain, dtype=np.uint64)
@@ -77,24 +77,24 @@ def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) 
     assert asked == pytest.approx(whole[[3, 1, 7]], abs=1e-12)
 
 
-@EVERY
+@every_oracle
 def test_batches_add_to_the_whole_in_any_order(oracle: Oracle) -> None:
     rng = np.random.default_rng(6)
     reports = oracle.perturb(held(oracle, 200), seeded_words(rng))
     whole = oracle.frequencies(oracle.aggregate(reports))
     shuffled = reports[rng.permutation(200)]
     some = np.array([2, 5], np.uint64)
-    for candidates, found in ((None, whole), (some, whole[[2, 5]])):
+    for candidates, expected in ((None, whole), (some, whole[[2, 5]])):
         parts = [
             oracle.aggregate(shuffled[start:end], candidates)
             for start, end in pairwise([0, 7, 90, 200])
         ]
         total = parts[2] + parts[0] + parts[1]
         assert total.reports == 200
-        assert oracle.frequencies(total) == pytest.approx(found, abs=1e-12)
+        assert oracle.frequencies(total) == pytest.approx(expected, abs=1e-12)
 
 
-@EVERY
+@every_oracle
 def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> None:
     nothing = oracle.aggregate(np.zeros((0, oracle.nbytes), np.uint8))
     reports = oracle.perturb(held(oracle, 20), system_words)
@@ -104,7 +104,7 @@ def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> Non
         oracle.frequencies(nothing)
 
 
-@EVERY
+@every_oracle
 def test_values_out_of_the_domain_are_refused(oracle: Oracle) -> None:
     for wrong in ([oracle.domain], [-1], [0, oracle.domain + 5]):
         with pytest.raises(ValueError, match=f"values must be from 0 to {oracle.domain - 1}"):
@@ -120,7 +120,7 @@ def test_values_out_of_the_domain_are_refused(oracle: Oracle) -> None:
         oracle.distribution(oracle.domain)
 
 
-@EVERY
+@every_oracle
 def test_reports_of_a_wrong_shape_are_refused(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 4), system_words)
     wide = np.concatenate([reports, reports[:, :1]], axis=1)
@@ -129,7 +129,7 @@ def test_reports_of_a_wrong_shape_are_refused(oracle: Oracle) -> None:
             oracle.aggregate(wrong)
 
 
-@EVERY
+@every_oracle
 def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 4), system_words)
     if isinstance(oracle, IntegerReportOracle):
@@ -149,21 +149,21 @@ def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None
 
 
 def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
-    one, other = small(1.0)[3:5]
+    mine, other = small(1.0)[3:5]
     counts = [
-        oracle.aggregate(oracle.perturb(held(oracle, 9), system_words)) for oracle in (one, other)
+        oracle.aggregate(oracle.perturb(held(oracle, 9), system_words)) for oracle in (mine, other)
     ]
     with pytest.raises(ValueError, match="do not add"):
         counts[0] + counts[1]
     with pytest.raises(ValueError, match="cannot be used by"):
-        one.frequencies(counts[1])
-    reports = one.perturb(held(one, 9), system_words)
-    first, second = (one.aggregate(reports, np.array([x], np.uint64)) for x in (1, 2))
+        mine.frequencies(counts[1])
+    reports = mine.perturb(held(mine, 9), system_words)
+    first, second = (mine.aggregate(reports, np.array([x], np.uint64)) for x in (1, 2))
     for unlike in (second, counts[0]):
         with pytest.raises(ValueError, match="different candidates"):
             first + unlike
     with pytest.raises(ValueError, match="cells"):
-        one.support(ReportCounts(one, 9, np.zeros(3, np.int64)))
+        mine.support(ReportCounts(mine, 9, np.zeros(3, np.int64)))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9])
@@ -265,11 +265,11 @@ def test_a_large_domain_is_asked_for_candidates_only() -> None:
     reports = oracle.perturb(values, seeded_words(np.random.default_rng(1)))
     with pytest.raises(ValueError, match="candidates must be named"):
         oracle.aggregate(reports)
-    found = oracle.estimate(reports, np.array([123_456_789, 5], np.uint64))
-    assert found == pytest.approx([1, 0], abs=0.08)  # 4.5 standard errors at most
+    estimates = oracle.estimate(reports, np.array([123_456_789, 5], np.uint64))
+    assert estimates == pytest.approx([1, 0], abs=0.08)  # 4.5 standard errors at most
 
 
-@EVERY
+@every_oracle
 def test_n_levels_and_frequencies_out_of_range_are_refused(oracle: Oracle) -> None:
     with pytest.raises(ValueError, match="n must be 1 or more"):
         oracle.variance(np.array([0.5]), 0)
@@ -280,10 +280,10 @@ def test_n_levels_and_frequencies_out_of_range_are_refused(oracle: Oracle) -> No
 
 
 @pytest.mark.parametrize("q", [3, 4, 5, 8])
-def test_batches_of_values_are_transformed_or_solved_whichever_is_less_work(
+def test_batches_of_values_are_transformed_or_solved_by_the_cheaper_way(
     q: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where reports' cells are too many to keep; both are what asking one by one says."""
+    """Both ways agree with single votes, also if a batch has too many cells to store."""
     monkeypatch.setattr(galois, "_MAX_STORED_CELLS", 1)
     oracle = OcmsGf(1.0, 60, q)
     assert oracle.cells == 60
@@ -309,8 +309,8 @@ def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
 
 @pytest.mark.parametrize("domain", [1000, 2**18 + 1, 2**20])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -> None:
-    """A batch has cells to make and to add: there are as many reports in it as make up for them."""
+def test_batches_cost_little_compared_with_their_reports(epsilon: float, domain: int) -> None:
+    """A batch allocates and adds cells, so it holds enough reports to outweigh that cost."""
     oracles: list[Oracle] = [
         KaryRandomizedResponse(epsilon, domain),
         Hadamard(epsilon, domain),
@@ -333,7 +333,7 @@ def test_batches_cost_little_beside_their_reports(epsilon: float, domain: int) -
 def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
     epsilon: float, domain: int, q: int, bits: int
 ) -> None:
-    """By q = 53 the first would take 29 bits, and a million reports 19 s in the place of 0.6."""
+    """The first with q = 53 would take 29 bits, and 19 s per million reports instead of 0.6."""
     oracle = OcmsGf.for_l2(epsilon, domain)
     assert (oracle.q, oracle.bits) == (q, bits)
     least = min(total_variance(epsilon, other, domain) for other in range(2, 300))
@@ -366,6 +366,8 @@ def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
         (1.0, 1, "domain must be"),
     ],
 )
-def test_what_is_no_number_in_range_is_refused(epsilon: object, domain: object, why: str) -> None:
+def test_parameters_that_are_not_numbers_in_range_are_refused(
+    epsilon: object, domain: object, why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         KaryRandomizedResponse(epsilon, domain)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""No report is likelier of one value than e^epsilon times as likely of another: exact, and seen."""
+"""No value makes a report more than e^epsilon times as likely as another: exact, and measured."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from tests.protocol.oracles.examples import name, small
 from tests.support.report_audit import audit
 
 EPSILONS = (0.1, 1.0, 3.0, 20.0)
-EVERY = pytest.mark.parametrize("oracle", small(1.0), ids=name)
+every_oracle = pytest.mark.parametrize("oracle", small(1.0), ids=name)
 
 
 def as_reports(oracle: Oracle, codes: Iterable[int]) -> PackedReports:
@@ -45,8 +45,8 @@ def test_thresholds_are_the_largest_that_keep_the_promise(epsilon: float) -> Non
     for favoured, others in ((1, 1), (1, 2), (1, 12), (3, 7)):
         keep = favoured_of_2_64(epsilon, favoured, others)
         ratios = [
-            Fraction(odds, favoured) / Fraction(PROBABILITY_ONE - odds, others)
-            for odds in (keep, keep + 1)
+            Fraction(probability, favoured) / Fraction(PROBABILITY_ONE - probability, others)
+            for probability in (keep, keep + 1)
         ]
         assert ratios[0] <= exp_lower_bound(epsilon) < ratios[1]
 
@@ -56,32 +56,32 @@ def test_thresholds_are_the_largest_that_keep_the_promise(epsilon: float) -> Non
 def test_every_report_is_within_the_ratio_and_some_reach_it(number: int, epsilon: float) -> None:
     oracle = small(epsilon)[number]
     given = [oracle.distribution(value) for value in (0, 1, oracle.domain - 1)]
-    for odds in given:
-        assert sum(share * count for share, count in Counter(odds.values()).items()) == 1
+    for probabilities in given:
+        assert sum(share * count for share, count in Counter(probabilities.values()).items()) == 1
     most = Fraction(0)
-    for one, other in combinations(given, 2):
-        assert one.keys() == other.keys()
-        pairs = {(one[report], other[report]) for report in one}
+    for first, second in combinations(given, 2):
+        assert first.keys() == second.keys()
+        pairs = {(first[report], second[report]) for report in first}
         most = max(most, *(max(p / p_, p_ / p) for p, p_ in pairs))
     assert most <= exp_lower_bound(epsilon)
     assert float(most / exp_lower_bound(epsilon)) == pytest.approx(1, abs=1e-8)
 
 
-@EVERY
+@every_oracle
 def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> None:
-    """Chi-square over all reports, odds of 1e-4 a case to fail by chance; the seed is fixed."""
+    """Chi-square over all reports: a case fails with probability 1e-4; the seed is fixed."""
     runs, value = 200_000, 4
     reports = oracle.perturb(
         np.full(runs, value, np.uint64), seeded_words(np.random.default_rng(11))
     )
-    found, counts = np.unique(reports, axis=0, return_counts=True)
+    distinct, counts = np.unique(reports, axis=0, return_counts=True)
     seen = {
-        int.from_bytes(row.tobytes(), "little"): n for row, n in zip(found, counts, strict=True)
+        int.from_bytes(row.tobytes(), "little"): n for row, n in zip(distinct, counts, strict=True)
     }
-    odds = oracle.distribution(value)
-    assert seen.keys() <= odds.keys()
-    expected = np.array([runs * float(share) for share in odds.values()])
-    observed = np.array([seen.get(code, 0) for code in odds])
+    probabilities = oracle.distribution(value)
+    assert seen.keys() <= probabilities.keys()
+    expected = np.array([runs * float(share) for share in probabilities.values()])
+    observed = np.array([seen.get(code, 0) for code in probabilities])
     # PackedReports are taken together until 20 of each group are expected.
     order = np.argsort(expected, kind="stable")
     groups = (expected[order].cumsum() // 20).astype(np.int64)
@@ -91,25 +91,25 @@ def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> No
     assert chdtrc(len(wanted) - 1, statistic) > 1e-4
 
 
-@EVERY
+@every_oracle
 def test_mean_votes_are_p_and_q_exactly_where_hashing_is(oracle: Oracle) -> None:
-    """So estimates are unbiased for all data, and not on average over hash functions only."""
+    """Check that estimates are unbiased for all data, not only averaged over hash functions."""
     if oracle.name in ("olh", "apple-cms"):
         pytest.skip("their hash functions are assumed to be random")
-    odds = oracle.distribution(3)
+    probabilities = oracle.distribution(3)
     every = np.arange(oracle.domain, dtype=np.uint64)
-    votes = oracle.votes(as_reports(oracle, odds), every)
+    votes = oracle.votes(as_reports(oracle, probabilities), every)
     table: dict[Fraction, NDArray[np.int64]] = {}
-    for share, row in zip(odds.values(), votes, strict=True):
+    for share, row in zip(probabilities.values(), votes, strict=True):
         table[share] = table.get(share, np.zeros(oracle.domain, np.int64)) + row
     means = [sum(share * int(row[x]) for share, row in table.items()) for x in every.tolist()]
     assert means[3] == oracle.mean_vote_if_held
     assert set(means[:3] + means[4:]) == {oracle.mean_vote_if_other}
 
 
-@EVERY
+@every_oracle
 def test_an_audit_finds_no_more_than_is_claimed_and_most_of_it(oracle: Oracle) -> None:
-    """False alarms have odds of 1e-6 each; the seed is fixed."""
+    """Check a bound whose false alarms have probability 1e-6 each; the seed is fixed."""
     chance = seeded_words(np.random.default_rng(12))
     finding = audit(oracle, (2, 7), 20_000, chance, confidence=1 - 1e-6)
     assert 0.5 < finding.epsilon_lower_bound <= oracle.epsilon
@@ -126,7 +126,7 @@ class Loud(KaryRandomizedResponse):
 
     @property
     def keep_of_2_64(self) -> int:  # type: ignore[override]
-        """Return the odds of the truth."""
+        """Return the probability of the truth."""
         return favoured_of_2_64(1.5 * self.epsilon, 1, self.domain - 1)
 
 
@@ -151,7 +151,7 @@ class Shy(KaryRandomizedResponse):
 @pytest.mark.parametrize(
     "broken",
     [Loud(1.0, 10), Marked(1.0, 10, 3), Shy(1.0, 10)],
-    ids=lambda one: type(one).__name__,
+    ids=lambda oracle: type(oracle).__name__,
 )
 def test_an_audit_catches_a_broken_oracle(broken: IntegerReportOracle) -> None:
     chance = seeded_words(np.random.default_rng(13))

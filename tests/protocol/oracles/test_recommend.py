@@ -18,15 +18,15 @@ from protocol.randomness import seeded_words
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 5.0])
 @pytest.mark.parametrize("domain", [2, 6, 300, 100_000])
 def test_nothing_else_errs_much_less(goal: Goal, epsilon: float, domain: int) -> None:
-    found = recommend(10**6, domain, epsilon, goal)
+    choice = recommend(10**6, domain, epsilon, goal)
     others = [KaryRandomizedResponse(epsilon, domain), Hadamard(epsilon, domain)]
     if domain > 300:
         others += [Ocms.for_mse(epsilon, domain), LocalHashing.for_l2(epsilon, domain)]
         others += [OcmsGf.for_mse(epsilon, domain), OcmsGf.for_l2(epsilon, domain)]
     for other in others:
-        assert found.error <= 1.03 * predicted_error(other, 10**6, goal)
-    assert found.nbytes == found.oracle.nbytes <= 64
-    assert found.seconds > 0
+        assert choice.error <= 1.03 * predicted_error(other, 10**6, goal)
+    assert choice.nbytes == choice.oracle.nbytes <= 64
+    assert choice.seconds > 0
 
 
 def test_small_dictionaries_take_randomised_response_and_large_ones_a_sketch() -> None:
@@ -46,7 +46,7 @@ def test_a_known_bound_on_frequencies_lowers_the_error() -> None:
 
 
 @pytest.mark.parametrize("goal", GUESS_ERRORS)
-def test_it_says_from_how_many_users_on_something_works(goal: Goal) -> None:
+def test_it_states_the_number_of_users_that_an_oracle_needs(goal: Goal) -> None:
     poor = recommend(100, 10**6, 0.5, goal)
     if goal == "worst-mse":
         assert poor.works
@@ -61,32 +61,32 @@ def test_it_says_from_how_many_users_on_something_works(goal: Goal) -> None:
     assert recommend(2 * poor.users_needed, 10**6, 0.5, goal).works
 
 
-def test_frequencies_that_are_said_to_stand_out_do() -> None:
-    """At the predicted frequency 95% are above the bar, and with odds of 95% none that is empty.
+def test_frequencies_that_are_predicted_to_stand_out_do() -> None:
+    """Estimates of the predicted frequency exceed the bar in 95% of runs, empty values in 5%.
 
     In 200 runs each of these has a deviation of 3; both are 4 of them away, or more.
     """
     n, domain = 20_000, 500
-    found = recommend(n, domain, 2.0, "heavy")
-    low, _ = found.oracle.scaled_variances
-    bar = found.oracle.detection_threshold(n, 0.05 / domain)
+    choice = recommend(n, domain, 2.0, "heavy")
+    low, _ = choice.oracle.scaled_variances
+    bar = choice.oracle.detection_threshold(n, 0.05 / domain)
     assert bar == pytest.approx(3.7190 * np.sqrt(low / n), rel=0.05)  # the normal quantile
     values = np.random.default_rng(3).integers(250, domain, n).astype(np.uint64)
-    values[: int(found.error * n)] = 7
+    values[: int(choice.error * n)] = 7
     seen = wrong = 0
     for run in range(200):
-        reports = found.oracle.perturb(values, seeded_words(np.random.default_rng(run)))
-        estimates = found.oracle.estimate(reports)
+        reports = choice.oracle.perturb(values, seeded_words(np.random.default_rng(run)))
+        estimates = choice.oracle.estimate(reports)
         seen += int(estimates[7] > bar)
         wrong += int((np.delete(estimates[:250], 7) > bar).any())
     assert seen >= 190 - 13
     assert wrong <= 5 + 10
 
 
-def test_the_bar_holds_where_few_reports_speak_for_a_value() -> None:
-    """7 of 1,000 reports speak for each of 100,000 values: nearly all runs pass a normal bar.
+def test_the_bar_holds_where_few_reports_support_a_value() -> None:
+    """7 of 1,000 reports support each of 100,000 values: nearly all runs pass a normal bar.
 
-    Of 40 runs 2 are expected to pass the bar that is told; 9 are, with odds of 1e-4.
+    2 of 40 runs are expected to pass the bar that is stated; 9 pass it with probability 1e-4.
     """
     n, domain, runs = 1000, 100_000, 40
     oracle = recommend(n, domain, 5.0, "heavy").oracle
@@ -102,7 +102,7 @@ def test_the_bar_holds_where_few_reports_speak_for_a_value() -> None:
     assert normal_above > 30
 
 
-def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_told() -> None:
+def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_recommended() -> None:
     none = recommend(100, 100_000, 1.0, "heavy")
     assert none.error == inf
     assert none.users_needed is not None
@@ -112,7 +112,7 @@ def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_told() -> None:
 
 
 def test_the_oracle_is_one_that_decodes_in_time() -> None:
-    """The least error over a million values is of 100 symbols, whose decoding takes an hour."""
+    """The oracle of the smallest error, with 100 symbols, takes an hour to decode 1e6 values."""
     slow, quick = recommend(10**7, 2**20, 4.6, "l2"), recommend(10**5, 2**20, 4.6, "l2")
     assert slow.seconds <= 600
     assert quick.seconds <= 600

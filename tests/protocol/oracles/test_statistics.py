@@ -1,4 +1,4 @@
-"""Estimates of every oracle are unbiased, and vary as much as the formula says."""
+"""Estimates of every oracle are unbiased and have the variance of the formula."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from protocol.randomness import seeded_words
 from tests.protocol.oracles.examples import name, usual
 
 RUNS, N = 300, 600
-EVERY = pytest.mark.parametrize("oracle", usual(), ids=name)
+every_oracle = pytest.mark.parametrize("oracle", usual(), ids=name)
 
 
 def population(domain: int) -> tuple[ItemValues, Frequencies]:
-    """Return what `N` devices hold, half of them value 1, a fifth value 5, and how frequent."""
+    """Return values of `N` devices, half of them 1 and a fifth 5, and their frequencies."""
     rng = np.random.default_rng(1)
     values = rng.integers(0, domain, N).astype(np.uint64)
     values[: N // 2], values[N // 2 : N * 7 // 10] = 1, 5
@@ -32,36 +32,36 @@ def estimates(oracle: Oracle, values: ItemValues, seed: int) -> Frequencies:
     return np.array([oracle.estimate(batch, few) for batch in np.split(reports, RUNS)])
 
 
-@EVERY
+@every_oracle
 def test_estimates_are_unbiased_and_their_variance_is_the_formulas(oracle: Oracle) -> None:
-    """Of 17 oracles' 60 to 90 values one is 4.5 standard errors off with odds of 1%.
+    """One of 17 oracles' 60 to 90 values is 4.5 standard errors off with probability 1%.
 
     The ratio of variances has a standard deviation of about 1.5%; the seed is fixed.
     """
     values, true = population(oracle.domain)
-    found = estimates(oracle, values, 21)
+    estimated = estimates(oracle, values, 21)
     variances = oracle.variance(true, N)
-    errors = found.mean(axis=0) - true
+    errors = estimated.mean(axis=0) - true
     assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()
-    ratio = (((found - true) ** 2).mean(axis=0) / variances).mean()
+    ratio = (((estimated - true) ** 2).mean(axis=0) / variances).mean()
     assert 0.9 < ratio < 1.1
 
 
-@EVERY
-def test_intervals_hold_the_truth_as_often_as_they_say(oracle: Oracle) -> None:
+@every_oracle
+def test_intervals_hold_the_truth_as_often_as_their_level(oracle: Oracle) -> None:
     values, true = population(oracle.domain)
-    found = estimates(oracle, values, 22)
+    estimated = estimates(oracle, values, 22)
     for level in (0.8, 0.95):
-        low, high = oracle.interval(found, N, level)
+        low, high = oracle.interval(estimated, N, level)
         held = ((low <= true) & (true <= high)).mean()
         assert held == pytest.approx(level, abs=0.03)  # counts of 600 are coarse
 
 
-@EVERY
-def test_what_nobody_holds_is_above_its_bar_as_seldom_as_it_says(oracle: Oracle) -> None:
-    """Of some 15,000 estimates 1% may be, by a tail that is exact or a bound; 1.6% are not."""
-    found = estimates(oracle, np.ones(N, np.uint64), 26)
-    empty = np.delete(found, 1, axis=1)
+@every_oracle
+def test_values_that_nobody_holds_are_rarely_above_their_threshold(oracle: Oracle) -> None:
+    """Check that 1.6% of some 15,000 are not, where 1% may be by an exact or bounded tail."""
+    estimated = estimates(oracle, np.ones(N, np.uint64), 26)
+    empty = np.delete(estimated, 1, axis=1)
     above = (empty > oracle.detection_threshold(N, 0.01)).mean()
     assert above <= 0.016
     assert (empty > oracle.detection_threshold(N, 0.5)).mean() <= 0.55
@@ -74,30 +74,30 @@ def test_what_nobody_holds_is_above_its_bar_as_seldom_as_it_says(oracle: Oracle)
 def test_recursive_hadamard_varies_with_the_frequency_of_its_residue(residues: int) -> None:
     oracle = RecursiveHadamard(2.0, 64, residues)
     values, true = population(64)
-    found = estimates(oracle, values, 23)
+    estimated = estimates(oracle, values, 23)
     by_residue = np.array([true[x::residues].sum() for x in range(residues)])
     alike = by_residue[np.arange(64) % residues] - true
     variances = oracle.variances(true, N)
     assert variances == pytest.approx(oracle.variance_given_residue(true, alike, N))
     assert (variances <= oracle.variance(true, N) * (1 + 1e-12)).all()
-    errors = found.mean(axis=0) - true
-    assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()  # odds of 1e-3 for both
-    ratios = ((found - true) ** 2).mean(axis=0) / variances
+    errors = estimated.mean(axis=0) - true
+    assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()  # probability 1e-3 for both
+    ratios = ((estimated - true) ** 2).mean(axis=0) / variances
     assert 0.9 < ratios.mean() < 1.1
     for residue in range(residues):  # of each 16 or 32 values
         assert 0.85 < ratios[residue::residues].mean() < 1.15
 
 
-def test_recursive_hadamard_tells_its_variance_by_its_residues_estimate() -> None:
-    """Of 60,000 reports over 64 values: within 5% of the exact one."""
+def test_recursive_hadamard_estimates_its_variance_from_its_residues() -> None:
+    """60,000 reports over 64 values give it within 5% of the exact one."""
     oracle = RecursiveHadamard(3.0, 64, 8)
     values, true = population(64)
     reports = oracle.perturb(np.tile(values, 100), seeded_words(np.random.default_rng(25)))
     counts = oracle.aggregate(reports[:1000]) + oracle.aggregate(reports[1000:])
-    exact, told = oracle.variances(true, 60_000), oracle.estimated_variances(counts)
-    assert told == pytest.approx(exact, rel=0.05)
+    exact, estimated = oracle.variances(true, 60_000), oracle.estimated_variances(counts)
+    assert estimated == pytest.approx(exact, rel=0.05)
     assert (oracle.variance(true, 60_000) / exact).max() > 3
-    low, high = oracle.interval(oracle.frequencies(counts), 60_000, variances=told)
+    low, high = oracle.interval(oracle.frequencies(counts), 60_000, variances=estimated)
     assert ((low <= true) & (true <= high)).mean() > 0.8
     some = oracle.aggregate(reports, np.arange(5, dtype=np.uint64))
     bound = oracle.variance(np.clip(oracle.frequencies(some), 0, 1), 60_000)
@@ -118,7 +118,7 @@ def test_a_hundred_devices_suffice_for_an_interval_that_is_not_cut() -> None:
 
 
 def test_the_original_sketch_does_not_converge() -> None:
-    """Its rms error on values that nobody holds stays at the bias of 16 functions: 0.0438.
+    """The rms error on values that nobody holds stays at the bias of 16 functions: 0.0438.
 
     Measured over 8 families; it stays while fresh hash functions would have come to 0.0011.
     """
@@ -153,7 +153,7 @@ def test_equation_2_is_biased_where_hashing_is_imperfect_and_ours_is_not() -> No
     bias = m / (m - 1) * (float(oracle.collision_probability) - 1 / m)
     error = np.sqrt(oracle.scaled_variances[0] / n)
     assert bias == pytest.approx(2.5e-4, rel=0.05)
-    assert np.abs(ours[1:]).max() < 4.5 * error  # odds of 7e-4
+    assert np.abs(ours[1:]).max() < 4.5 * error  # probability 7e-4
     assert plain[1:].mean() == pytest.approx(bias, abs=error)
     assert (plain[1:] > 0).mean() > 0.85
     assert abs(ours[1:].mean()) < error

@@ -1,8 +1,8 @@
-"""Neighbouring runs, simulated: they tell no more apart than is claimed, and mistakes show.
+"""Neighbouring runs, simulated: they differ by no more than is claimed, and mistakes show.
 
 A run is ten levels of coins and suppression, with and without one device. The lower bounds are
-those of Clopper and Pearson [ClopperPearson34] on the odds of an event chosen beforehand: so
-an honest claim fails with odds of 1e-4 under another seed.
+those of Clopper and Pearson [ClopperPearson34] on the probability of an event chosen
+beforehand: so an honest claim fails with probability 1e-4 under another seed.
 """
 
 import math
@@ -40,8 +40,8 @@ def losses_of(others: int) -> Floats:
     """Return the loss of each published count, at 0 that of none, by the definition."""
     x = np.arange(others + 2)
     mine, theirs = binom.pmf(x, others + 1, P), binom.pmf(x, others, P)
-    for odds in (mine, theirs):
-        odds[0], odds[1:THETA] = odds[:THETA].sum(), 0
+    for probabilities in (mine, theirs):
+        probabilities[0], probabilities[1:THETA] = probabilities[:THETA].sum(), 0
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(mine) - np.log(theirs)
 
@@ -67,7 +67,7 @@ def claimed(epsilon: float) -> float:
     return delta_of(compose([(privacy_loss(P, THETA), LEVELS)]), epsilon)
 
 
-# Each fails with odds of 3e-3 under another seed: three standard errors.
+# Each fails with probability 3e-3 under another seed: three standard errors.
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.2, 4.31e-3), (0.4, 8.31e-5)])
 def test_simulated_runs_have_the_delta_that_is_computed(epsilon: float, expected: float) -> None:
     losses = runs(100, joined=True)
@@ -80,10 +80,10 @@ def test_simulated_runs_have_the_delta_that_is_computed(epsilon: float, expected
 @pytest.mark.parametrize("others", [50, 70, 100])
 @pytest.mark.parametrize("epsilon", [0.2, 0.4])
 def test_an_audit_finds_no_more_than_claimed(others: int, epsilon: float) -> None:
-    found = shown(
+    delta_bound = shown(
         runs(others, joined=True) > epsilon, runs(others, joined=False) > epsilon, epsilon
     )
-    assert found <= claimed(epsilon)
+    assert delta_bound <= claimed(epsilon)
     reverse = shown(
         runs(others, joined=False) < -epsilon, runs(others, joined=True) < -epsilon, epsilon
     )
@@ -91,23 +91,23 @@ def test_an_audit_finds_no_more_than_claimed(others: int, epsilon: float) -> Non
 
 
 def test_an_audit_finds_a_level_that_was_forgotten() -> None:
-    found = shown(runs(70, joined=True) > 0.2, runs(70, joined=False) > 0.2, 0.2)
+    delta_bound = shown(runs(70, joined=True) > 0.2, runs(70, joined=False) > 0.2, 0.2)
     forgotten = delta_of(compose([(privacy_loss(P, THETA), LEVELS // 2)]), 0.2)
-    assert forgotten < found <= claimed(0.2)
+    assert forgotten < delta_bound <= claimed(0.2)
 
 
 def test_an_audit_finds_an_accountant_of_one_direction() -> None:
-    """Who looks at the ratio of without to with only, says 0 from -ln(1 - 0.3) = 0.357 on."""
+    """The ratio of without to with alone gives 0 at every epsilon above -ln(1 - 0.3) = 0.357."""
     rng = np.random.default_rng(4)
     mine, theirs = (rng.binomial(7 + joined, 0.3, RUNS) >= 5 for joined in (1, 0))
-    found = shown(mine, theirs, 0.36)
+    delta_bound = shown(mine, theirs, 0.36)
     loss = privacy_loss(0.3, 5)
     assert float(loss._pmf_add.get_delta_for_epsilon(0.36)) < 1e-12
-    assert 0.01 < found <= delta_of(loss, 0.36)
+    assert 0.01 < delta_bound <= delta_of(loss, 0.36)
 
 
 def trie(rng: np.random.Generator, *, joined: bool, reused: bool) -> NDArray[np.bool_]:
-    """Return in which runs a prefix's count is one above that of its only published extension.
+    """Return the runs in which a prefix's count is one above that of its only extension.
 
     99 devices hold the extension, and one more may hold another extension of the prefix.
     """
@@ -128,7 +128,7 @@ def test_an_audit_finds_a_coin_that_was_reused() -> None:
 
 
 def noisy(rng: np.random.Generator, survivors: int, *, joined: bool) -> NDArray[np.int64]:
-    """Return counts by drawn shares of so many of 100 devices, that provide for a tenth lost."""
+    """Return counts with shares of `survivors` of 100 devices, made for a tenth of dropouts."""
     shares = NoiseShares(variance=4.0, contacted=100, dropout=0.1)
     total = np.full(20_000, int(joined), np.int64)
     for _ in range(survivors):
@@ -140,31 +140,32 @@ def noisy(rng: np.random.Generator, survivors: int, *, joined: bool) -> NDArray[
 def test_an_audit_of_drawn_shares_finds_no_more_than_claimed(survivors: int) -> None:
     rng = np.random.default_rng(survivors)
     mine, theirs = (noisy(rng, survivors, joined=joined) for joined in (True, False))
-    found = shown(mine >= 2, theirs >= 2, 0.1)
-    assert 0.05 < found <= delta_of(noise_loss(4.0), 0.1)
+    delta_bound = shown(mine >= 2, theirs >= 2, 0.1)
+    assert 0.05 < delta_bound <= delta_of(noise_loss(4.0), 0.1)
 
 
-def test_an_audit_finds_losses_that_were_not_provided_for() -> None:
+def test_an_audit_finds_dropouts_that_were_not_provided_for() -> None:
     rng = np.random.default_rng(1)
     mine, theirs = (noisy(rng, 30, joined=joined) for joined in (True, False))
     assert shown(mine >= 1, theirs >= 1, 0.1) > delta_of(noise_loss(4.0), 0.1)
 
 
-# Devices that join by a coin of odds `JOINING` vote by another: both have odds of P.
+# Devices that join with probability `JOINING` vote by another coin: P is that of both.
 
-JOINING, OTHERS = 0.15, 99
+JOINING, OTHER_DEVICES = 0.15, 99
 VOTING = P / JOINING
 
 
 def path(rng: np.random.Generator, *, joined: bool, reused: bool) -> NDArray[np.bool_]:
-    """Return in which runs five levels of a prefix had one more at most than five of its extension.
+    """Return the runs where five levels of a prefix had at most one more than its extension's.
 
     99 devices hold the extension, and one more may hold another extension of the prefix. If coins
     are `reused`, those that join do so in all levels.
     """
     many = 100_000
     others, own = (
-        rng.binomial(trials, JOINING, (1 if reused else LEVELS, many)) for trials in (OTHERS, 1)
+        rng.binomial(trials, JOINING, (1 if reused else LEVELS, many))
+        for trials in (OTHER_DEVICES, 1)
     )
     votes = rng.binomial(np.broadcast_to(others, (LEVELS, many)), VOTING)
     votes[:5] += rng.binomial(np.broadcast_to(own, (LEVELS, many)), VOTING)[:5] * joined
@@ -182,60 +183,68 @@ def test_an_audit_finds_an_invitation_that_was_reused() -> None:
 
 
 def sized(*, joined: bool) -> Floats:
-    """Return the odds of how many join and what is shown: all hold one thing, but for one of them.
+    """Return the joint probabilities of how many join and the count that is shown.
 
-    That one holds it as well if it `joined` them.
+    All devices hold one thing, except for one of them that holds it only if it `joined` them.
     """
-    size, votes = np.arange(OTHERS + 2)[:, None], np.arange(OTHERS + 2)
-    odds = np.zeros((OTHERS + 2, OTHERS + 2))
+    size, votes = np.arange(OTHER_DEVICES + 2)[:, None], np.arange(OTHER_DEVICES + 2)
+    probabilities = np.zeros((OTHER_DEVICES + 2, OTHER_DEVICES + 2))
     for mine, likely in ((1, JOINING), (0, 1 - JOINING)):
-        here = likely * binom.pmf(size - mine, OTHERS, JOINING)
+        here = likely * binom.pmf(size - mine, OTHER_DEVICES, JOINING)
         voters = size if joined else size - mine
-        odds += here * binom.pmf(votes, np.maximum(voters, 0), VOTING)
-    odds[:, 0], odds[:, 1:THETA] = odds[:, :THETA].sum(axis=1), 0
-    return odds
+        probabilities += here * binom.pmf(votes, np.maximum(voters, 0), VOTING)
+    probabilities[:, 0], probabilities[:, 1:THETA] = probabilities[:, :THETA].sum(axis=1), 0
+    return probabilities
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_an_audit_finds_out_when_it_is_told_how_many_joined(told: bool) -> None:
-    """So the service tells nobody: of few devices, nearly all that join vote."""
+@pytest.mark.parametrize("size_known", [False, True])
+def test_an_audit_finds_that_the_number_of_joined_devices_was_published(size_known: bool) -> None:
+    """The service never publishes it: of few devices, nearly all that join vote."""
     mine, theirs = sized(joined=True), sized(joined=False)
-    if not told:
-        mine, theirs = (odds.sum(axis=0, keepdims=True) for odds in (mine, theirs))
+    if not size_known:
+        mine, theirs = (
+            probabilities.sum(axis=0, keepdims=True) for probabilities in (mine, theirs)
+        )
     with np.errstate(divide="ignore", invalid="ignore"):
         losses = (np.log(mine) - np.log(theirs)).ravel()
     rng = np.random.default_rng(6)
     runs = []
-    for odds in (mine.ravel(), theirs.ravel()):
-        drawn = rng.choice(len(odds), (LEVELS, 200_000), p=odds / odds.sum())
+    for probabilities in (mine.ravel(), theirs.ravel()):
+        drawn = rng.choice(
+            len(probabilities), (LEVELS, 200_000), p=probabilities / probabilities.sum()
+        )
         runs.append(losses[drawn].sum(axis=0) > 0.4)
-    assert (shown(runs[0], runs[1], 0.4) > 10 * claimed(0.4)) is told
-    assert told or shown(runs[0], runs[1], 0.4) <= claimed(0.4)
+    assert (shown(runs[0], runs[1], 0.4) > 10 * claimed(0.4)) is size_known
+    assert size_known or shown(runs[0], runs[1], 0.4) <= claimed(0.4)
 
 
-# What may be asked next.
+# Choice of the next study.
 
 
-def picked(first: DpEvent, choices: Sequence[DpEvent], epsilon: float) -> tuple[list[float], float]:
-    """Return the deltas of `first` with each of `choices`, and with what tells most by `first`.
+def chosen_deltas(
+    first: DpEvent, choices: Sequence[DpEvent], epsilon: float
+) -> tuple[list[float], float]:
+    """Return the deltas of `first` with each of `choices`, and with the worst one given `first`.
 
     By the definition: the mean over the losses of `first` of what is left of epsilon then.
     """
-    losses = [loss_to(one, "public", "add-remove") for one in (first, *choices)]
+    losses = [loss_to(event, "public", "add-remove") for event in (first, *choices)]
     assert None not in losses
     alone, best = [], 0.0
     for side in ("_pmf_remove", "_pmf_add"):
-        seen, *others = (getattr(one, side).to_dense_pmf() for one in losses)
-        odds, least = seen._probs[::-1], seen._infinity_mass
+        seen, *others = (getattr(loss, side).to_dense_pmf() for loss in losses)
+        probabilities, least = seen._probs[::-1], seen._infinity_mass
         left = epsilon - (seen._lower_loss + np.arange(seen.size))[::-1] * LOSS_INTERVAL
-        told = np.array([other.get_delta_for_epsilon(left.tolist()) for other in others])
-        alone.append(least + told @ odds)
-        best = max(best, float(least + told.max(axis=0) @ odds))
+        remaining_deltas = np.array(
+            [other.get_delta_for_epsilon(left.tolist()) for other in others]
+        )
+        alone.append(least + remaining_deltas @ probabilities)
+        best = max(best, float(least + remaining_deltas.max(axis=0) @ probabilities))
     return np.max(alone, axis=0).tolist(), best
 
 
-def test_who_picks_a_study_by_what_was_found_tells_more_than_each() -> None:
-    """What a ledger cannot see: each choice keeps the budget, and to have the choice does not."""
+def test_choosing_a_study_by_earlier_results_reveals_more_than_each() -> None:
+    """Each choice keeps the budget, and the choice itself does not: a limit of the ledger."""
     levels = SampleThresholdEvent(probability=P, threshold=THETA, releases=5)
     choices = (
         levels,
@@ -243,6 +252,6 @@ def test_who_picks_a_study_by_what_was_found_tells_more_than_each() -> None:
         LocalReportsEvent(epsilon=0.2311),
         SampleThresholdEvent(probability=0.2183, threshold=20, releases=5),
     )
-    alone, best = picked(levels, choices, 0.99574)
+    alone, best = chosen_deltas(levels, choices, 0.99574)
     assert alone == pytest.approx([1e-6] * 4, rel=0.01)
     assert best == pytest.approx(1.85e-6, rel=0.01)

@@ -1,4 +1,4 @@
-"""The auditor's bounds, beside the exact loss: the table of same parameters, row by row."""
+"""The auditor's bounds compared with the exact loss: a table of parameters, row by row."""
 
 import math
 
@@ -17,18 +17,18 @@ from protocol.privacy.closed_forms import (
 from protocol.privacy.loss import compose, epsilon_of
 from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
 
-NONE = math.inf
+NO_BOUND = math.inf
 ROWS = [  # theta, m; note, C_alpha, KL, exact level times ten, exact, of n = 10^6, delta = 10^-6
     (20, 2_438, 0.50, 0.127, 0.097, 0.034, 0.006),
     (20, 4_758, 1.00, 0.249, 0.190, 0.074, 0.013),
     (20, 5_000, 1.054, 0.262, 0.199, 0.078, 0.014),
     (20, 9_063, 2.00, 0.480, 0.362, 0.153, 0.027),
     (20, 12_959, 3.00, 0.694, 0.519, 0.229, 0.040),
-    (15, 12_000, NONE, 0.881, 0.711, 0.293, 0.046),
-    (10, 30_000, NONE, 4.78, 3.55, 1.53, 0.192),
-    (20, 50_000, NONE, 3.00, 2.05, 1.06, 0.179),
-    (20, 100_000, NONE, 7.29, 4.24, 2.38, 0.391),
-    (20, 200_000, NONE, NONE, 9.38, 5.67, 0.894),
+    (15, 12_000, NO_BOUND, 0.881, 0.711, 0.293, 0.046),
+    (10, 30_000, NO_BOUND, 4.78, 3.55, 1.53, 0.192),
+    (20, 50_000, NO_BOUND, 3.00, 2.05, 1.06, 0.179),
+    (20, 100_000, NO_BOUND, 7.29, 4.24, 2.38, 0.391),
+    (20, 200_000, NO_BOUND, NO_BOUND, 9.38, 5.67, 0.894),
 ]
 
 
@@ -36,15 +36,15 @@ ROWS = [  # theta, m; note, C_alpha, KL, exact level times ten, exact, of n = 10
 def test_same_parameters_different_bounds(row: tuple[float, ...]) -> None:
     theta, p = int(row[0]), row[1] / 1e6
     loss = privacy_loss(p, theta)
-    found = (
+    epsilons = (
         cormode21_epsilon(p, theta, 1e-6, 10),
         c_alpha_epsilon(p, theta, 1e-6, 10),
         kl_epsilon(p, theta, 1e-6, 10),
         10 * epsilon_of(loss, 1e-7),
         epsilon_of(compose([(loss, 10)]), 1e-6),
     )
-    assert found == pytest.approx(row[2:], abs=0.0015, rel=0.003)
-    assert list(found) == sorted(found, reverse=True)  # each is a bound on the next
+    assert epsilons == pytest.approx(row[2:], abs=0.0015, rel=0.003)
+    assert list(epsilons) == sorted(epsilons, reverse=True)  # each is a bound on the next
 
 
 def test_closed_forms_are_bounds() -> None:
@@ -68,7 +68,7 @@ def test_thetas_of_the_note() -> None:
     assert theta * math.log(theta) - theta + 1 == pytest.approx(math.log(1e6))
 
 
-def test_nothing_is_said_below_the_cost_of_suppression() -> None:
+def test_there_is_no_bound_below_the_cost_of_suppression() -> None:
     assert kl_delta(0.2, 20, 0.2) == c_alpha_delta(0.2, 20, 0.2) == 1.0
     assert kl_epsilon(0.9, 1, 1e-6) == math.inf
     with pytest.raises(ValueError, match="delta must be between"):

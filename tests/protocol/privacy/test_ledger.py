@@ -1,4 +1,4 @@
-"""A ledger adds up all that was said, names who saw what, and keeps its budget."""
+"""A ledger adds up all releases, names the parties that see each, and keeps its budget."""
 
 import math
 import re
@@ -54,7 +54,7 @@ def test_ten_levels_at_once_or_in_ten_entries_cost_the_same() -> None:
     assert ledger(*[single] * 10).epsilon(1e-6) == pytest.approx(ledger(TRIE).epsilon(1e-6))
 
 
-def test_replace_one_stands_beside_add_remove() -> None:
+def test_replace_one_is_stated_next_to_add_remove() -> None:
     (_, _, _, public) = ledger(TRIE).statement(1e-6).parties
     assert public.epsilon == pytest.approx(0.996, abs=0.001)
     assert public.epsilon_replace_one == pytest.approx(1.120, abs=0.001)
@@ -84,7 +84,7 @@ def test_views_and_numbers_agree() -> None:
     ("invited", "sampled"), [(1.0, 0.1456), (0.1456, 1.0), (0.25, 0.1456 / 0.25)]
 )
 def test_coins_help_against_a_server_that_cannot_see_them(invited: float, sampled: float) -> None:
-    """It sees who joins, as do devices by the roster, and analysts: what is left is the vote."""
+    """The server, devices and analysts see which devices join, so only the vote's coin is left."""
     seen = ledger(
         SkellamNoiseEvent(variance=6.35, probability=0.1456, join_probability=invited, releases=10)
     )
@@ -101,7 +101,7 @@ def test_colluders_are_taken_from_theta() -> None:
     assert ledger(colluding).epsilon(1e-6) == ledger(TRIE).epsilon(1e-6)
 
 
-def test_items_of_a_device_are_so_many_releases() -> None:
+def test_each_item_of_a_device_is_a_release() -> None:
     several = SampleThresholdEvent(probability=0.05, threshold=20, items=10)
     assert ledger(several).epsilon(1e-6) == pytest.approx(0.178, abs=0.001)
     noisy = SkellamNoiseEvent(variance=180.0, items=10)
@@ -110,7 +110,7 @@ def test_items_of_a_device_are_so_many_releases() -> None:
     ).epsilon(1e-6)
 
 
-def test_local_reports_add_up_for_everybody() -> None:
+def test_local_reports_add_up_for_every_party() -> None:
     for party in PARTIES:
         assert ledger(LOCAL).epsilon(1e-6, party) == pytest.approx(1.0, abs=1e-4)
     many = ledger(LocalReportsEvent(epsilon=0.1, releases=100)).epsilon(1e-6)
@@ -120,9 +120,9 @@ def test_local_reports_add_up_for_everybody() -> None:
 
 def test_reports_beyond_all_privacy_are_added_up() -> None:
     for epsilon, releases in ((2.0, 40), (8.0, 365), (2.0, 4096)):
-        found = ledger(LocalReportsEvent(epsilon=epsilon, releases=releases)).epsilon(1e-6)
-        assert found is not None
-        assert 50 < found <= epsilon * releases + 1e-3
+        total = ledger(LocalReportsEvent(epsilon=epsilon, releases=releases)).epsilon(1e-6)
+        assert total is not None
+        assert 50 < total <= epsilon * releases + 1e-3
     lost = ledger(LocalReportsEvent(epsilon=8.0, delta=1e-8, releases=365))
     assert lost.epsilon(3e-6) is None  # 365e-8 is above it
     assert lost.epsilon(4e-6) is not None
@@ -152,7 +152,7 @@ def test_what_is_spent_twice_is_spent_once() -> None:
         Ledger(entries=(entry, entry))
 
 
-def test_what_is_left_of_a_budget_is_said() -> None:
+def test_the_statement_has_the_rest_of_the_budget() -> None:
     spent = Ledger(budget=BUDGET).spend(LedgerEntry(name="levels", event=TRIE))
     assert spent.statement(1e-6).remaining_epsilon == pytest.approx(0.0043, abs=0.001)
 
@@ -165,7 +165,7 @@ def test_what_is_left_of_a_budget_is_said() -> None:
         (LocalReportsEvent(epsilon=0.3, releases=3), "analyst", {"releases", "epsilon"}),
     ],
 )
-def test_a_refusal_says_what_would_meet_the_budget(
+def test_a_refusal_suggests_parameters_that_meet_the_budget(
     asked: DpEvent, party: Party, fields: set[str]
 ) -> None:
     budget = Budget(epsilon=0.7, delta=1e-6, party=party)
@@ -231,14 +231,14 @@ def test_the_ledger_is_the_composition_of_its_losses() -> None:
 def test_what_hides_nobody_has_no_bound(
     probability: float, threshold: int, releases: int, relation: NeighbourRelation
 ) -> None:
-    """No odds are left that a vote stays below theta: what composes losses has nothing to add."""
+    """No probability is left that a vote stays below theta, so there are no losses to compose."""
     shown = SampleThresholdEvent(probability=probability, threshold=threshold, releases=releases)
-    told = ledger(shown, TRIE)
-    assert told.epsilon(1e-6, "public", relation) is None
-    assert told.epsilon(0.5, "public", relation) is None
+    spent = ledger(shown, TRIE)
+    assert spent.epsilon(1e-6, "public", relation) is None
+    assert spent.epsilon(0.5, "public", relation) is None
 
 
-def test_odds_of_a_total_loss_add_up_to_what_is_left_of_none() -> None:
+def test_probabilities_of_a_total_loss_add_up() -> None:
     """Half of all releases hide nothing: 35 leave 3e-11, which a delta of nearly 1 may spend."""
     kept = compose([(bounded_loss(0.1, 0.5), 35)])
     assert epsilon_of(kept, 1 - 2.9e-11) == pytest.approx(3.5, abs=0.01)
@@ -254,7 +254,7 @@ def test_who_keeps_a_ledger_does_not_load_the_accountant_before_it_computes() ->
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_document_says_what_the_ledger_says() -> None:
+def test_the_document_agrees_with_the_ledger() -> None:
     page = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}

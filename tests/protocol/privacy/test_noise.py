@@ -1,4 +1,4 @@
-"""Noise in shares: whether draws have their odds, sums their variance, and losses their price."""
+"""Noise in shares: the distribution of draws, the variance of sums, and the privacy loss."""
 
 import subprocess
 import sys
@@ -21,9 +21,9 @@ def chance(seed: int) -> RandomWords:
     return seeded_words(np.random.default_rng(seed))
 
 
-def fits(drawn: noise.Integers, odds: NDArray[np.float64]) -> float:
-    """Return the p-value of `drawn` if each of `POINTS` has `odds`, the rare ones pooled."""
-    expected = odds * len(drawn)
+def fits(drawn: noise.Integers, probabilities: NDArray[np.float64]) -> float:
+    """Return the p-value of `drawn` if `POINTS` have `probabilities`, the rare ones pooled."""
+    expected = probabilities * len(drawn)
     common = expected >= 10
     seen = np.array([(drawn == point).sum() for point in POINTS[common]])
     statistic = ((seen - expected[common]) ** 2 / expected[common]).sum()
@@ -32,14 +32,14 @@ def fits(drawn: noise.Integers, odds: NDArray[np.float64]) -> float:
     return float(chi2.sf(statistic, common.sum()))
 
 
-# Each of these fails with odds of 1e-4 under another seed.
+# Each of these fails with probability 1e-4 under another seed.
 @pytest.mark.parametrize("mean", [Fraction(1, 1000), 0.1, Fraction(1, 2), 1, Fraction(7, 3), 30.25])
-def test_poisson_numbers_have_their_odds(mean: Fraction | float) -> None:
+def test_poisson_numbers_have_their_distribution(mean: Fraction | float) -> None:
     assert fits(noise.draw_poisson(chance(1), mean, DRAWS), poisson.pmf(POINTS, float(mean))) > 1e-4
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 100), 0.7, 3, Fraction(180)])
-def test_skellam_numbers_have_their_odds(variance: Fraction | float) -> None:
+def test_skellam_numbers_have_their_distribution(variance: Fraction | float) -> None:
     half = float(variance) / 2
     count = 20_000 if variance == 180 else DRAWS
     assert (
@@ -47,7 +47,7 @@ def test_skellam_numbers_have_their_odds(variance: Fraction | float) -> None:
     )
 
 
-def test_the_test_of_odds_notices_three_percent() -> None:
+def test_the_chi_square_test_notices_three_percent() -> None:
     assert fits(noise.draw_poisson(chance(1), 1.03, DRAWS), poisson.pmf(POINTS, 1.0)) < 1e-4
 
 
@@ -75,13 +75,13 @@ def test_the_work_of_a_share_grows_with_its_events() -> None:
 
 
 def words(*values: int) -> RandomWords:
-    """Return the chance that says `values` in turn."""
-    told = iter(values)
-    return lambda count: np.array([next(told) for _ in range(count)], np.uint64)
+    """Return a source of random words that yields `values` in turn."""
+    rest = iter(values)
+    return lambda count: np.array([next(rest) for _ in range(count)], np.uint64)
 
 
 @pytest.mark.parametrize(
-    ("told", "happened"),
+    ("drawn", "happened"),
     [
         ((2**64 // 3 - 1,), 1),
         ((2**64 // 3 + 1,), 0),
@@ -89,8 +89,8 @@ def words(*values: int) -> RandomWords:
         ((2**64 // 3, 2**64 // 3, 2**63), 0),
     ],
 )
-def test_odds_are_compared_to_the_last_bit(told: tuple[int, ...], happened: int) -> None:
-    assert noise._thinned_count(words(*told), 1, Fraction(1, 3)) == happened
+def test_probabilities_are_compared_to_the_last_bit(drawn: tuple[int, ...], happened: int) -> None:
+    assert noise._thinned_count(words(*drawn), 1, Fraction(1, 3)) == happened
 
 
 def test_a_word_without_heads_is_followed_by_another() -> None:
@@ -110,7 +110,7 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
     assert left == pytest.approx(20.0 * survivors / 40)
     assert left >= 20.0
     error = left * np.sqrt((2 + 1 / left) / cells)  # of a variance, kurtosis and all
-    assert abs(total.var() - left) < 4 * error  # fails with odds of 6e-5 under another seed
+    assert abs(total.var() - left) < 4 * error  # fails with probability 6e-5
     assert abs(total.mean()) < 4 * np.sqrt(left / cells)
     half = left / 2
     assert fits(total, skellam.pmf(POINTS, half, half)) > 1e-4  # and the law is the same
@@ -205,7 +205,7 @@ def test_devices_do_without_the_accountant() -> None:
 
 
 def test_much_noise_is_drawn_some_cells_at_a_time() -> None:
-    """So that no plan takes gigabytes of a device: 2^22 events take 2^20 of memory."""
+    """No plan takes gigabytes of a device: 2^22 events take 2^20 of memory."""
     most, whole = 0, chance(3)
 
     def watched(count: int) -> NDArray[np.uint64]:

@@ -1,17 +1,18 @@
 """The whole pipeline, audited: design, coins, sum, suppression and answer of a trie of ten levels.
 
-A run is one device's path through the levels, with `OTHERS` more in each of its cells, and once
-without the device. 4,000,000 runs of either neighbour are drawn by the law of the pipeline, that of
-binomials; 65,536 go through the code itself, each as a subtree of one large population. The loss of
-a run is the sum of its levels' log ratios, so
+A run is one device's path through the levels, with `OTHER_DEVICES` more in each of its cells, and
+once without the device. 4,000,000 runs of either neighbour are drawn by the law of the pipeline,
+that of binomials; 65,536 go through the code itself, each as a subtree of one large population.
+The loss of a run is the sum of its levels' log ratios, so
 
     delta-hat(epsilon)  =  mean of max(0, 1 - e^(epsilon - loss))         of runs with the device,
                            P(loss > epsilon) - e^epsilon P(the same without)  of both, for events
 
-is delta on average, and may not exceed what the ledger says by three standard errors: an honest
-claim that is tight fails with odds of 1e-3 under another seed. The ledger takes the worst of all
-others in each level. That is tight for one level and nearly for two, so there a theta that is off
-by one shows, or a level that is forgotten; over ten it is above any path of as many others in each.
+is delta on average, and may not exceed the ledger's by three standard errors: an honest
+claim that is tight fails with probability 1e-3 under another seed. The ledger takes the worst of
+all others in each level. That is tight for one level and nearly for two, so there a theta that is
+off by one shows, or a level that is forgotten; over ten it is above any path with the same number
+of others in each.
 """
 
 import math
@@ -36,8 +37,8 @@ from protocol.randomness import seeded_words
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 
-LEVELS, OTHERS = 10, 70
-RUNS, MANY = 4_000_000, 2**16
+LEVELS, OTHER_DEVICES = 10, 70
+RUNS, SUBTREES = 4_000_000, 2**16
 BITS = 16  # of a subtree's number
 TRIE = TrieHh()
 TERMS = Terms(cohort_size=10_000, minimum=5_000, cohorts=1_000)
@@ -62,7 +63,7 @@ P, THETA = 0.146075, 12  # what the product makes of epsilon 1 at delta 1e-6 ove
 
 
 def claimed(epsilon: float, levels: int = LEVELS, theta: int = THETA) -> float:
-    """Return the delta that the ledger has for so many levels."""
+    """Return the delta that the ledger has for this many levels."""
     loss = SampleThresholdEvent(probability=P, threshold=theta, releases=levels)
     known = loss.loss_to("public", "add-remove")
     assert known is not None
@@ -73,8 +74,8 @@ def losses_of(others: int, theta: int = THETA) -> Floats:
     """Return the loss of each published count, at 0 that of none, by the definition."""
     x = np.arange(others + 2)
     mine, theirs = binom.pmf(x, others + 1, P), binom.pmf(x, others, P)
-    for odds in (mine, theirs):
-        odds[0], odds[1:theta] = odds[:theta].sum(), 0
+    for probabilities in (mine, theirs):
+        probabilities[0], probabilities[1:theta] = probabilities[:theta].sum(), 0
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(mine) - np.log(theirs)
 
@@ -100,7 +101,7 @@ def estimate(runs: Sequence[NDArray[np.bool_]], epsilon: float) -> tuple[float, 
     return float(mine - factor * theirs), float(variance**0.5)
 
 
-def found(losses: Floats, epsilon: float) -> tuple[float, float]:
+def delta_hat(losses: Floats, epsilon: float) -> tuple[float, float]:
     """Return delta-hat of runs by their losses, and its error."""
     over = np.maximum(0.0, -np.expm1(epsilon - losses))
     return float(over.mean()), float(over.std() / len(over) ** 0.5)
@@ -116,50 +117,50 @@ def test_the_design_is_that_of_the_audit() -> None:
 
 @cache
 def ten_levels() -> list[Floats]:
-    return drawn(OTHERS, LEVELS)
+    return drawn(OTHER_DEVICES, LEVELS)
 
 
 @pytest.mark.parametrize(("epsilon", "known"), [(0.2, 6.64e-3), (0.4, 3.21e-4)])
-def test_runs_of_ten_levels_tell_no_more_than_the_ledger(epsilon: float, known: float) -> None:
-    """`known` is what composing the pairs of 70 others says; it is what is found, and below."""
+def test_runs_of_ten_levels_reveal_no_more_than_the_ledger(epsilon: float, known: float) -> None:
+    """Check against `known`, the composition of pairs of 70 others, and the ledger's bound."""
     mine, theirs = ten_levels()
     events = estimate([mine > epsilon, theirs > epsilon], epsilon)
-    for delta, error in (found(mine, epsilon), events):
+    for delta, error in (delta_hat(mine, epsilon), events):
         assert abs(delta - known) < 3 * error + 0.003 * known
         assert delta <= claimed(epsilon) + 3 * error
-    reverse, error = found(-theirs, epsilon)
+    reverse, error = delta_hat(-theirs, epsilon)
     assert reverse <= claimed(epsilon) + 3 * error
 
 
 def worst(epsilon: float, theta: int = THETA) -> int:
-    """Return how many others make one level tell most."""
+    """Return the number of others with which one level reveals most."""
     return math.ceil((theta - 1) / (1 - (1 - P) * math.exp(-epsilon))) - 1
 
 
 @pytest.mark.parametrize(("others", "epsilon"), [(58, 0.05), (36, 0.2), (25, 0.4)])
 def test_the_ledger_is_tight_for_one_level(others: int, epsilon: float) -> None:
     assert worst(epsilon) == others
-    delta, error = found(drawn(others, 1)[0], epsilon)
+    delta, error = delta_hat(drawn(others, 1)[0], epsilon)
     assert abs(delta - claimed(epsilon, 1)) < 3 * error + 1e-3 * delta
     assert error < 0.1 * delta
 
 
 def test_a_theta_that_is_off_by_one_is_caught() -> None:
-    """Counts are shown from 11 on, as by X + 1 > theta, and the ledger has 12."""
+    """Counts of at least 11 are shown, as by X + 1 > theta, and the ledger has 12."""
     others = worst(0.2, THETA - 1)
-    delta, error = found(drawn(others, 1, theta=THETA - 1)[0], 0.2)
+    delta, error = delta_hat(drawn(others, 1, theta=THETA - 1)[0], 0.2)
     assert delta > claimed(0.2, 1) + 3 * error
     assert delta <= claimed(0.2, 1, theta=THETA - 1) + 3 * error
 
 
 def test_a_level_that_was_forgotten_is_caught() -> None:
-    delta, error = found(drawn(45, 2)[0], 0.1)
+    delta, error = delta_hat(drawn(45, 2)[0], 0.1)
     assert delta > claimed(0.1, 1) + 3 * error
     assert delta <= claimed(0.1, 2) + 3 * error
 
 
 def test_of_ten_levels_half_that_were_forgotten_are_caught() -> None:
-    delta, error = found(ten_levels()[0], 0.2)
+    delta, error = delta_hat(ten_levels()[0], 0.2)
     assert delta > claimed(0.2, LEVELS // 2) + 3 * error
 
 
@@ -168,8 +169,8 @@ def test_of_ten_levels_half_that_were_forgotten_are_caught() -> None:
 
 def subtrees(tail: Sequence[int]) -> NDArray[np.uint8]:
     """Return the rows of all subtrees' items that go on with `tail`."""
-    rows = np.zeros((MANY, BITS + LEVELS), np.uint8)
-    rows[:, :BITS] = integers_to_digits(np.arange(MANY), 2, BITS)
+    rows = np.zeros((SUBTREES, BITS + LEVELS), np.uint8)
+    rows[:, :BITS] = integers_to_digits(np.arange(SUBTREES), 2, BITS)
     rows[:, BITS : BITS + len(tail)] = tail
     return rows
 
@@ -182,12 +183,12 @@ def plan_of(level: int) -> TrieHhPlan:
     return TrieHhPlan.model_validate(fields)
 
 
-def published(tally: StudyState, plan: TrieHhPlan, last: int) -> Counts:
+def published(state: StudyState, plan: TrieHhPlan, last: int) -> Counts:
     """Return each subtree's published count of the cell that ends in `last`, 0 if none."""
-    level = PrefixTree.from_state(tally).level(plan.node_length)
+    level = PrefixTree.from_state(state).level(plan.node_length)
     counts = np.where(level.counts == THETA, THETA, np.round(level.counts * P)).astype(np.int64)
     here = level.rows[:, plan.node_length - 1] == last
-    shown = np.zeros(MANY, np.int64)
+    shown = np.zeros(SUBTREES, np.int64)
     shown[digits_to_integers(level.rows[here, :BITS], 2)] = counts[here]
     return shown
 
@@ -200,39 +201,39 @@ def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int)
 
 def fits(counts: Counts, trials: int) -> float:
     """Return the p-value of published counts if they are binomial and suppressed below theta."""
-    odds = binom.pmf(np.arange(trials + 1), trials, P)
-    odds[0], odds[1:THETA] = odds[:THETA].sum(), 0
+    probabilities = binom.pmf(np.arange(trials + 1), trials, P)
+    probabilities[0], probabilities[1:THETA] = probabilities[:THETA].sum(), 0
     seen = np.bincount(counts, minlength=trials + 1)
-    likely = odds * len(counts) >= 10
-    expected = np.append(odds[likely], 1 - odds[likely].sum()) * len(counts)
+    likely = probabilities * len(counts) >= 10
+    expected = np.append(probabilities[likely], 1 - probabilities[likely].sum()) * len(counts)
     observed = np.append(seen[likely], seen[~likely].sum())
     return float(chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1))
 
 
-def test_runs_of_the_code_have_the_law_and_tell_no_more_than_the_ledger() -> None:
-    rows, losses, sums = subtrees(()), losses_of(OTHERS), []
-    for trials in (OTHERS + 1, OTHERS):
-        held, total = np.tile(np.arange(MANY), trials), np.zeros(MANY)
+def test_runs_of_the_code_have_the_law_and_reveal_no_more_than_the_ledger() -> None:
+    rows, losses, sums = subtrees(()), losses_of(OTHER_DEVICES), []
+    for trials in (OTHER_DEVICES + 1, OTHER_DEVICES):
+        held, total = np.tile(np.arange(SUBTREES), trials), np.zeros(SUBTREES)
         for level in range(1, LEVELS + 1):
             plan = plan_of(level)
-            tally = answered(plan, rows, held, 100 * trials + level)
-            counts = published(tally, plan, last=0)
-            assert fits(counts, trials) > 1e-5  # of twenty tests: odds of 2e-4
+            state = answered(plan, rows, held, 100 * trials + level)
+            counts = published(state, plan, last=0)
+            assert fits(counts, trials) > 1e-5  # of twenty tests: probability 2e-4
             total += losses[counts]
         sums.append(total)
     for epsilon in (0.2, 0.4):
-        delta, error = found(sums[0], epsilon)
+        delta, error = delta_hat(sums[0], epsilon)
         assert 0 < delta <= claimed(epsilon) + 3 * error
 
 
 def lonely(joined: bool, *, reused: bool) -> NDArray[np.bool_]:
-    """Return in which subtrees a prefix's count is one above that of its only shown extension.
+    """Return the subtrees where a prefix's count is one above that of its only shown extension.
 
     99 devices hold the extension, and one more holds another of the prefix if it `joined`.
     """
     rows = np.concatenate((subtrees((0, 0)), subtrees((0, 1))))
-    held = np.tile(np.arange(MANY), 99)
-    held = np.concatenate((held, np.arange(MANY, 2 * MANY))) if joined else held
+    held = np.tile(np.arange(SUBTREES), 99)
+    held = np.concatenate((held, np.arange(SUBTREES, 2 * SUBTREES))) if joined else held
     shown = []
     for level in (1, 2):
         seed = 7 if reused else 7 + level + 2 * joined
@@ -243,7 +244,7 @@ def lonely(joined: bool, *, reused: bool) -> NDArray[np.bool_]:
 
 
 def test_a_coin_that_is_reused_is_caught() -> None:
-    """One sample for two levels shows whoever is alone in the difference, as its coin falls."""
+    """One sample for two levels reveals a device that is alone in the difference by its coin."""
     fresh = estimate([lonely(joined, reused=False) for joined in (True, False)], 1.0)
     assert fresh[0] <= claimed(1.0, 2) + 3 * fresh[1]
     delta, error = estimate([lonely(joined, reused=True) for joined in (True, False)], 1.0)

@@ -27,9 +27,9 @@ def test_the_best_design_is_good_enough_and_keeps_the_budget(epsilon: float, rat
     assert design.epsilon == pytest.approx(epsilon_of(loss, 1e-6))
 
 
-def test_the_least_thetas_of_sampled_tables() -> None:
+def test_the_smallest_thetas_of_sampled_tables() -> None:
     """An independent table has all but four, where p is above 1 - e^-epsilon and it has none."""
-    found = {
+    thetas = {
         (t, epsilon): min_threshold(1 / t, epsilon, 1e-6)
         for t in (2, 5, 10, 20, 50, 100, 500)
         for epsilon in (0.1, 0.5, 1, 2)
@@ -43,8 +43,8 @@ def test_the_least_thetas_of_sampled_tables() -> None:
         (6, 4, 4, 4),
         (3, 3, 3, 3),
     ]
-    assert list(found.values()) == [theta for row in rows for theta in row]
-    for (t, epsilon), theta in found.items():
+    assert list(thetas.values()) == [theta for row in rows for theta in row]
+    for (t, epsilon), theta in thetas.items():
         for others in {theta - 1, *np.linspace(theta - 1, 4 * theta * t, 50).astype(int).tolist()}:
             either = (
                 of(1 / t, theta, others, epsilon)
@@ -85,7 +85,7 @@ def test_the_edge_of_a_jump_is_found() -> None:
     assert len(asked) < 120
 
 
-def test_the_least_variance_keeps_the_budget_and_less_does_not() -> None:
+def test_the_smallest_variance_keeps_the_budget_and_less_does_not() -> None:
     variance = min_variance(1.0, 1e-6, 10)
     assert variance**0.5 == pytest.approx(13.40, abs=0.08)
     assert delta_of(compose([(noise_loss(variance), 10)]), 1.0) <= 1e-6

@@ -1,4 +1,4 @@
-"""What is shown is right on average, given that it is shown; and no coin is likelier than told."""
+"""Counts that are shown are right on average; no coin is more probable than its parameter."""
 
 import math
 from fractions import Fraction
@@ -22,9 +22,9 @@ def test_a_shown_count_is_right_on_average(p: float, theta: int) -> None:
     release = sampled(p, theta)
     for k in (theta, theta + 1, 2 * theta, 10 * theta, 400):
         x = np.arange(theta, k + 1)
-        odds = binom.pmf(x, k, p)
+        probabilities = binom.pmf(x, k, p)
         counts, _ = release.estimate_counts(x, 0.0)
-        assert (counts * odds).sum() == pytest.approx(k * odds.sum(), rel=1e-12)
+        assert (counts * probabilities).sum() == pytest.approx(k * probabilities.sum(), rel=1e-12)
 
 
 @pytest.mark.parametrize("theta", [1, 3, 7])
@@ -32,24 +32,28 @@ def test_a_shown_count_is_right_on_average_exactly(theta: int) -> None:
     """The same in fractions: of all estimates of X, this is the one without bias for every k."""
     p = Fraction(3, 8)
     for k in range(theta, theta + 6):
-        odds = {x: math.comb(k, x) * p**x * (1 - p) ** (k - x) for x in range(theta, k + 1)}
-        said = {x: x / p if x > theta else Fraction(theta) for x in odds}
-        assert sum(odds[x] * said[x] for x in odds) == k * sum(odds.values())
-        counts, _ = sampled(float(p), theta).estimate_counts(np.array(list(odds)), 0.0)
-        assert counts.tolist() == [float(said[x]) for x in odds]
+        probabilities = {
+            x: math.comb(k, x) * p**x * (1 - p) ** (k - x) for x in range(theta, k + 1)
+        }
+        estimates = {x: x / p if x > theta else Fraction(theta) for x in probabilities}
+        assert sum(probabilities[x] * estimates[x] for x in probabilities) == k * sum(
+            probabilities.values()
+        )
+        counts, _ = sampled(float(p), theta).estimate_counts(np.array(list(probabilities)), 0.0)
+        assert counts.tolist() == [float(estimates[x]) for x in probabilities]
 
 
-def test_the_variance_that_is_told_is_that_of_coins() -> None:
+def test_the_variance_that_is_stated_is_that_of_coins() -> None:
     p, k = 0.2, 500
     x = np.arange(k + 1)
-    odds = binom.pmf(x, k, p)
+    probabilities = binom.pmf(x, k, p)
     counts, variances = sampled(p, 1).estimate_counts(x[1:], 0.0)
-    spread = (counts**2 * odds[1:]).sum() - k**2
-    assert (variances * odds[1:]).sum() == pytest.approx(spread, rel=1e-6)
+    spread = (counts**2 * probabilities[1:]).sum() - k**2
+    assert (variances * probabilities[1:]).sum() == pytest.approx(spread, rel=1e-6)
 
 
 def shown_in_noise(theta: int, variance: float, held: int) -> tuple[NDArray[np.float64], float]:
-    """Return what 400,000 sums of `held` votes with noise say if shown, and the bias that is told.
+    """Return the counts shown by 400,000 sums of `held` votes with noise, and the stated bias.
 
     The bias is s/2 (P(theta - 1) + P(theta)) / P(X >= theta), as `Release.counts` has it.
     """
@@ -63,11 +67,11 @@ def shown_in_noise(theta: int, variance: float, held: int) -> tuple[NDArray[np.f
 
 
 @pytest.mark.parametrize(("held", "most"), [(20, 1.2), (24, 1.0), (30, 0.5), (60, 0.01)])
-def test_what_is_shown_in_spite_of_noise_is_too_high_as_told(held: int, most: float) -> None:
+def test_counts_that_are_shown_in_noise_have_the_stated_bias(held: int, most: float) -> None:
     """Near theta about a deviation, here 4, and next to nothing above."""
     counts, bias = shown_in_noise(24, 16.0, held)
     error = counts.std() / len(counts) ** 0.5
-    assert abs(counts.mean() - held - bias) < 4.5 * error  # fails with odds of 1e-5
+    assert abs(counts.mean() - held - bias) < 4.5 * error  # fails with probability 1e-5
     assert bias < most * 4 + 0.01 or held < 24
 
 
@@ -85,7 +89,7 @@ def only(word: int) -> RandomWords:
 @pytest.mark.parametrize(
     "p", [1e-6, 0.1, 1 / 3, 0.145593, 0.5, 0.9, 1 - 2**-53, math.nextafter(0.25, 1)]
 )
-def test_a_coin_is_never_likelier_than_p(p: float) -> None:
+def test_a_coin_never_has_a_probability_above_p(p: float) -> None:
     """Heads are the words below an integer: the largest that is p 2^64 at most."""
     release = sampled(p, 2)
     below = math.floor(Fraction(p) * 2**64)
@@ -103,7 +107,7 @@ def test_without_coins_all_votes_count_and_no_chance_is_drawn() -> None:
     assert release.mode == "noise"
 
 
-def test_coins_have_their_odds() -> None:
+def test_coins_have_their_probability() -> None:
     heads = sampled(0.145593, 2).vote_coins(seeded_words(np.random.default_rng(1)), 10**6).sum()
     assert abs(heads - 145_593) < 4.5 * (145_593 * 0.854) ** 0.5
 

@@ -29,13 +29,13 @@ def combinations(k: int) -> Floats:
 
 
 def outcome(k: int, p: float, threshold: int, size: int) -> Floats:
-    """Return the odds of each published count, at 0 that of none, by the definition."""
+    """Return the probability of each published count, at 0 that of none, by the definition."""
     x = np.arange(k + 1)
-    odds = np.zeros(size)
-    odds[: k + 1] = combinations(k) * p**x * (1 - p) ** (k - x)
-    odds[0] = odds[:threshold].sum()
-    odds[1:threshold] = 0
-    return odds
+    probabilities = np.zeros(size)
+    probabilities[: k + 1] = combinations(k) * p**x * (1 - p) ** (k - x)
+    probabilities[0] = probabilities[:threshold].sum()
+    probabilities[1:threshold] = 0
+    return probabilities
 
 
 def enumerated(upper: Floats, lower: Floats, epsilon: float) -> float:
@@ -53,13 +53,13 @@ def test_two_tails_are_what_enumeration_gives() -> None:
     for _ in range(CASES):
         k, p, threshold, epsilon = case(rng)
         mine, theirs = (outcome(j, p, threshold, k + 2) for j in (k + 1, k))
-        one = removal_divergence_given_others(p, threshold, k, epsilon) - enumerated(
+        removal = removal_divergence_given_others(p, threshold, k, epsilon) - enumerated(
             mine, theirs, epsilon
         )
-        other = addition_divergence_given_others(p, threshold, k, epsilon) - enumerated(
+        addition = addition_divergence_given_others(p, threshold, k, epsilon) - enumerated(
             theirs, mine, epsilon
         )
-        worst = max(worst, abs(one), abs(other))
+        worst = max(worst, abs(removal), abs(addition))
     assert worst < 1e-12
 
 
@@ -78,11 +78,11 @@ def test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives() -> None:
             q = 1 - (1 - p) * math.exp(-sign * epsilon)
             star = math.ceil((threshold - 1) / q) - 1 if q > 0 else 10**6
             near = some[np.abs(some - star) < 6] if rng.random() < 0.9 else some
-            found = max((direction(p, threshold, int(k), epsilon) for k in near), default=0.0)
-            assert found <= claimed + 1e-12
+            worst = max((direction(p, threshold, int(k), epsilon) for k in near), default=0.0)
+            assert worst <= claimed + 1e-12
             if 0 <= star < 400:
                 met += 1
-                assert found == pytest.approx(claimed, abs=1e-12)
+                assert worst == pytest.approx(claimed, abs=1e-12)
     assert met > 1000
 
 
@@ -94,13 +94,13 @@ def test_the_loss_is_that_of_waiting_for_theta_heads(p: float, threshold: int) -
     sooner = nbinom.pmf(trials + 1 - threshold, threshold, p)
     for epsilon in (-0.05, 0.001, 0.05, 0.3, 1.0):
         total = p**threshold  # the first heads at once: the one trial that only one side has
-        one = total + enumerated(sooner, later, epsilon)
+        removal = total + enumerated(sooner, later, epsilon)
         assert removal_divergence(p, threshold, np.array([epsilon]))[0] == pytest.approx(
-            one, abs=1e-12
+            removal, abs=1e-12
         )
-        other = enumerated(later, sooner, epsilon) + max(0, -math.exp(epsilon) * total)
+        addition = enumerated(later, sooner, epsilon) + max(0, -math.exp(epsilon) * total)
         claimed = addition_divergence(p, threshold, np.array([epsilon]))[0]
-        assert claimed == pytest.approx(other, abs=1e-12)
+        assert claimed == pytest.approx(addition, abs=1e-12)
 
 
 def test_joined_dots_are_never_below_the_curve_and_close_to_it() -> None:
@@ -129,18 +129,20 @@ def ten_levels(theta: int, m: int, relation: NeighbourRelation = "add-remove") -
 def test_ten_levels_cost_what_is_expected(
     theta: int, m: int, epsilon: float, off: float, least: float
 ) -> None:
-    found = ten_levels(theta, m)
-    assert found == pytest.approx(epsilon, abs=off)
-    assert found > least  # what neighbours found by search do tell apart
+    spent = ten_levels(theta, m)
+    assert spent == pytest.approx(epsilon, abs=off)
+    assert spent > least  # that of neighbours found by search
 
 
 @pytest.mark.parametrize(
-    ("theta", "m", "one", "other"),
+    ("theta", "m", "removal", "addition"),
     [(12, 145_593, 0.996, 1.120), (12, 82_777, 0.500, 0.570), (18, 16_586, 0.057, 0.070)],
 )
-def test_replacing_costs_more_than_removing(theta: int, m: int, one: float, other: float) -> None:
-    assert ten_levels(theta, m) == pytest.approx(one, abs=0.001)
-    assert ten_levels(theta, m, "replace-one") == pytest.approx(other, abs=0.001)
+def test_replacing_costs_more_than_removing(
+    theta: int, m: int, removal: float, addition: float
+) -> None:
+    assert ten_levels(theta, m) == pytest.approx(removal, abs=0.001)
+    assert ten_levels(theta, m, "replace-one") == pytest.approx(addition, abs=0.001)
 
 
 def test_one_level_and_eleven() -> None:
@@ -165,7 +167,9 @@ def test_items_of_a_device_compose(items: int, epsilon: float) -> None:
         (500, {0.1: 3, 0.5: 3, 1.0: 3, 2.0: 3}),
     ],
 )
-def test_the_least_theta_of_one_repetition(once_in: int, thetas: dict[float, int | None]) -> None:
+def test_the_smallest_theta_of_one_repetition(
+    once_in: int, thetas: dict[float, int | None]
+) -> None:
     for epsilon, expected in thetas.items():
         at = np.array([epsilon])
         keeps = (
@@ -184,14 +188,14 @@ def test_a_mixed_ledger_lies_between_two_roundings() -> None:
     """Five levels of sample-and-threshold, thirty counts with noise: rounded down, and up."""
     p, threshold = 0.145593, 12
     trials = np.arange(threshold, 2000)
-    odds = nbinom.logpmf(trials - threshold, threshold, p)
+    probabilities = nbinom.logpmf(trials - threshold, threshold, p)
     z = np.arange(-300, 301)
     still = np.log(np.maximum(ive(abs(np.append(z[0] - 1, z)), 400.0), 1e-300))
     bounds = []
     for up in (False, True):
         waits = dp.from_two_probability_mass_functions(
-            dict(zip(trials.tolist(), odds.tolist(), strict=True)),
-            dict(zip((trials - 1).tolist(), odds.tolist(), strict=True)),
+            dict(zip(trials.tolist(), probabilities.tolist(), strict=True)),
+            dict(zip((trials - 1).tolist(), probabilities.tolist(), strict=True)),
             pessimistic_estimate=up,
             symmetric=False,
         )
@@ -204,22 +208,22 @@ def test_a_mixed_ledger_lies_between_two_roundings() -> None:
         whole = waits.self_compose(5).compose(noise.self_compose(30))
         bounds.append(float(whole.get_epsilon_for_delta(1e-6)))
     ledger = compose([(privacy_loss(p, threshold), 5), (skellam.privacy_loss(400.0), 30)])
-    found = epsilon_of(ledger, 1e-6)
-    assert bounds[0] < found < bounds[1]
+    spent = epsilon_of(ledger, 1e-6)
+    assert bounds[0] < spent < bounds[1]
     assert bounds[1] - bounds[0] < 0.004
 
 
 def test_composition_by_transforms_is_right_at_small_deltas() -> None:
-    """Randomised response composes to binomial odds, which need no transform."""
+    """Randomised response composes to a binomial distribution, which needs no transform."""
     epsilon, times = 0.1, 40
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
     x = np.arange(times + 1)
-    odds = combinations(times) * truth**x * (1 - truth) ** (times - x)
+    probabilities = combinations(times) * truth**x * (1 - truth) ** (times - x)
     losses = epsilon * (2 * x - times)
     loss = compose([(local_loss(epsilon), times)])
     for total in (1.0, 2.0, 3.0, 3.5):
         over = losses > total
-        exact = float(odds[over] @ -np.expm1(total - losses[over]))
+        exact = float(probabilities[over] @ -np.expm1(total - losses[over]))
         assert delta_of(loss, total) == pytest.approx(exact, rel=1e-6, abs=1e-13)
 
 

@@ -27,13 +27,13 @@ def test_the_curve_is_what_enumeration_gives(variance: float, sampled: float) ->
     loss = privacy_loss(variance, sampled)
     for step in (0, 37, 500, 2000, 9000):
         epsilon = step * 1e-4  # on the dots, where nothing is lost by joining them
-        one = np.maximum(0, taking - math.exp(epsilon) * still).sum()
-        other = np.maximum(0, still - math.exp(epsilon) * taking).sum()
-        assert delta_of(loss, epsilon) == pytest.approx(max(one, other), rel=1e-6, abs=1e-12)
+        removal = np.maximum(0, taking - math.exp(epsilon) * still).sum()
+        addition = np.maximum(0, still - math.exp(epsilon) * taking).sum()
+        assert delta_of(loss, epsilon) == pytest.approx(max(removal, addition), rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize(("variance", "z"), [(0.05, 6), (180.0, 3), (180.0, 120), (4000.0, 700)])
-def test_the_odds_of_noise_are_right_to_eleven_digits(variance: float, z: int) -> None:
+def test_the_probabilities_of_noise_are_right_to_eleven_digits(variance: float, z: int) -> None:
     assert ive(z, variance) == pytest.approx(
         float(besseli(z, variance) * exp(-variance)), rel=1e-11
     )

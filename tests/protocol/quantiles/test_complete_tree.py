@@ -1,4 +1,4 @@
-"""Consistent counts are those of least squares, with the variances that are told."""
+"""Consistent counts are those of least squares, with the variances that are stated."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ shapes = pytest.mark.parametrize(("base", "depth"), SHAPES)
 
 
 def design(base: int, depth: int) -> NDArray[np.float64]:
-    """Return which leaves each node counts, level after level."""
+    """Return the leaves that each node counts, level after level."""
     leaves = np.arange(base**depth)
     rows = [
         leaves // base ** (depth - level) == node
@@ -37,16 +37,16 @@ def test_consistent_counts_are_those_of_dense_least_squares(base: int, depth: in
     nodes = design(base, depth)
     counts = np.random.default_rng(base).normal(50, 20, len(nodes))
     leaves, *_ = np.linalg.lstsq(nodes, counts, rcond=None)
-    found = CompleteTree.from_counts(base, counts).consistent()
-    assert np.concatenate(found.levels) == pytest.approx(nodes @ leaves, abs=1e-9)
+    tree = CompleteTree.from_counts(base, counts).consistent()
+    assert np.concatenate(tree.levels) == pytest.approx(nodes @ leaves, abs=1e-9)
 
 
 @shapes
 def test_counts_that_add_up_stay_as_they_are(base: int, depth: int) -> None:
     nodes = design(base, depth)
     counts = nodes @ np.random.default_rng(depth).integers(0, 99, base**depth)
-    found = CompleteTree.from_counts(base, counts).consistent()
-    assert np.concatenate(found.levels) == pytest.approx(counts, abs=1e-9)
+    tree = CompleteTree.from_counts(base, counts).consistent()
+    assert np.concatenate(tree.levels) == pytest.approx(counts, abs=1e-9)
 
 
 @shapes
@@ -65,30 +65,30 @@ def test_a_rank_has_the_variance_of_least_squares(base: int, depth: int) -> None
     for position, rank in zip(positions, ranks, strict=True):
         left = np.clip(position * leaves - np.arange(leaves), 0, 1) - rank
         exact = left @ spread @ left
-        (told,) = rank_variance(base, depth, np.array([position]), np.array([rank]))
-        assert told == pytest.approx(exact, abs=1e-9)
+        (variance,) = rank_variance(base, depth, np.array([position]), np.array([rank]))
+        assert variance == pytest.approx(exact, abs=1e-9)
 
 
 def test_ranks_vary_less_than_sums_along_the_path() -> None:
     base, depth = 16, 4
     positions = np.random.default_rng(1).random(1000)
     digits = np.floor(positions[:, None] * base ** np.arange(1, depth + 1)) % base
-    told = rank_variance(base, depth, positions, positions)
-    assert told.mean() < 0.4 * digits.sum(axis=1).mean()
+    variances = rank_variance(base, depth, positions, positions)
+    assert variances.mean() < 0.4 * digits.sum(axis=1).mean()
     assert subtree_variances(base, depth)[0] == pytest.approx(1 / (1 + 1 / base), rel=0.01)
 
 
-def test_simulated_noise_has_the_variances_told() -> None:
+def test_simulated_noise_has_the_stated_variances() -> None:
     """3,000 runs: sample variances are off by 2.6% a deviation, and stay within 5 of them."""
     base, depth, runs = 4, 3, 3000
     rng, points = np.random.default_rng(5), np.arange(65) / 64
-    found = np.empty((runs, 65))
+    ranks = np.empty((runs, 65))
     for run in range(runs):
         noise = rng.normal(0, 3, 84)
         leaves = CompleteTree.from_counts(base, noise).consistent().levels[-1]
-        found[run] = np.concatenate(([0.0], np.cumsum(leaves)))
-    told = 9 * rank_variance(base, depth, points, np.zeros(65))
-    assert found.var(axis=0) == pytest.approx(told, rel=0.13, abs=1e-9)
+        ranks[run] = np.concatenate(([0.0], np.cumsum(leaves)))
+    variances = 9 * rank_variance(base, depth, points, np.zeros(65))
+    assert ranks.var(axis=0) == pytest.approx(variances, rel=0.13, abs=1e-9)
 
 
 @pytest.mark.parametrize("size", [0, 3, 5, 19, 21])

@@ -1,17 +1,11 @@
-"""Ranks, quantiles and masses lie within what is told of them, as often as is told."""
+"""Ranks, quantiles and masses lie within their intervals with the stated probability."""
 
 import random
 
 import numpy as np
 import pytest
 
-from benchmarks.quantiles import (
-    VALUE_KINDS,
-    leaf_counts,
-    noisy_tree,
-    rank_errors,
-    sampled_trie,
-)
+from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_errors, sampled_trie
 from protocol.arrays import Floats
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
@@ -37,7 +31,7 @@ kinds = pytest.mark.parametrize("kind", VALUE_KINDS)
 
 
 def trie(values: Floats, p: float, theta: int, estimator: Estimator, seed: int) -> Distribution:
-    """Return what a trie of 5 digits to the base 4 tells."""
+    """Return the distribution by a trie of 5 digits to the base 4."""
     rng, n = np.random.default_rng(seed), len(values)
     tree = sampled_trie(leaf_counts(values, 4**5), 4, 5, p, theta, rng)
     coins = (1 - p) / (p * n) / (4 if estimator == "ratio" else 1)
@@ -48,7 +42,7 @@ def trie(values: Floats, p: float, theta: int, estimator: Estimator, seed: int) 
 
 
 def hierarchy(values: Floats, variance: float, seed: int) -> Distribution:
-    """Return what a histogram of 5 digits to the base 4 tells."""
+    """Return the distribution by a histogram of 5 digits to the base 4."""
     rng = np.random.default_rng(seed)
     leaves = noisy_tree(leaf_counts(values, 4**5), 4, 5, variance, rng).consistent().levels[-1]
     errors = ConsistentErrors(4, 5, variance / float(leaves.sum()) ** 2, 0.0)
@@ -68,8 +62,8 @@ def made(name: str, values: Floats, seed: int) -> Distribution:
 
 @pytest.mark.parametrize("name", ["ratio, pruned", "ratio", "plain, pruned", "plain", "histogram"])
 @kinds
-def test_ranks_masses_and_quantiles_are_where_they_are_said_to_be(name: str, kind: object) -> None:
-    """At beta 0.1, 300 simulations miss 30 of each query on average: 50 with odds below 1e-3.
+def test_ranks_masses_and_quantiles_are_within_their_intervals(name: str, kind: object) -> None:
+    """Check that 300 simulations at beta 0.1 miss at most 50 of a query: p below 1e-3 of more.
 
     The sub-Gaussian bounds are wider than normal ones, so that fewer are missed by far.
     """
@@ -77,15 +71,15 @@ def test_ranks_masses_and_quantiles_are_where_they_are_said_to_be(name: str, kin
     misses = np.zeros(len(GRID)), np.zeros(len(GRID) - 5), np.zeros(9)
     for seed in range(300):
         values = np.sort(kind(np.random.default_rng(1000 + seed), 20_000))
-        found = made(name, values, seed)
+        measured = made(name, values, seed)
         truth = np.searchsorted(values, GRID, side="left") / len(values)
-        rank = found.rank(GRID)
+        rank = measured.rank(GRID)
         misses[0][(truth < rank.low - 1e-12) | (truth > rank.high + 1e-12)] += 1
-        mass = found.mass(GRID[:-5], GRID[5:])
+        mass = measured.mass(GRID[:-5], GRID[5:])
         inside = truth[5:] - truth[:-5]
         misses[1][(inside < mass.low - 1e-12) | (inside > mass.high + 1e-12)] += 1
         parts = np.arange(1, 10) / 10
-        quantile = found.quantile(parts)
+        quantile = measured.quantile(parts)
         exact = values[(parts * len(values)).astype(int)]
         misses[2][(exact < quantile.low) | (exact > quantile.high)] += 1
     assert max(float(missed.max()) for missed in misses) <= 50
@@ -111,9 +105,9 @@ def test_a_million_devices_have_the_accuracy_that_is_aimed_at(kind: object) -> N
 def test_a_rank_and_its_quantile_undo_one_another() -> None:
     values = np.random.default_rng(1).beta(2, 5, 50_000)
     for name in ("ratio", "plain", "histogram"):
-        found = made(name, values, 1)
+        measured = made(name, values, 1)
         parts = np.linspace(0.01, 0.9, 50)
-        again = found.rank(found.quantile(parts).values).values
+        again = measured.rank(measured.quantile(parts).values).values
         assert again == pytest.approx(parts, abs=1e-9 if name != "plain" else 0.01)
 
 
@@ -177,32 +171,32 @@ def test_prefixes_of_strings_have_frequencies(
 ) -> None:
     if domain.kind == "utf8" and "stride" in own:
         own = own | {"words": 400_000}
-    found = study("triehh", domain, WORDS, **own)
-    told = found.frequency(["", "app", "appl", "apple", "be", "bear", "x"])
+    measured = study("triehh", domain, WORDS, **own)
+    frequencies = measured.frequency(["", "app", "appl", "apple", "be", "bear", "x"])
     truth = np.array([1, 0.5, 0.5, 0.3, 0.5, 0.4, 0])
-    assert told.values == pytest.approx(truth, abs=0.15)  # four deviations of a sample
-    assert (told.low <= truth).all()
-    assert (truth <= told.high).all()
-    assert float(found.frequency("b").values) == told.values[4] or "stride" not in own
+    assert frequencies.values == pytest.approx(truth, abs=0.15)  # four deviations of a sample
+    assert (frequencies.low <= truth).all()
+    assert (truth <= frequencies.high).all()
+    assert float(measured.frequency("b").values) == frequencies.values[4] or "stride" not in own
     with pytest.raises(ValueError, match="begins with 'q"):
-        found.frequency("q\0")
+        measured.frequency("q\0")
 
 
 def test_strings_have_ranks_in_the_order_of_their_digits() -> None:
     domain = Alphabet(characters="-aeblpryx", length=5, pad="-")
-    found = study("triehh", domain, WORDS, mode="noise")
-    assert found.rank(["apple", "bear", "xxx"]).values == pytest.approx([0, 0.5, 1], abs=0.02)
-    quantile = found.quantile([0.2, 0.7])
+    measured = study("triehh", domain, WORDS, mode="noise")
+    assert measured.rank(["apple", "bear", "xxx"]).values == pytest.approx([0, 0.5, 1], abs=0.02)
+    quantile = measured.quantile([0.2, 0.7])
     assert quantile.values.tolist() == ["apple", "bear"]
     with pytest.raises(ValueError, match="'Q' is outside the domain"):
-        found.rank("Q")
+        measured.rank("Q")
 
 
 def test_a_histogram_of_strings_has_frequencies() -> None:
     domain = Alphabet(characters="abc", length=4)
-    found = study("hierarchical-histogram", domain, ["abca"] * 300 + ["bbbb"] * 700)
-    told = found.frequency(["a", "abca", "c", ""])
-    assert told.values == pytest.approx([0.3, 0.3, 0, 1], abs=0.03)
+    measured = study("hierarchical-histogram", domain, ["abca"] * 300 + ["bbbb"] * 700)
+    frequencies = measured.frequency(["a", "abca", "c", ""])
+    assert frequencies.values == pytest.approx([0.3, 0.3, 0, 1], abs=0.03)
 
 
 @pytest.mark.parametrize("mode", ["noise", "sample-threshold", "both"])
@@ -211,15 +205,15 @@ def test_numbers_are_asked_of_a_study(mode: str) -> None:
     values = np.random.default_rng(4).normal(10, 4, 3000).clip(-10, 30)
     items = [interval.canonical(repr(value)) or "" for value in values.tolist()]
     for mechanism in ("triehh", "hierarchical-histogram"):
-        found = study(mechanism, interval, items, mode=mode)
-        points, ranks = found.cdf(41)
+        measured = study(mechanism, interval, items, mode=mode)
+        points, ranks = measured.cdf(41)
         truth = (values[:, None] < points).mean(axis=0)
         assert points[[0, 40]].tolist() == [-10, 30]
         assert (ranks.low <= truth).all()
         assert (truth <= ranks.high).all()
-        assert float(found.quantile(0.5).values) == pytest.approx(10, abs=1.5)
+        assert float(measured.quantile(0.5).values) == pytest.approx(10, abs=1.5)
         with pytest.raises(ValueError, match="ask for a range"):
-            found.frequency("1")
+            measured.frequency("1")
 
 
 def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
@@ -227,9 +221,9 @@ def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
     letters = "abcdefghijklmnop"
     words = [letter + "ab" for letter in letters for _ in range(300)]
     strings = study("triehh", Alphabet(characters=letters, length=3), words, words=30)
-    told = strings.frequency([letter + "a" for letter in letters])
-    assert (told.low <= 1 / 16).all()
-    assert (told.high >= 1 / 16).all()
+    frequencies = strings.frequency([letter + "a" for letter in letters])
+    assert (frequencies.low <= 1 / 16).all()
+    assert (frequencies.high >= 1 / 16).all()
     interval = NumericInterval(low=0, high=1, alpha=16, length=3)
     items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(6_000)]
     numbers = study("triehh", interval, items, words=30)
@@ -251,34 +245,34 @@ def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
     rare = int(0.6 * plan.release.threshold / plan.release.probability)
     values = np.append(np.repeat(np.arange(15), rare), np.full(devices - 15 * rare, 15))
     held = [{interval.name(repr((value + 0.5) / 16)): 1} for value in values.tolist()]
-    tally, chance = EMPTY_STATE, seeded_words(np.random.default_rng(5))
+    state, chance = EMPTY_STATE, seeded_words(np.random.default_rng(5))
     for _ in range(rounds):
         total = mechanism.encode_sum(plan, held, chance)
-        tally = mechanism.decode(plan, total, devices, tally).state
-    found, truth = distribution(plan, tally), 15 * rare / devices
-    for told in (found.rank(15 / 16), found.mass(0, 15 / 16)):
-        assert truth > 0.1 > float(told.values)
-        assert float(told.low) <= truth <= float(told.high)
+        state = mechanism.decode(plan, total, devices, state).state
+    measured, truth = distribution(plan, state), 15 * rare / devices
+    for answer in (measured.rank(15 / 16), measured.mass(0, 15 / 16)):
+        assert truth > 0.1 > float(answer.values)
+        assert float(answer.low) <= truth <= float(answer.high)
 
 
 @pytest.mark.parametrize("q", [-0.01, 1.01, float("nan"), [0.5, float("inf")]])
-def test_a_q_that_is_no_rank_is_refused(q: object) -> None:
+def test_a_q_that_is_not_a_rank_is_refused(q: object) -> None:
     with pytest.raises(ValueError, match=r"^q must be from 0 to 1, not "):
         made("ratio", np.random.default_rng(1).random(5000), 1).quantile(q)  # type: ignore[arg-type]
 
 
 def test_what_is_outside_the_interval_is_refused() -> None:
-    found = made("ratio", np.random.default_rng(1).random(5000), 1)
+    measured = made("ratio", np.random.default_rng(1).random(5000), 1)
     with pytest.raises(ValueError, match=r"^x must be from 0 to 1, not nan"):
-        found.rank(float("nan"))
+        measured.rank(float("nan"))
     with pytest.raises(ValueError, match=r"^high must be from 0 to 1, not 1\.5"):
-        found.mass(0.2, 1.5)
+        measured.mass(0.2, 1.5)
     with pytest.raises(ValueError, match="low must not be above high"):
-        found.mass(0.2, 0.1)
+        measured.mass(0.2, 0.1)
     with pytest.raises(ValueError, match="points must be from 2"):
-        found.cdf(1)
+        measured.cdf(1)
     with pytest.raises(ValueError, match="beta must be above 0"):
-        Distribution(found.domain, found.cumulative, found.errors, beta=1.0)
+        Distribution(measured.domain, measured.cumulative, measured.errors, beta=1.0)
 
 
 def test_an_empty_tree_has_no_ranks() -> None:
@@ -307,7 +301,7 @@ def test_a_mechanism_without_prefixes_has_no_distribution() -> None:
 
 
 def test_the_votes_of_a_device_weigh_no_more_than_their_number() -> None:
-    """So that coins beside noise add (1 - p) L / m to the variance of a rank at most."""
+    """Coins in addition to noise add (1 - p) L / m to the variance of a rank at most."""
     for base, depth in [(2, 5), (3, 3), (4, 3), (16, 2)]:
         leaves = base**depth
         units = np.eye(sum(base**level for level in range(1, depth + 1)))

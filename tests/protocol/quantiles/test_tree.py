@@ -30,7 +30,7 @@ def rows_and_prefixes(draw: st.DrawFn) -> tuple[DigitRows, DigitRows]:
     some = [row[:depth] for row in rows if draw(st.booleans())]
     some += draw(st.lists(st.lists(digit, min_size=depth, max_size=depth), max_size=6))
     unique = list(dict.fromkeys(map(tuple, some)))
-    prefixes = [list(one) for one in draw(st.permutations(unique))]
+    prefixes = [list(prefix) for prefix in draw(st.permutations(unique))]
     return rows_of(rows, width), rows_of(prefixes, depth)
 
 
@@ -42,9 +42,9 @@ def looked_up(rows: DigitRows, prefixes: DigitRows) -> list[int]:
 @given(rows_and_prefixes())
 def test_places_are_those_of_a_dictionary(both: tuple[DigitRows, DigitRows]) -> None:
     rows, prefixes = both
-    found = find_prefixes(rows, prefixes)
-    assert found.dtype == np.int64
-    assert found.tolist() == looked_up(rows, prefixes)
+    indices = find_prefixes(rows, prefixes)
+    assert indices.dtype == np.int64
+    assert indices.tolist() == looked_up(rows, prefixes)
 
 
 @pytest.mark.parametrize("factor", [0, 1, 2**63])
@@ -52,7 +52,7 @@ def test_places_are_those_of_a_dictionary(both: tuple[DigitRows, DigitRows]) -> 
 def test_polynomials_that_meet_change_nothing(
     factor: int, both: tuple[DigitRows, DigitRows]
 ) -> None:
-    """With these factors many rows have the same: those of one last digit, or of one sum."""
+    """Rows of one last digit, or of one sum, have equal polynomials with these factors."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tree, "_POLYNOMIAL_FACTOR", np.uint64(factor))
         assert find_prefixes(*both).tolist() == looked_up(*both)
@@ -95,7 +95,7 @@ def node(row: list[int], depth: int, count: float) -> PrefixTree:
     return PrefixTree(rows_of([row], 2), np.array([depth]), np.array([count]), np.array([1.0]))
 
 
-def test_a_tree_grows_and_comes_back_from_a_tally() -> None:
+def test_a_tree_grows_and_comes_back_from_a_study_state() -> None:
     empty = PrefixTree.from_state(EMPTY_STATE)
     assert len(empty) == 0
     grown = empty.extended(node([1, 0], 1, 5.0)).extended(node([1, 2], 2, 4.0))

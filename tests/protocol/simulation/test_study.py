@@ -32,7 +32,12 @@ QUESTION = AdaptiveIbltQuestion(
 RING = Ring((Lane(2**20, 3), Lane(97, 5)))
 
 
-RELEASED = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}  # of a trie, by coins
+RELEASE_FIELDS = {
+    "epsilon": 40,
+    "delta": 0.95,
+    "theta": 1,
+    "probability": 0.2,
+}  # of a trie, by coins
 
 
 def devices(size: int, seed: int = 1) -> list[dict[str, int]]:
@@ -45,15 +50,15 @@ def plan(**changes: Any) -> Any:
     return first.model_copy(update=changes)
 
 
-def told(vanishing: Mapping[int, Phase]) -> DropoutModel:
-    """Return these losses, of devices by number."""
+def dropouts_by_number(vanishing: Mapping[int, Phase]) -> DropoutModel:
+    """Return a model of dropouts with the phase of each device by its number."""
     numbers = count()
 
     def losses(devices: int) -> Any:
         phases = [vanishing.get(number) for number in islice(numbers, devices)]
         return np.array([NO_DROPOUT if p is None else PHASES.index(p) for p in phases], np.int8)
 
-    return lambda _stretch: losses
+    return lambda _chunk: losses
 
 
 def together(held: list[dict[str, int]]) -> Counter[str]:
@@ -73,8 +78,10 @@ def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_whoever_vanishes_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
-    losing = told(dict(zip((0, 1, 2, 3, 20), participant_phases("active"), strict=True)))
+def test_a_device_that_drops_out_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
+    losing = dropouts_by_number(
+        dict(zip((0, 1, 2, 3, 20), participant_phases("active"), strict=True))
+    )
     held = devices(24)
     outcome = run_round(MECHANISM, plan(), [held], random.Random(1), dropouts=losing, secure=secure)
     assert (outcome.devices, outcome.truth) == (21, together(held[3:]))
@@ -83,7 +90,7 @@ def test_whoever_vanishes_before_its_vector_arrives_is_not_counted(*, secure: bo
 
 
 def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None:
-    losing, held = told(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
+    losing, held = dropouts_by_number(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
     outcome = run_round(MECHANISM, plan(), [held], random.Random(1), dropouts=losing, secure=True)
     assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
 
@@ -94,9 +101,9 @@ def test_a_cohort_below_the_minimum_is_not_run() -> None:
     assert (outcome.devices, outcome.truth) == (12, together(held[:12]))
 
 
-def test_a_round_in_which_everybody_vanishes_has_no_answer() -> None:
+def test_a_round_in_which_all_devices_drop_out_has_no_answer() -> None:
     for secure in (False, True):
-        losing = told(dict.fromkeys(range(24), Phase.ENROLLING))
+        losing = dropouts_by_number(dict.fromkeys(range(24), Phase.ENROLLING))
         outcome = run_round(
             MECHANISM, plan(), [devices(24)], random.Random(1), dropouts=losing, secure=secure
         )
@@ -138,22 +145,24 @@ def test_a_secure_sum_is_exact_or_there_is_none(
     lost = [slot for slot, phase in vanishing.items() if phase in participant_phases(mode)]
     terms = Terms(cohort_size=n, minimum=3, corrupt=0.0, dropout=0.34, mode=mode)
     vectors = random_vectors(n, seed)
-    found = sum_cohort(SecureCohort(plan(terms=terms), 0, RING, range(n), vectors, vanishing, seed))
+    outcome = sum_cohort(
+        SecureCohort(plan(terms=terms), 0, RING, range(n), vectors, vanishing, seed)
+    )
     if n - len(lost) < terms.assumptions.quorum(n):
-        assert found is None
+        assert outcome is None
         return
-    assert found is not None
-    total, survivors = found
+    assert outcome is not None
+    total, survivors = outcome
     assert survivors == [s for s in range(n) if vanishing.get(s) not in PHASES_BEFORE_INPUT]
     assert RING.pack(total) == sum_of(vectors, survivors)
 
 
-def test_whoever_is_lost_as_late_as_can_be_is_in_the_sum() -> None:
+def test_a_device_that_drops_out_after_its_vector_arrived_is_in_the_sum() -> None:
     vectors, vanishing = random_vectors(12, 1), {3: Phase.CONFIRMING, 7: Phase.UNMASKING}
-    found = sum_cohort(SecureCohort(plan(), 0, RING, range(12), vectors, vanishing, 1))
-    assert found is not None
-    assert found[1] == list(range(12))
-    assert RING.pack(found[0]) == sum_of(vectors, found[1])
+    outcome = sum_cohort(SecureCohort(plan(), 0, RING, range(12), vectors, vanishing, 1))
+    assert outcome is not None
+    assert outcome[1] == list(range(12))
+    assert RING.pack(outcome[0]) == sum_of(vectors, outcome[1])
 
 
 def study(seed: int, **options: Any) -> list[Any]:
@@ -167,7 +176,7 @@ def test_a_study_is_the_same_for_the_same_seed_and_no_other() -> None:
     assert [o.plan.seed for o in study(1)] != [o.plan.seed for o in study(2)]
 
 
-def test_the_rounds_of_a_study_have_plans_of_their_own() -> None:
+def test_each_round_of_a_study_has_its_own_plan() -> None:
     outcomes = study(1)
     assert [outcome.plan.round for outcome in outcomes] == [1, 2, 3, 4]
     assert len({outcome.plan.seed for outcome in outcomes}) == 4
@@ -180,12 +189,12 @@ def test_devices_that_hold_more_are_clipped() -> None:
     assert sum(outcome.truth.values()) == 20
 
 
-def test_devices_vanish_at_the_rate_asked_for() -> None:
+def test_devices_drop_out_at_the_requested_rate() -> None:
     terms = Terms(cohort_size=4000, minimum=100)
     [outcome] = run_study(
         MECHANISM, QUESTION, terms, [[devices(4000)]], random.Random(1), planned=1, dropout=0.4
     )
-    # Three in five of those who vanish are not counted: 24% of 4,000, sd 27.
+    # Three in five of the dropouts are not counted: 24% of 4,000, sd 27.
     assert 2900 < outcome.devices < 3180
 
 
@@ -198,9 +207,9 @@ def test_a_failed_round_does_not_end_a_study() -> None:
 
 
 @pytest.mark.parametrize("contribution", [1, 3])
-@pytest.mark.parametrize("how", [{}, RELEASED])
-def test_a_study_does_not_hang_on_the_size_of_blocks(contribution: int, how: Any) -> None:
-    """Of devices that clip, vanish and sample."""
+@pytest.mark.parametrize("how", [{}, RELEASE_FIELDS])
+def test_a_study_does_not_depend_on_the_size_of_blocks(contribution: int, how: Any) -> None:
+    """Compare studies whose devices clip, drop out and sample."""
     rng, domain = random.Random(1), Alphabet(characters="abcdef", length=2)
     held = tuple(
         dict(Counter(rng.choices(["ab", "cd", "ef"], k=rng.randrange(7)))) for _ in range(99)

@@ -5,7 +5,7 @@ import pytest
 from protocol.sketches.primes import is_prime, widest_prime
 
 
-def test_small_primes_are_told_from_the_rest() -> None:
+def test_small_primes_are_distinguished_from_other_numbers() -> None:
     sieve = [n > 1 and all(n % d for d in range(2, int(n**0.5) + 1)) for n in range(10_000)]
     assert [is_prime(n) for n in range(10_000)] == sieve
 

@@ -1,4 +1,4 @@
-"""Tables of votes are read whole but for the odds that are told, and never read wrong."""
+"""Tables of votes are read whole except with the stated probability, and never read wrong."""
 
 import math
 from itertools import product
@@ -25,8 +25,10 @@ from protocol.sketches.vote_table import (
 SEED = bytes(range(32))
 
 
-def table(bound: int, votes: int, odds: float = 1e-9, seed: bytes = SEED) -> VoteTable:
-    shape = VoteTableShape.fitting(bound, votes, odds)
+def table(
+    bound: int, votes: int, failure_probability: float = 1e-9, seed: bytes = SEED
+) -> VoteTable:
+    shape = VoteTableShape.fitting(bound, votes, failure_probability)
     assert shape is not None
     return VoteTable(shape, seed)
 
@@ -35,65 +37,67 @@ def drawn(rng: np.random.Generator, count: int, bound: int) -> Integers:
     return np.unique(rng.integers(0, bound, count))
 
 
-def is_read(one: VoteTable, numbers: Integers, votes: Integers) -> bool:
-    found, said = one.decode(one.insert(numbers, votes))
-    return found.tolist() == numbers.tolist() and said.tolist() == votes.tolist()
+def is_read(votes_table: VoteTable, numbers: Integers, votes: Integers) -> bool:
+    decoded, decoded_votes = votes_table.decode(votes_table.insert(numbers, votes))
+    return decoded.tolist() == numbers.tolist() and decoded_votes.tolist() == votes.tolist()
 
 
 @given(st.dictionaries(st.integers(0, 10**9 - 1), st.integers(1, 5), max_size=20))
 def test_what_was_inserted_is_read(held: dict[int, int]) -> None:
-    """Odds of 1e-9 an example."""
+    """Fails with probability 1e-9 per example."""
     numbers = np.array(sorted(held), np.int64)
     votes = np.array([held[number] for number in numbers.tolist()], np.int64)
-    one = table(10**9, 100)
-    vector = one.insert(numbers, votes)
-    one.shape.ring.check(vector)
-    found, said = one.decode(vector)
-    assert dict(zip(found.tolist(), said.tolist(), strict=True)) == held
-    assert one.fault(vector, int(votes.sum())) is None
+    votes_table = table(10**9, 100)
+    vector = votes_table.insert(numbers, votes)
+    votes_table.shape.ring.check(vector)
+    decoded, decoded_votes = votes_table.decode(vector)
+    assert dict(zip(decoded.tolist(), decoded_votes.tolist(), strict=True)) == held
+    assert votes_table.fault(vector, int(votes.sum())) is None
 
 
 def test_tables_add_up() -> None:
-    one, rng = table(10**6, 50), np.random.default_rng(1)
+    votes_table, rng = table(10**6, 50), np.random.default_rng(1)
     numbers = drawn(rng, 15, 10**6)
     votes = rng.integers(1, 4, len(numbers))
-    total = one.shape.ring.zero()
+    total = votes_table.shape.ring.zero()
     for number, vote in zip(numbers, votes, strict=True):
         for _ in range(vote):
-            one.shape.ring.add(total, one.insert(np.array([number]), np.array([1])))
-    assert one.shape.ring.pack(total) == one.shape.ring.pack(one.insert(numbers, votes))
+            votes_table.shape.ring.add(total, votes_table.insert(np.array([number]), np.array([1])))
+    assert votes_table.shape.ring.pack(total) == votes_table.shape.ring.pack(
+        votes_table.insert(numbers, votes)
+    )
 
 
 @pytest.mark.parametrize(("votes", "bound"), [(5, 10**4), (100, 30_000), (1500, 10**12)])
 def test_full_tables_are_read(votes: int, bound: int) -> None:
     rng = np.random.default_rng(votes)
     for _ in range(20):
-        one = table(bound, votes, seed=rng.bytes(32))
+        votes_table = table(bound, votes, seed=rng.bytes(32))
         numbers = drawn(rng, votes, bound)
-        assert is_read(one, numbers, np.ones(len(numbers), np.int64))
+        assert is_read(votes_table, numbers, np.ones(len(numbers), np.int64))
 
 
-def test_a_key_takes_so_many_bits() -> None:
-    one = table(10**6, 1600, 1e-10)
-    assert 8 * one.shape.ring.nbytes / 1600 < 185
+def test_a_key_takes_few_bits() -> None:
+    votes_table = table(10**6, 1600, 1e-10)
+    assert 8 * votes_table.shape.ring.nbytes / 1600 < 185
     wide = table(MAX_BOUND, 1600, 1e-10)
-    assert wide.shape.ring.nbytes < 1.5 * one.shape.ring.nbytes
+    assert wide.shape.ring.nbytes < 1.5 * votes_table.shape.ring.nbytes
 
 
-# The odds.
+# The probability of failure.
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_the_odds_that_no_ball_is_alone_are_those_of_enumeration(width: int) -> None:
+def test_the_probability_that_no_ball_is_alone_is_that_of_enumeration(width: int) -> None:
     for balls in range(7):
         throws = product(range(width), repeat=balls)
-        odds = sum(all(t.count(b) != 1 for b in range(width)) for t in throws) / width**balls
-        found = math.exp(log_no_singleton_probability(6, width)[balls])
-        assert found == pytest.approx(odds, abs=1e-12)
+        expected = sum(all(t.count(b) != 1 for b in range(width)) for t in throws) / width**balls
+        computed = math.exp(log_no_singleton_probability(6, width)[balls])
+        assert computed == pytest.approx(expected, abs=1e-12)
 
 
 def none_alone(balls: int, width: int) -> float:
-    """Return the odds by filling one bin after the other, in integers."""
+    """Return the probability by filling one bin after the other, in integers."""
     ways = [1] + [0] * balls
     for _ in range(width):
         ways = [
@@ -104,15 +108,17 @@ def none_alone(balls: int, width: int) -> float:
 
 
 @pytest.mark.parametrize(("balls", "width"), [(40, 10), (64, 30), (65, 30), (90, 25), (120, 60)])
-def test_of_many_balls_the_odds_are_exact_or_bounded_from_above(balls: int, width: int) -> None:
-    exact, told = (
+def test_the_probability_for_many_balls_is_exact_or_bounded_from_above(
+    balls: int, width: int
+) -> None:
+    exact, bound = (
         none_alone(balls, width),
         math.exp(log_no_singleton_probability(balls, width)[balls]),
     )
     if balls <= 64:
-        assert told == pytest.approx(exact, rel=1e-9)
+        assert bound == pytest.approx(exact, rel=1e-9)
     else:
-        assert exact <= told < 60 * exact
+        assert exact <= bound < 60 * exact
 
 
 def failures(keys: int, width: int, runs: int) -> int:
@@ -126,21 +132,21 @@ def failures(keys: int, width: int, runs: int) -> int:
     return failed
 
 
-def test_twins_are_as_frequent_as_told() -> None:
+def test_twins_are_as_frequent_as_stated() -> None:
     """Two keys in all the same eight cells of two each: once in 256 tables."""
     assert failure_probability_bound(2, 2) == pytest.approx(2.0**-8, rel=1e-9)
     assert abs(failures(2, 2, 2000) - 2000 / 256) < 4.5 * (2000 / 256) ** 0.5
 
 
 @pytest.mark.parametrize(("keys", "width"), [(3, 2), (8, 4), (30, 12), (60, 20)])
-def test_tables_fail_no_more_often_than_is_told(keys: int, width: int) -> None:
+def test_tables_fail_no_more_often_than_stated(keys: int, width: int) -> None:
     """The bound counts each set of keys that may be left, so it is above, and far if near 1."""
-    told, runs = failure_probability_bound(keys, width), 600
+    bound, runs = failure_probability_bound(keys, width), 600
     failed = failures(keys, width, runs)
-    assert failed <= runs * told + 4.5 * (runs * told) ** 0.5
+    assert failed <= runs * bound + 4.5 * (runs * bound) ** 0.5
 
 
-def test_a_width_keeps_its_odds_and_no_less_does() -> None:
+def test_a_width_keeps_its_failure_probability_and_no_smaller_one_does() -> None:
     for keys in (1, 2, 30, 1000, 20_000):
         width = min_width(keys, 1e-10)
         assert failure_probability_bound(keys, width) <= 1e-10
@@ -148,29 +154,29 @@ def test_a_width_keeps_its_odds_and_no_less_does() -> None:
 
 
 @pytest.mark.parametrize(("devices", "p"), [(10, 0.3), (1000, 0.01), (10**6, 0.146)])
-@pytest.mark.parametrize("odds", [0.1, 1e-6, 1e-12])
-def test_most_votes_are_a_quantile(devices: int, p: float, odds: float) -> None:
-    most = max_votes(devices, p, odds)
-    assert binom.sf(most, devices, p) <= odds
-    assert most == 1 or binom.sf(most - 1, devices, p) > odds
+@pytest.mark.parametrize("tail", [0.1, 1e-6, 1e-12])
+def test_most_votes_are_a_quantile(devices: int, p: float, tail: float) -> None:
+    most = max_votes(devices, p, tail)
+    assert binom.sf(most, devices, p) <= tail
+    assert most == 1 or binom.sf(most - 1, devices, p) > tail
 
 
 # What is not honest, or goes wrong.
 
 
 def test_false_keys_are_taken_back() -> None:
-    """With hardly any evidence many cells of several keys pass for one, and all is read."""
+    """Many cells of several keys pass for one if evidence is low, and all is read."""
     rng = np.random.default_rng(3)
     shape = VoteTableShape(bound=50, votes=200, width=40, evidence=1)
     false = 0
     for _ in range(40):
-        one = VoteTable(shape, rng.bytes(32))
+        votes_table = VoteTable(shape, rng.bytes(32))
         numbers = drawn(rng, 60, 50)
         votes = rng.integers(1, 6, len(numbers))
-        assert is_read(one, numbers, votes)
-        vector = one.insert(numbers, votes)
+        assert is_read(votes_table, numbers, votes)
+        vector = votes_table.insert(numbers, votes)
         counts = vector[0].astype(np.int64)
-        alone, _ = one._pure_keys(
+        alone, _ = votes_table._pure_keys(
             counts, vector[1].astype(np.int64).reshape(len(counts), -1), np.flatnonzero(counts)
         )
         false += len(set(alone.tolist()) - set(numbers.tolist()))
@@ -179,62 +185,64 @@ def test_false_keys_are_taken_back() -> None:
 
 @pytest.mark.parametrize("many", [2, 6, 60])
 def test_an_overfull_table_is_read_in_part_or_not_at_all_but_not_wrong(many: int) -> None:
-    one, rng = table(10**9, 300), np.random.default_rng(many)
+    votes_table, rng = table(10**9, 300), np.random.default_rng(many)
     numbers = drawn(rng, 300 * many, 10**9)
-    found, votes = one.decode(one.insert(numbers, np.ones(len(numbers), np.int64)))
-    assert set(found.tolist()) <= set(numbers.tolist())
+    decoded, votes = votes_table.decode(
+        votes_table.insert(numbers, np.ones(len(numbers), np.int64))
+    )
+    assert set(decoded.tolist()) <= set(numbers.tolist())
     assert (votes == 1).all()
 
 
 def test_garbage_is_a_fault_and_takes_bounded_work() -> None:
-    one, rng = table(10**6, 200), np.random.default_rng(2)
-    lanes = one.shape.ring.lanes
+    votes_table, rng = table(10**6, 200), np.random.default_rng(2)
+    lanes = votes_table.shape.ring.lanes
     for _ in range(5):
         garbage = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-        one.decode(garbage)
-        assert one.fault(garbage, 10**9) == "the sub-tables' votes add up differently"
+        votes_table.decode(garbage)
+        assert votes_table.fault(garbage, 10**9) == "the sub-tables' votes add up differently"
 
 
 def test_a_key_that_is_in_one_cell_only_ends() -> None:
-    """It is taken from eight, given back to seven, and so on: for so many turns, not for ever."""
-    one = table(10**6, 20)
-    vector = one.insert(np.array([7]), np.array([1]))
+    """The key is taken from eight, given back to seven, and so on, in a bounded number of turns."""
+    votes_table = table(10**6, 20)
+    vector = votes_table.insert(np.array([7]), np.array([1]))
     first = int(np.flatnonzero(vector[0])[0])
     vector[0][:first] = 0
     vector[0][first + 1 :] = 0
-    one.decode(vector)
-    assert one.fault(vector, 20) is not None
+    votes_table.decode(vector)
+    assert votes_table.fault(vector, 20) is not None
 
 
 def test_many_keys_that_are_in_one_cell_only_take_no_more_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is found anew in every turn, so it is keys that are counted."""
-    one, found = table(10**6, 1000), list[int]()
+    """Each key is found again in every turn, so keys are counted."""
+    votes_table, key_counts = table(10**6, 1000), list[int]()
     alone = VoteTable._pure_keys
 
     def counted(self: VoteTable, *cells: Integers) -> tuple[Integers, Integers]:
         keys = alone(self, *cells)
-        found.append(len(keys[0]))
+        key_counts.append(len(keys[0]))
         return keys
 
     monkeypatch.setattr(VoteTable, "_pure_keys", counted)
-    counts, sums = one.insert(np.arange(300), np.ones(300, np.int64))
-    counts[one.shape.width :] = 0
-    sums.reshape(-1, one.cell.chunks)[one.shape.width :] = 0
-    one.decode((counts, sums))
-    assert sum(found) <= 1000 + 64 + 300
+    counts, sums = votes_table.insert(np.arange(300), np.ones(300, np.int64))
+    counts[votes_table.shape.width :] = 0
+    sums.reshape(-1, votes_table.cell.chunks)[votes_table.shape.width :] = 0
+    votes_table.decode((counts, sums))
+    assert sum(key_counts) <= 1000 + 64 + 300
 
 
 def test_laws_are_kept_by_honest_tables_only() -> None:
-    one = table(10**6, 20)
-    vector = one.insert(np.array([7, 9]), np.array([2, 1]))
-    assert one.fault(vector, 3) is None
-    assert one.fault(vector, 2) == "there are more votes than devices have items"
+    votes_table = table(10**6, 20)
+    vector = votes_table.insert(np.array([7, 9]), np.array([2, 1]))
+    assert votes_table.fault(vector, 3) is None
+    assert votes_table.fault(vector, 2) == "there are more votes than devices have items"
     for lane in (0, 1):
         changed = tuple(array.copy() for array in vector)
-        changed[lane][5] = (int(changed[lane][5]) + 1) % one.shape.ring.lanes[lane].q
-        assert one.fault(changed, 10) == "the sub-tables' votes add up differently"
+        changed[lane][5] = (int(changed[lane][5]) + 1) % votes_table.shape.ring.lanes[lane].q
+        assert votes_table.fault(changed, 10) == "the sub-tables' votes add up differently"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +256,7 @@ def test_shapes_out_of_range_are_refused(fields: dict[str, int]) -> None:
         VoteTableShape.model_validate(whole | fields)
 
 
-def test_there_is_no_table_where_odds_or_numbers_are_out_of_reach() -> None:
+def test_there_is_no_table_where_probability_or_numbers_are_out_of_reach() -> None:
     assert VoteTableShape.fitting(MAX_BOUND + 1, 10, 1e-9) is None
     assert VoteTableShape.fitting(100, 10, 1e-40) is None
     assert VoteTableShape.fitting(10**9, MAX_KEYS + 1, 1e-9) is None

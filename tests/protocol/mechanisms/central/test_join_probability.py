@@ -214,9 +214,7 @@ def test_levels_of_one_round_do_not_share_an_invitation() -> None:
 
 
 @pytest.mark.parametrize("own", [{"mode": "both"}, {}])
-def test_a_computed_vote_probability_is_below_the_join_probability(
-    own: dict[str, Any],
-) -> None:
+def test_a_computed_vote_probability_is_below_the_join_probability(own: dict[str, Any]) -> None:
     with pytest.raises(
         ValueError, match=r"must be above the probability of a vote, 0\.\d+: .* use"
     ):

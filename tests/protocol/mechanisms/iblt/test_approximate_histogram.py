@@ -61,12 +61,7 @@ def test_the_shape_is_the_theorems() -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "mix"),
-    [
-        (25, [40] * 62),
-        (25, [20] * 80 + [2] * 430),
-        (25, [300] * 7 + [1] * 400),
-        (100, [40] * 62),
-    ],
+    [(25, [40] * 62), (25, [20] * 80 + [2] * 430), (25, [300] * 7 + [1] * 400), (100, [40] * 62)],
 )
 def test_errors_of_all_counts_stay_below_tau(rounds: int, mix: list[int]) -> None:
     """None of 25 studies is beyond tau = 20; with beta = 0.1, 7% of such runs would pass.

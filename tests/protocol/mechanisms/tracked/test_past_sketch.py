@@ -117,9 +117,7 @@ def rmse(asked: TrackedQuestion, outcomes: Sequence[RoundOutcome[TrackedPlan]]) 
     return float(np.sqrt(np.mean([(by_item.get(item, 0) - truth[item]) ** 2 for item in heavy])))
 
 
-def test_sketches_reduce_errors_with_the_same_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sketches_reduce_errors_with_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = question()
     outcomes = study(asked)
     assert outcomes[0].plan.past_sketch

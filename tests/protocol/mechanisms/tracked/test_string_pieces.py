@@ -35,9 +35,7 @@ def fetch(
 
 
 @given(st.dictionaries(texts, st.integers(1, 30), min_size=1, max_size=5))
-def test_every_string_is_complete_after_one_round_per_piece(
-    holders: dict[str, int],
-) -> None:
+def test_every_string_is_complete_after_one_round_per_piece(holders: dict[str, int]) -> None:
     strings, names = KnownStrings(DOMAIN), [DOMAIN.name(item) for item in holders]
     for _ in range(max(len(item.encode()) for item in holders) // 12 + 1):
         missing = [name for name in names if name not in strings.complete]

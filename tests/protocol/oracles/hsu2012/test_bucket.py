@@ -26,8 +26,8 @@ def test_solutions_are_all_there_are(length: int, equations: int, data: st.DataO
         for x in range(2**length)
         if all((row & x).bit_count() % 2 == bit for row, bit in zip(rows, bits, strict=True))
     ]
-    found = solve_gf2(rows, bits, length)
-    assert sorted(found) == (right if len(right) <= 8 else [])
+    solutions = solve_gf2(rows, bits, length)
+    assert sorted(solutions) == (right if len(right) <= 8 else [])
 
 
 def test_a_contradiction_has_no_solution() -> None:
@@ -43,13 +43,13 @@ def test_a_rank_deficient_system_has_several() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 17, 1000])
 def test_solutions_beyond_the_domain_are_infeasible(size: int) -> None:
-    rng, found = np.random.default_rng(0), 0
+    rng, solutions = np.random.default_rng(0), 0
     for _ in range(60):
         mechanism = BucketProjection(epsilon=1, size=size, seed=rng.bytes(32))
         values = mechanism.candidates(rng.normal(size=(mechanism.queries, 1)), 10)
         assert (values < size).all()
-        found += len(values)
-    assert found > 0
+        solutions += len(values)
+    assert solutions > 0
 
 
 def test_hash_bits_are_pairwise_independent_even_of_value_0() -> None:
@@ -64,9 +64,9 @@ def test_hash_bits_are_pairwise_independent_even_of_value_0() -> None:
     functions = table.shape[1]
     assert functions > 6000
     assert abs(table.mean(axis=1) - 0.5).max() < 4.5 * math.sqrt(0.25 / functions)
-    for one, other in itertools.combinations(table, 2):
-        # <r, x> of r that are not all 0 agree with odds of 3/7, not 1/2.
-        assert abs((one == other).mean() - 3 / 7) < 4.5 * math.sqrt(0.25 / functions)
+    for first, second in itertools.combinations(table, 2):
+        # <r, x> of r that are not all 0 agree with probability 3/7, not 1/2.
+        assert abs((first == second).mean() - 3 / 7) < 4.5 * math.sqrt(0.25 / functions)
 
 
 def test_value_0_is_found_like_any_other() -> None:
@@ -108,7 +108,7 @@ def test_trials_and_hash_functions_are_the_papers(
 def test_the_heavy_hitter_is_named(
     noise: NoiseKind, bits: int, epsilon: float, n: int, share: float
 ) -> None:
-    # 99 or 100 of 100 runs of each, so less than 9 of 10 has odds below 5e-3.
+    # 99 or 100 of 100 runs succeed, so fewer than 9 of 10 have a probability below 5e-3.
     delta = 0.0 if noise == "sampled" else 1e-6
 
     def make(seed: bytes) -> BucketProjection:
@@ -144,10 +144,10 @@ def test_real_reports_name_the_heavy_hitter() -> None:
     tail = rng.integers(0, 2**64, 20_000, np.uint64)
     values = np.where(rng.random(20_000) < 0.7, np.uint64(2**64 - 3), tail)
     state = mechanism.aggregate(mechanism.perturb(values, seeded_words(rng)))
-    found = mechanism.identify(state, 20_000)[0]
-    assert found.value == 2**64 - 3
-    held = int((values == found.value).sum())
-    assert abs(found.count - held) < 4.5 * math.sqrt(found.variance)
+    heavy_hitter = mechanism.identify(state, 20_000)[0]
+    assert heavy_hitter.value == 2**64 - 3
+    holders = int((values == heavy_hitter.value).sum())
+    assert abs(heavy_hitter.count - holders) < 4.5 * math.sqrt(heavy_hitter.variance)
 
 
 @pytest.mark.parametrize("beta", [0, 1, -1, math.nan, 1e-12])

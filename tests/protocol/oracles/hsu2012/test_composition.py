@@ -23,15 +23,15 @@ from protocol.oracles.hsu2012.composition import (
 TWO_APART: ShiftProfile = ((2, 1), (1, 1))
 
 
-def enumerated_delta(odds: dict[int, float], shifts: list[int], epsilon: float) -> float:
-    """Return delta by adding up every message of noise with `odds` on each coordinate."""
+def enumerated_delta(probabilities: dict[int, float], shifts: list[int], epsilon: float) -> float:
+    """Return delta by adding up every message of noise with `probabilities` on each coordinate."""
     total = 0.0
-    for message in itertools.product(odds, repeat=len(shifts)):
-        one = math.prod(odds[k] for k in message)
-        other = math.prod(
-            odds.get(k - shift, 0.0) for k, shift in zip(message, shifts, strict=True)
+    for message in itertools.product(probabilities, repeat=len(shifts)):
+        first = math.prod(probabilities[k] for k in message)
+        second = math.prod(
+            probabilities.get(k - shift, 0.0) for k, shift in zip(message, shifts, strict=True)
         )
-        total += max(0.0, one - math.exp(epsilon) * other)
+        total += max(0.0, first - math.exp(epsilon) * second)
     return total
 
 
@@ -43,16 +43,16 @@ def normal(weights: dict[int, float]) -> dict[int, float]:
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 1.4])
 def test_laplace_delta_is_that_of_all_messages(epsilon: float) -> None:
     scale = Fraction(2)
-    odds = normal({k: math.exp(-abs(k) / scale) for k in range(-60, 61)})
-    expected = enumerated_delta(odds, [2, 1], epsilon)
+    probabilities = normal({k: math.exp(-abs(k) / scale) for k in range(-60, 61)})
+    expected = enumerated_delta(probabilities, [2, 1], epsilon)
     assert laplace_delta(TWO_APART, scale, epsilon) == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.6, 1.0])
 def test_gaussian_delta_is_that_of_all_messages(epsilon: float) -> None:
-    odds = normal({k: math.exp(-(k**2) / (2 * 20)) for k in range(-60, 61)})
+    probabilities = normal({k: math.exp(-(k**2) / (2 * 20)) for k in range(-60, 61)})
     for profile, shifts in ((TWO_APART, [2, 1]), (((2, 2),), [2, 2]), (((1, 1),), [1])):
-        expected = enumerated_delta(odds, shifts, epsilon)
+        expected = enumerated_delta(probabilities, shifts, epsilon)
         assert gaussian_delta(profile, 20, epsilon) == pytest.approx(expected, abs=1e-12)
 
 
@@ -75,8 +75,7 @@ def test_one_bit_composed_is_randomised_response_composed() -> None:
     bound = sum(
         math.comb(times, k)
         * max(
-            0.0,
-            p**k * (1 - p) ** (times - k) - math.exp(epsilon) * p ** (times - k) * (1 - p) ** k,
+            0.0, p**k * (1 - p) ** (times - k) - math.exp(epsilon) * p ** (times - k) * (1 - p) ** k
         )
         for k in range(times + 1)
     )
@@ -151,7 +150,7 @@ def test_noise_too_wide_to_be_drawn_is_refused() -> None:
         gaussian_variance((((2, 2000),),), 0.01, 1e-9)
 
 
-def test_odds_of_losses_add_up() -> None:
+def test_probabilities_of_losses_add_up() -> None:
     # At epsilon far below every loss, delta is 1 - exp(epsilon): all messages are told apart.
     assert laplace_delta(((2, 30),), Fraction(1), -100) == pytest.approx(1)
     assert gaussian_delta(((2, 3),), 16, -100) == pytest.approx(1, abs=1e-9)

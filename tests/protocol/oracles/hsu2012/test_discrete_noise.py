@@ -1,4 +1,4 @@
-"""Discrete Laplace and Gaussian noise: whether draws, and sums of draws, have their odds."""
+"""Distributions of discrete Laplace and Gaussian noise, and of sums of draws."""
 
 from fractions import Fraction
 
@@ -20,9 +20,9 @@ from protocol.randomness import seeded_words, system_words
 DRAWS = 200_000
 
 
-def fits(drawn: Integers, points: NDArray[np.int64], odds: NDArray[np.float64]) -> float:
-    """Return the p-value of `drawn` if each of `points` has `odds`, the rest pooled."""
-    expected = odds * len(drawn)
+def fits(drawn: Integers, points: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    """Return the p-value of `drawn` if `points` have `probabilities`, the rest pooled."""
+    expected = probabilities * len(drawn)
     common = expected >= 10
     seen = np.array([(drawn == point).sum() for point in points[common]])
     rest = len(drawn) - seen.sum(), len(drawn) - expected[common].sum()
@@ -31,37 +31,37 @@ def fits(drawn: Integers, points: NDArray[np.int64], odds: NDArray[np.float64]) 
     return float(chi2.sf(statistic, common.sum()))
 
 
-def laplace_odds(scale: Fraction, points: NDArray[np.int64]) -> NDArray[np.float64]:
+def laplace_probabilities(scale: Fraction, points: NDArray[np.int64]) -> NDArray[np.float64]:
     r = np.exp(-1 / float(scale))
     return np.asarray((1 - r) / (1 + r) * r ** np.abs(points))
 
 
-def gaussian_odds(variance: float, points: NDArray[np.int64]) -> NDArray[np.float64]:
+def gaussian_probabilities(variance: float, points: NDArray[np.int64]) -> NDArray[np.float64]:
     weights = np.exp(-(points**2) / (2 * variance))
     return np.asarray(weights / weights.sum())
 
 
-# Each of these fails with odds of 1e-4 under another seed.
+# Each of these fails with probability 1e-4 under another seed.
 @pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(1), Fraction(7, 3), Fraction(641, 64)])
-def test_laplace_noise_has_its_odds(scale: Fraction) -> None:
+def test_laplace_noise_has_its_distribution(scale: Fraction) -> None:
     points = np.arange(-200, 201)
     drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), scale, DRAWS)
-    assert fits(drawn, points, laplace_odds(scale, points)) > 1e-4
+    assert fits(drawn, points, laplace_probabilities(scale, points)) > 1e-4
 
 
 @pytest.mark.parametrize("variance", [1, 2, 17, 400])
-def test_gaussian_noise_has_its_odds(variance: int) -> None:
+def test_gaussian_noise_has_its_distribution(variance: int) -> None:
     points = np.arange(-300, 301)
     drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), variance, DRAWS)
-    assert fits(drawn, points, gaussian_odds(variance, points)) > 1e-4
+    assert fits(drawn, points, gaussian_probabilities(variance, points)) > 1e-4
 
 
-def test_the_test_of_odds_notices_a_wrong_scale() -> None:
+def test_the_chi_square_test_notices_a_wrong_scale() -> None:
     points = np.arange(-200, 201)
     drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), Fraction(7, 3), DRAWS)
-    assert fits(drawn, points, laplace_odds(Fraction(12, 5), points)) < 1e-4
+    assert fits(drawn, points, laplace_probabilities(Fraction(12, 5), points)) < 1e-4
     drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), 17, DRAWS)
-    assert fits(drawn, points, gaussian_odds(17.4, points)) < 1e-4
+    assert fits(drawn, points, gaussian_probabilities(17.4, points)) < 1e-4
 
 
 def test_wide_noise_has_its_variance_and_fourth_moment() -> None:
@@ -76,18 +76,18 @@ def test_wide_noise_has_its_variance_and_fourth_moment() -> None:
 
 
 def test_sums_are_distributed_as_sums_of_draws() -> None:
-    # Chi-square against convolved odds: fails with odds of 1e-4 each under another seed.
+    # Chi-square against convolutions: each fails with probability 1e-4 under another seed.
     points, rng = np.arange(-400, 401), np.random.default_rng(4)
     for terms in (1, 3, 20):
-        single = laplace_odds(Fraction(5, 2), points)
-        odds = single
+        single = laplace_probabilities(Fraction(5, 2), points)
+        probabilities = single
         for _ in range(terms - 1):
-            odds = np.convolve(odds, single, "same")
-        assert fits(laplace_sum(rng, Fraction(5, 2), terms, DRAWS), points, odds) > 1e-4
-        single = odds = gaussian_odds(16, points)
+            probabilities = np.convolve(probabilities, single, "same")
+        assert fits(laplace_sum(rng, Fraction(5, 2), terms, DRAWS), points, probabilities) > 1e-4
+        single = probabilities = gaussian_probabilities(16, points)
         for _ in range(terms - 1):
-            odds = np.convolve(odds, single, "same")
-        assert fits(gaussian_sum(rng, 16, terms, DRAWS), points, odds) > 1e-4
+            probabilities = np.convolve(probabilities, single, "same")
+        assert fits(gaussian_sum(rng, 16, terms, DRAWS), points, probabilities) > 1e-4
 
 
 def test_the_sum_of_a_hundred_million_costs_as_much_as_one() -> None:

@@ -1,4 +1,4 @@
-"""GLPS-HH: values are read off their buckets, noise is not, and the error is as the paper says."""
+"""GLPS-HH: values are read off their buckets, noise is not, and the error is as in the paper."""
 
 import math
 
@@ -14,7 +14,7 @@ SEED = bytes(32)
 
 
 def test_heavy_values_are_read_exactly_without_noise() -> None:
-    # Of three values in 64 buckets, the odds that two share one in two of 3 repetitions: 1e-3.
+    # Of three values in 64 buckets, two share one in two of 3 repetitions with probability 1e-3.
     mechanism = SparseRecovery(
         epsilon=1, delta=1e-6, noise="laplace", size=2**64, seed=SEED, buckets=64
     )
@@ -22,9 +22,9 @@ def test_heavy_values_are_read_exactly_without_noise() -> None:
     counts = np.array([50, 70, 60])
     rng = np.random.default_rng(0)
     sums = mechanism.randomizer.simulate(mechanism.symbols(values), counts, rng).astype(float)
-    found = mechanism.candidates(sums, 10)
-    assert found[:3].tolist() == [2**64 - 1, 0xDEADBEEF12345678, 0]
-    assert mechanism.estimates(sums, found[:3]).tolist() == [70, 60, 50]
+    candidates = mechanism.candidates(sums, 10)
+    assert candidates[:3].tolist() == [2**64 - 1, 0xDEADBEEF12345678, 0]
+    assert mechanism.estimates(sums, candidates[:3]).tolist() == [70, 60, 50]
 
 
 def test_values_that_hash_elsewhere_or_are_none_are_dropped() -> None:
@@ -33,16 +33,16 @@ def test_values_that_hash_elsewhere_or_are_none_are_dropped() -> None:
     for _ in range(50):
         mechanism = SparseRecovery(epsilon=1, size=1100, seed=rng.bytes(32))
         sums = rng.normal(size=(mechanism.queries, 16))
-        found = mechanism.candidates(sums, 100)
-        assert (found < 1100).all()
-        assert len(np.unique(found)) == len(found)
-        read += len(found)
+        candidates = mechanism.candidates(sums, 100)
+        assert (candidates < 1100).all()
+        assert len(np.unique(candidates)) == len(candidates)
+        read += len(candidates)
         unlike = (sums[1:12] < 0) != (sums[:1] < 0)  # of repetition 0
-        bits = found[:, np.newaxis] >> np.arange(11, dtype=np.uint64) & np.uint64(1) == 1
-        own = mechanism.symbols(found)[:, 0] >> 1
+        bits = candidates[:, np.newaxis] >> np.arange(11, dtype=np.uint64) & np.uint64(1) == 1
+        own = mechanism.symbols(candidates)[:, 0] >> 1
         from_first += int((unlike.T[own] == bits).all(axis=1).sum())
-    # A random one of 48 reads is below 1,100 of 2,048 and hashes back with odds of 1/16: 81 of
-    # all, and a third from repetition 0. Five deviations to each side.
+    # A random one of 48 reads is below 1,100 of 2,048 and hashes back with probability 1/16: 81
+    # of all, and a third from repetition 0. Five deviations to each side.
     expected = 50 * 48 * 1100 / 2048 / 16
     assert abs(read - expected) < 5 * math.sqrt(expected)
     assert abs(from_first - expected / 3) < 5 * math.sqrt(expected / 3)
@@ -54,7 +54,7 @@ def test_nothing_is_found_where_nothing_hashes_back() -> None:
     for _ in range(40):
         state = rng.integers(0, 1000, mechanism.randomizer.state_shape)
         empty += not mechanism.identify(state, int(state.sum()))
-    assert empty > 0  # no value, no error; each of two cells hashes back with odds of 1/2
+    assert empty > 0  # no value, no error; each of two cells hashes back with probability 1/2
 
 
 # One step above the smallest share of expected/, at L = 20, R = 3.
@@ -73,7 +73,7 @@ def test_nothing_is_found_where_nothing_hashes_back() -> None:
 def test_the_heavy_hitter_is_named(
     noise: NoiseKind, epsilon: float, buckets: int, n: int, share: float
 ) -> None:
-    # 99 or 100 of 100 runs of each, so less than 9 of 10 has odds below 5e-3.
+    # 99 or 100 of 100 runs succeed, so fewer than 9 of 10 have a probability below 5e-3.
     delta = 0.0 if noise in ("pure", "sampled") else 1e-6
 
     def make(seed: bytes) -> SparseRecovery:
@@ -101,10 +101,10 @@ def test_real_reports_name_the_heavy_hitter() -> None:
     tail = rng.integers(0, 2**64, 20_000, np.uint64)
     values = np.where(rng.random(20_000) < 0.3, np.uint64(0xFFFF_FFFF_0000_0001), tail)
     state = mechanism.aggregate(mechanism.perturb(values, seeded_words(rng)))
-    found = mechanism.identify(state, 20_000)[0]
-    assert found.value == 0xFFFF_FFFF_0000_0001
-    held = int((values == found.value).sum())
-    assert abs(found.count - held) < 4.5 * math.sqrt(found.variance)
+    heavy_hitter = mechanism.identify(state, 20_000)[0]
+    assert heavy_hitter.value == 0xFFFF_FFFF_0000_0001
+    holders = int((values == heavy_hitter.value).sum())
+    assert abs(heavy_hitter.count - holders) < 4.5 * math.sqrt(heavy_hitter.variance)
 
 
 def test_a_message_has_the_bits_that_are_stated() -> None:

@@ -9,17 +9,17 @@ from protocol.oracles.hsu2012.glps import SparseRecovery
 
 DOCS = Path(__file__).parents[4] / "docs"
 ROWS = {row["name"]: row for row in json.loads((DOCS / "figures" / "hsu2012.json").read_text())}
-UNLUCKY = "JL paper 4 1e+03 above"  # 92% of 400 runs, 86 of these 100
+WORST_ROW = "JL paper 4 1e+03 above"  # 92% of 400 runs, 86 of these 100
 
 
 def test_one_step_above_its_threshold_a_mechanism_names_the_heavy_hitter() -> None:
     tried = {name: row["value"] for name, row in ROWS.items() if row["unit"] == "of 100"}
     assert len(tried) == 120
-    assert all(hits >= 90 for name, hits in tried.items() if name != UNLUCKY)
-    assert tried[UNLUCKY] == 86
-    found = [row for row in ROWS.values() if row["unit"] == "share"]
-    assert len(found) == 144
-    has_next = [row for row in found if row["reference"] < 0.95]
+    assert all(hits >= 90 for name, hits in tried.items() if name != WORST_ROW)
+    assert tried[WORST_ROW] == 86
+    thresholds = [row for row in ROWS.values() if row["unit"] == "share"]
+    assert len(thresholds) == 144
+    has_next = [row for row in thresholds if row["reference"] < 0.95]
     assert {f"{row['name']} above" for row in has_next} == set(tried)
 
 

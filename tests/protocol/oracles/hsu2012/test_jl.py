@@ -1,4 +1,4 @@
-"""JL-HH: exact without noise, and as good as expected/ says with it."""
+"""JL-HH: exact without noise, and with the errors of expected/ if there is noise."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_own_signs_cancel_exactly_and_others_nearly() -> None:
     assert abs(counts_without_noise(mechanism, values) - 1) < 5 * math.sqrt(9_999 / 512)
 
 
-def test_the_noise_on_a_count_hardly_depends_on_the_rows() -> None:
+def test_the_noise_on_a_count_barely_depends_on_the_rows() -> None:
     # The scale grows as the root of the rows, and averaging over them takes it off again.
     deviations = [
         math.sqrt(
@@ -64,7 +64,7 @@ def test_the_papers_noise_on_a_count_is_as_expected() -> None:
     ],
 )
 def test_the_heavy_hitter_is_named(epsilon: float, n: int, share: float, noise: NoiseKind) -> None:
-    # 99 or 100 of 100 runs of each, so less than 9 of 10 has odds below 5e-3.
+    # 99 or 100 of 100 runs succeed, so fewer than 9 of 10 have a probability below 5e-3.
     delta = 0.0 if noise == "sampled" else 1e-6
 
     def make(seed: bytes) -> JohnsonLindenstrauss:

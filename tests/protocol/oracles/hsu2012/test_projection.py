@@ -23,23 +23,23 @@ from secagg.ring import Lane
 
 SEED = bytes(range(32))
 NOISES = ["paper", "laplace", "gaussian", "pure", "sampled"]
-SMALL: dict[str, Projection] = {
+SMALL_MECHANISMS: dict[str, Projection] = {
     "jl": JohnsonLindenstrauss(epsilon=1, size=20, seed=SEED, rows=24),
     "glps": SparseRecovery(epsilon=1, size=20, seed=SEED, buckets=3),
     "bucket": BucketProjection(epsilon=1, size=20, seed=SEED, beta=0.6),
 }
-FORMS = [pytest.param(n, z, id=f"{n}-{z}") for n in SMALL for z in NOISES]
+FORMS = [pytest.param(n, z, id=f"{n}-{z}") for n in SMALL_MECHANISMS for z in NOISES]
 
 
 def made(name: str, noise: str, **other: Any) -> Projection:
     delta = 0.0 if noise in ("pure", "sampled") else 1e-5
-    return replace(SMALL[name], noise=noise, delta=delta, **other)
+    return replace(SMALL_MECHANISMS[name], noise=noise, delta=delta, **other)
 
 
 @pytest.mark.parametrize(("name", "noise"), FORMS)
 def test_simulated_states_are_distributed_as_real_ones(name: str, noise: str) -> None:
     # 1,500 runs of 20 devices: each mean within 4.5 errors, each variance ratio within 4.5 of its
-    # error of 5% (heavier tails: 7%); fails with odds of 1e-3 a mechanism under another seed.
+    # error of 5% (heavier tails: 7%); fails with probability 1e-3 under another seed.
     runs, values, counts = 1500, np.array([3, 8, 19], np.uint64), np.array([9, 5, 6])
     small = {"jl": {"rows": 6}, "glps": {"repetitions": 1}, "bucket": {"beta": 0.9}}
     mechanism = made(name, noise, **small[name])
@@ -68,7 +68,7 @@ def test_states_add_up(name: str, noise: str) -> None:
     assert (mechanism.aggregate(reports) == parts).all()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_a_secure_sum_carries_the_messages(name: str) -> None:
     mechanism, rng = made(name, "gaussian"), np.random.default_rng(4)
     values = rng.integers(0, 20, 30).astype(np.uint64)
@@ -110,7 +110,7 @@ VARIANCES: list[tuple[str, Callable[[bytes], Projection]]] = [
 def test_counts_are_unbiased_and_of_the_variance_that_is_claimed(
     make: Callable[[bytes], Projection],
 ) -> None:
-    # 1,500 seeds: the variance's error is 3.7%, so this fails with odds of 1% under another seed.
+    # 1,500 seeds: the variance's error is 3.7%, so another seed fails with probability 1%.
     rng, errors, claims = np.random.default_rng(5), list[float](), list[float]()
     for _ in range(1500):
         values = rng.choice(10**6, 41, replace=False).astype(np.uint64)
@@ -125,7 +125,7 @@ def test_counts_are_unbiased_and_of_the_variance_that_is_claimed(
     assert 0.9 < spread**2 / np.mean(claims) < 1.1
 
 
-def test_the_variance_beside_a_found_value_is_measured_from_the_sums() -> None:
+def test_the_variance_of_a_heavy_hitters_count_is_measured_from_the_sums() -> None:
     # The squared counts of all others are not known, but the sums' mean square has them.
     rng, ratios = np.random.default_rng(6), list[float]()
     values = np.arange(1, 1001, dtype=np.uint64)
@@ -133,15 +133,15 @@ def test_the_variance_beside_a_found_value_is_measured_from_the_sums() -> None:
     for _ in range(20):
         mechanism = JohnsonLindenstrauss(epsilon=2, size=2000, seed=rng.bytes(32))
         state = mechanism.simulate_state(values, counts, rng)
-        (found,) = mechanism.identify(state, int(counts.sum()), 1)
+        (heavy_hitter,) = mechanism.identify(state, int(counts.sum()), 1)
         claim = mechanism.variance(int(counts.sum()), 60_000, 999 * 50.0**2)
-        ratios.append(found.variance / claim)
-        assert found.value == 1
-        assert abs(found.count - 60_000) < 5 * math.sqrt(found.variance)
+        ratios.append(heavy_hitter.variance / claim)
+        assert heavy_hitter.value == 1
+        assert abs(heavy_hitter.count - 60_000) < 5 * math.sqrt(heavy_hitter.variance)
     assert 0.9 < np.mean(ratios) < 1.1
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_neighbours_by_deletion_need_less_noise(name: str) -> None:
     for noise in ("laplace", "gaussian"):
         near, far = made(name, noise, relation="add-remove"), made(name, noise)
@@ -149,7 +149,7 @@ def test_neighbours_by_deletion_need_less_noise(name: str) -> None:
         assert near.bits <= far.bits
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_the_papers_scale_leaves_some_of_its_budget_over(name: str) -> None:
     mechanism = made(name, "paper", epsilon=1.0)
     assert mechanism.epsilon_spent < 0.9
@@ -164,7 +164,7 @@ def test_the_papers_scale_leaves_some_of_its_budget_over(name: str) -> None:
 
 
 def test_one_device_and_the_systems_words() -> None:
-    for name, noise in itertools.product(SMALL, NOISES):
+    for name, noise in itertools.product(SMALL_MECHANISMS, NOISES):
         mechanism = made(name, noise)
         values = np.array([7], np.uint64)
         first, second = (mechanism.perturb(values, system_words) for _ in range(2))
@@ -186,13 +186,13 @@ def refusals() -> Iterator[tuple[dict[str, Any], str]]:
         yield {"noise": "laplace", "delta": delta}, "delta must be from 1e-30"
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 @pytest.mark.parametrize(("parameters", "message"), list(refusals()))
 def test_parameters_out_of_range_are_refused(
     name: str, parameters: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(SMALL[name], **parameters)
+        replace(SMALL_MECHANISMS[name], **parameters)
 
 
 @pytest.mark.parametrize(
@@ -204,20 +204,22 @@ def test_parameters_out_of_range_are_refused(
         (np.zeros(0, np.uint64), "n >= 1"),
     ],
 )
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_values_out_of_the_domain_are_refused(
     name: str, values: NDArray[Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        SMALL[name].perturb(values, system_words)
+        SMALL_MECHANISMS[name].perturb(values, system_words)
     with pytest.raises(ValueError, match=message):
-        SMALL[name].simulate_state(values, np.ones(1, np.int64), np.random.default_rng(0))
+        SMALL_MECHANISMS[name].simulate_state(
+            values, np.ones(1, np.int64), np.random.default_rng(0)
+        )
 
 
 @pytest.mark.parametrize("counts", [[1, 2], [-1], [0]])
 def test_counts_that_fit_no_values_are_refused(counts: list[int]) -> None:
     with pytest.raises(ValueError, match="counts must have one number"):
-        SMALL["jl"].simulate_state(
+        SMALL_MECHANISMS["jl"].simulate_state(
             np.zeros(1, np.uint64), np.array(counts), np.random.default_rng(0)
         )
 
@@ -234,9 +236,9 @@ def test_reports_of_another_form_are_refused(name: str, noise: str) -> None:
         mechanism.aggregate(np.full_like(reports, 255))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_states_of_another_form_are_refused(name: str) -> None:
-    mechanism = SMALL[name]
+    mechanism = SMALL_MECHANISMS[name]
     state = mechanism.aggregate(mechanism.perturb(np.zeros(3, np.uint64), system_words))
     with pytest.raises(ValueError, match="n and max_results must be 1 or more"):
         mechanism.identify(state, 0)

@@ -1,4 +1,4 @@
-"""What a device says of its signs: exact odds of every report, by the real code."""
+"""Reports of a device about its signs: exact probabilities of all of them, by the real code."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from protocol.oracles.hsu2012.projection import Projection
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise, SampledResponse
 
 SEED = bytes(range(32))
-SMALL: dict[str, Projection] = {
+SMALL_MECHANISMS: dict[str, Projection] = {
     "jl": JohnsonLindenstrauss(epsilon=1, size=4, seed=SEED, rows=24),
     "glps": SparseRecovery(epsilon=1, size=4, seed=SEED, buckets=3),
     "bucket": BucketProjection(epsilon=1, size=4, seed=SEED, beta=0.6),
@@ -32,7 +32,7 @@ def words_for(bound: int, wanted: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def distribution(mechanism: Projection, value: int) -> Counter[bytes]:
-    """Return the exact odds of each report, by the real code on every outcome of its chance."""
+    """Return each report's exact probability, by the real code on every outcome of its chance."""
     randomizer = mechanism.randomizer
     assert isinstance(randomizer, SampledResponse)
     symbols = 2 * randomizer.cells
@@ -42,24 +42,24 @@ def distribution(mechanism: Projection, value: int) -> Counter[bytes]:
     script = iter([words_for(randomizer.queries, query), words_for(symbols, other), threshold])
     values = np.full(len(outcomes), value, np.uint64)
     reports = mechanism.perturb(values, lambda count: next(script)[:count])
-    odds = Counter[bytes]()
+    probabilities = Counter[bytes]()
     for report, keeps in zip(reports, kept.tolist(), strict=True):
         share = Fraction(
             randomizer.keep_of_2_64 if keeps else 2**64 - randomizer.keep_of_2_64, 2**64
         )
-        odds[report.tobytes()] += share / randomizer.queries / symbols  # type: ignore[assignment]
-    return odds
+        probabilities[report.tobytes()] += share / randomizer.queries / symbols  # type: ignore[assignment]
+    return probabilities
 
 
 def worst_ratio(mechanism: Projection) -> Fraction:
-    """Return the most that one value's odds of a report exceed another's."""
+    """Return the largest ratio of a report's probabilities between two values."""
     each = [distribution(mechanism, value) for value in range(mechanism.size)]
-    assert all(sum(odds.values()) == 1 for odds in each)
-    assert len({frozenset(odds) for odds in each}) == 1
+    assert all(sum(probabilities.values()) == 1 for probabilities in each)
+    assert len({frozenset(probabilities) for probabilities in each}) == 1
     return max(
-        Fraction(one[report], other[report])
-        for one, other in itertools.permutations(each, 2)
-        for report in one
+        Fraction(first[report], second[report])
+        for first, second in itertools.permutations(each, 2)
+        for report in first
     )
 
 
@@ -68,40 +68,44 @@ def exp(epsilon: float) -> Fraction:
     return sum((Fraction(epsilon) ** k / math.factorial(k) for k in range(60)), Fraction())
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 5.0])
-def test_sampled_reports_tell_values_apart_by_no_more_than_epsilon(
+def test_sampled_reports_distinguish_values_by_no_more_than_epsilon(
     name: str, epsilon: float
 ) -> None:
-    worst = worst_ratio(replace(SMALL[name], epsilon=epsilon))
+    worst = worst_ratio(replace(SMALL_MECHANISMS[name], epsilon=epsilon))
     assert worst <= exp(epsilon)
     assert float(worst / exp(epsilon)) == pytest.approx(1, abs=1e-9)  # and it is used up
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 def test_randomised_response_that_keeps_too_much_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = SMALL[name].randomizer
+    true = SMALL_MECHANISMS[name].randomizer
     assert isinstance(true, SampledResponse)
     more = true.keep_of_2_64 + 2**24
     monkeypatch.setattr(SampledResponse, "keep_of_2_64", property(lambda _: more))
-    assert worst_ratio(SMALL[name]) > exp(1)
+    assert worst_ratio(SMALL_MECHANISMS[name]) > exp(1)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MECHANISMS)
 @pytest.mark.parametrize("noise", ["laplace", "gaussian", "pure"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_noised_messages_tell_no_neighbours_apart(name: str, noise: str, relation: str) -> None:
     # The noise of each coordinate is symmetric and independent: only how far each moves matters.
     delta = 0.0 if noise == "pure" else 1e-5
-    mechanism = replace(SMALL[name], size=20, noise=noise, delta=delta, relation=relation)
+    mechanism = replace(
+        SMALL_MECHANISMS[name], size=20, noise=noise, delta=delta, relation=relation
+    )
     randomizer = mechanism.randomizer
     assert isinstance(randomizer, AdditiveNoise)
     values = np.arange(20, dtype=np.uint64)
     rng = np.random.default_rng(0)
-    one = np.array([1], np.int64)
-    vectors = [randomizer.simulate(mechanism.symbols(v[np.newaxis]), one, rng) for v in values]
+    single_count = np.array([1], np.int64)
+    vectors = [
+        randomizer.simulate(mechanism.symbols(v[np.newaxis]), single_count, rng) for v in values
+    ]
     pairs = itertools.combinations(vectors, 2)
     if relation == "add-remove":
         pairs = ((vector, np.zeros_like(vector)) for vector in vectors)  # type: ignore[assignment]
@@ -119,4 +123,4 @@ def test_noised_messages_tell_no_neighbours_apart(name: str, noise: str, relatio
             worst = max(worst, laplace_delta(profile, randomizer.laplace_scale, mechanism.epsilon))
     assert worst <= mechanism.delta
     if relation == "add-remove" and noise != "pure":
-        assert worst > 0.5 * mechanism.delta  # the worst case is met, so the noise is no wider
+        assert worst > 0.5 * mechanism.delta  # the worst case is met, so the noise is not wider

@@ -25,7 +25,7 @@ def test_what_goes_forth_comes_back(bits: int) -> None:
 
 
 def test_strings_that_begin_alike_have_unlike_bits() -> None:
-    """Of neighbours half of the bits differ, each bit of them: 4.5 deviations of 4,096 pairs."""
+    """Each bit differs in half of all neighbours: 4.5 deviations of 4,096 pairs."""
     values = np.arange(2**40, 2**40 + 8192, dtype=np.uint64)
     there = Scrambling(56, b"9" * 32).scramble(values)
     unlike = there[::2] ^ there[1::2]

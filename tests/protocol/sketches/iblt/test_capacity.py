@@ -1,4 +1,4 @@
-"""How many keys a table holds, and how many one held that got stuck."""
+"""Capacity of tables, and the number of keys in a table that is stuck."""
 
 import math
 
@@ -26,35 +26,37 @@ def share_read(keys: int, cells: int, trials: int) -> float:
 
 
 @pytest.mark.parametrize("keys", [10, 40, 100, 250, 1_000])
-def test_a_table_at_capacity_is_read_with_odds_of_97_percent(keys: int) -> None:
-    # At 97%, 400 tables show 26 failures or more with odds of 2e-4; some 10 are seen. None at
-    # all would mean that fewer cells do: odds of 5e-6.
+def test_a_table_at_capacity_is_read_with_probability_97_percent(keys: int) -> None:
+    # At 97%, 400 tables show 26 failures or more with probability 2e-4; some 10 are seen. None at
+    # all would mean that fewer cells do: probability 5e-6.
     assert 1 - 26 / 400 < share_read(keys, cells_for(keys), 400) < 1
 
 
 @pytest.mark.parametrize("keys", [100, 1_000])
-def test_with_somewhat_more_cells_it_is_read_with_odds_of_99_percent(keys: int) -> None:
-    # At 99%, 1,000 tables show 24 failures or more with odds of 1e-4, and none with 4e-5.
+def test_with_somewhat_more_cells_it_is_read_with_probability_99_percent(keys: int) -> None:
+    # At 99%, 1,000 tables show 24 failures or more with probability 1e-4, and none with 4e-5.
     assert 1 - 24 / 1000 < share_read(keys, cells_for(keys, 99), 1_000) < 1
 
 
 @pytest.mark.parametrize(
     ("keys", "most"), [(100, 1.55), (1_000, 1.21), (10_000, 1.13), (10**5, 1.11)]
 )
-def test_cells_a_key_at_99_percent_are_as_few_as_others_reached(keys: int, most: float) -> None:
+def test_cells_per_key_at_99_percent_are_as_few_as_in_the_literature(
+    keys: int, most: float
+) -> None:
     assert cells_for(keys, 99) <= most * keys
 
 
 @pytest.mark.parametrize(("keys", "factor"), [(30, 0.7), (100, 0.8), (300, 0.92), (1_000, 0.96)])
 def test_smaller_tables_would_not_do(keys: int, factor: float) -> None:
-    # A fifth and more fail; at 3%, 16 failures in 150 have odds of 1e-5.
+    # A fifth and more fail; at 3%, 16 failures in 150 have probability 1e-5.
     assert (
         share_read(keys, largest_fitting_cells(int(cells_for(keys) * factor)), 150) < 1 - 16 / 150
     )
 
 
 @pytest.mark.parametrize("keys", [150, 200, 300])
-def test_twins_take_most_of_the_odds_that_a_large_table_of_few_keys_fails_with(keys: int) -> None:
+def test_twins_cause_most_failures_of_a_large_table_of_few_keys(keys: int) -> None:
     light = 0.89 * keys
     twins = light * (light - 1) / 2 * (3 / cells_for(keys)) ** 3
     assert 0.015 < twins < 0.03
@@ -85,8 +87,8 @@ def test_the_estimate_of_a_stuck_table_is_close(load: float, rms: float) -> None
     # 2.5%, 3%, 4.2%, 5.2% and 9.3% in many more tables.
     cells, rng = 1_251, np.random.default_rng(int(100 * load))
     keys = int(load * 0.909 * cells)
-    stuck = [found for _ in range(60) if not (found := listing(keys, cells, rng)).complete]
-    ratios = np.array([found.distinct / keys for found in stuck])
+    stuck = [decoded for _ in range(60) if not (decoded := listing(keys, cells, rng)).complete]
+    ratios = np.array([decoded.distinct / keys for decoded in stuck])
     assert len(stuck) > 20
     assert math.sqrt(((ratios - 1) ** 2).mean()) < rms
     assert abs(ratios.mean() - 1) < 0.02 + 0.02 * (load > 1.5)
@@ -122,8 +124,8 @@ def test_the_estimate_agrees_with_equations_3_and_4(cells: int) -> None:
     power = (1 - share) * covered**few + share * covered**many
     slope = (1 - share) * few * covered ** (few - 1) + share * many * covered ** (many - 1)
     keys = cells * x / slope
-    found = estimate_keys(layout, round(keys * (1 - power)), round(stuck))
-    assert found == pytest.approx(keys, rel=2e-2)
+    estimate = estimate_keys(layout, round(keys * (1 - power)), round(stuck))
+    assert estimate == pytest.approx(keys, rel=2e-2)
 
 
 @given(st.integers(1, 10**6), st.data())
@@ -133,6 +135,6 @@ def test_the_estimate_is_finite_and_at_least_what_was_peeled(
     cells = max(4, largest_fitting_cells(many))
     stuck = data.draw(st.integers(0, cells))
     peeled = data.draw(st.integers(0, cells))
-    found = estimate_keys(Layout(cells), peeled, stuck)
-    assert math.isfinite(found)
-    assert found >= peeled + 0.35 * stuck - 1e-6
+    estimate = estimate_keys(Layout(cells), peeled, stuck)
+    assert math.isfinite(estimate)
+    assert estimate >= peeled + 0.35 * stuck - 1e-6

@@ -1,4 +1,4 @@
-"""Keys that are known help a stuck table, and never make it say what is not so."""
+"""Keys that are known help a stuck table, and never make it list a false value."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def contents(cell: CellFormat, count: int, rng: np.random.Generator) -> tuple[Ke
 def read(
     cell: CellFormat, count: int, share: float, rounds: int, decoys: int = 2
 ) -> tuple[int, int]:
-    """Return how many tables of 1,191 cells are read, and how many of them wrongly."""
+    """Return the number of tables of 1,191 cells that are read, and that are read wrongly."""
     rng, complete, wrong = np.random.default_rng([count, cell.chunks]), 0, 0
     for _ in range(rounds):
         table = Iblt(cell, 1_191, rng.bytes(32))
@@ -29,19 +29,19 @@ def read(
         seen = keys[: int(share * count)]
         others = rng.integers(0, cell.key_bound, (decoys * len(seen), cell.chunks))
         known = np.concatenate((seen, others.astype(np.uint64)))
-        found = decode_table(table, table.insert(keys, values), rng.permutation(known))
-        complete += found.complete
-        if found.complete:
-            back = table.insert(found.keys, found.values)
-            ours, theirs = np.lexsort(keys.T), np.lexsort(found.keys.T)
-            same = len(keys) == len(back[0]) or (keys[ours] == found.keys[theirs]).all()
-            wrong += not (same and (values[ours] == found.values[theirs]).all())
+        decoded = decode_table(table, table.insert(keys, values), rng.permutation(known))
+        complete += decoded.complete
+        if decoded.complete:
+            back = table.insert(decoded.keys, decoded.values)
+            ours, theirs = np.lexsort(keys.T), np.lexsort(decoded.keys.T)
+            same = len(keys) == len(back[0]) or (keys[ours] == decoded.keys[theirs]).all()
+            wrong += not (same and (values[ours] == decoded.values[theirs]).all())
     return complete, wrong
 
 
 @pytest.mark.parametrize("cell", [KEYS, LETTERS])
 def test_a_quarter_more_keys_are_read_if_a_third_is_known(cell: CellFormat) -> None:
-    # 1,012 keys are read with odds of 97%. With 1,265 some 19 of 20 are, and none without.
+    # 1,012 keys are read with probability 97%. With 1,265 some 19 of 20 are, and none without.
     assert read(cell, 1_265, 0.0, 5) == (0, 0)
     complete, wrong = read(cell, 1_265, 0.3, 20)
     assert complete >= 15
@@ -59,9 +59,9 @@ def test_a_small_domain_may_be_known_whole() -> None:
     every = np.arange(97_336, dtype=np.uint64).reshape(-1, 1)
     table = Iblt(LETTERS, 1_191, rng.bytes(32))
     keys, values = contents(LETTERS, 1_190, rng)
-    found = decode_table(table, table.insert(keys, values), every)
-    assert found.complete
-    assert (found.values[np.argsort(found.keys[:, 0])] == values[np.argsort(keys[:, 0])]).all()
+    decoded = decode_table(table, table.insert(keys, values), every)
+    assert decoded.complete
+    assert (decoded.values[np.argsort(decoded.keys[:, 0])] == values[np.argsort(keys[:, 0])]).all()
 
 
 def test_keys_that_are_not_there_do_no_harm() -> None:
@@ -70,26 +70,26 @@ def test_keys_that_are_not_there_do_no_harm() -> None:
     keys, values = contents(LETTERS, 1_265, rng)
     others = np.setdiff1d(np.arange(97_336), keys[:, 0])[:2_000].astype(np.uint64)
     total = table.insert(keys, values)
-    found = decode_table(table, total, others.reshape(-1, 1))
+    decoded = decode_table(table, total, others.reshape(-1, 1))
     alone = decode_table(table, total)
-    assert not found.complete
-    assert found.nonempty_cells == alone.nonempty_cells
-    assert (found.keys == alone.keys).all()
+    assert not decoded.complete
+    assert decoded.nonempty_cells == alone.nonempty_cells
+    assert (decoded.keys == alone.keys).all()
 
 
 def test_twins_are_told_apart_if_one_is_known() -> None:
     table = Iblt(LETTERS, 60, bytes(range(32)))
     every = np.arange(97_336, dtype=np.uint64).reshape(-1, 1)
     places = table.edges(every)[1].reshape(-1, 4)
-    one = int(np.flatnonzero((places == places[5]).all(axis=1))[-1])
-    assert one > 5
-    total = table.insert(every[[5, one]], np.array([2, 30]))
+    twin = int(np.flatnonzero((places == places[5]).all(axis=1))[-1])
+    assert twin > 5
+    total = table.insert(every[[5, twin]], np.array([2, 30]))
     assert not decode_table(table, total).complete
-    found = decode_table(table, total, every[[5, 8]])
-    assert found.complete
-    assert dict(zip(found.keys[:, 0].tolist(), found.values.tolist(), strict=True)) == {
+    decoded = decode_table(table, total, every[[5, 8]])
+    assert decoded.complete
+    assert dict(zip(decoded.keys[:, 0].tolist(), decoded.values.tolist(), strict=True)) == {
         5: 2,
-        one: 30,
+        twin: 30,
     }
 
 
@@ -100,7 +100,7 @@ def test_known_keys_of_another_shape_are_refused() -> None:
         decode_table(table, total, np.array([[97_336]], np.uint64))
 
 
-def test_garbage_ends_whatever_is_known() -> None:
+def test_garbage_ends_with_any_known_keys() -> None:
     rng = np.random.default_rng(9)
     table = Iblt(LETTERS, 240, rng.bytes(32))
     known = np.arange(5_000, dtype=np.uint64).reshape(-1, 1)

@@ -30,7 +30,7 @@ def test_sub_tables_are_of_equal_size(cells: int) -> None:
 
 
 @given(st.integers(0, 10**7))
-def test_the_largest_table_of_at_most_so_many_cells_fits(most: int) -> None:
+def test_the_largest_table_of_at_most_this_many_cells_fits(most: int) -> None:
     cells = largest_fitting_cells(most)
     assert most - 4 < cells <= most
     assert cells == 0 or Layout(cells).width * Layout(cells).subtables == cells
@@ -60,21 +60,21 @@ def test_all_cells_of_a_sub_table_are_equally_likely(cells: int) -> None:
     for degree in set(np.bincount(rows).tolist()):
         counts = np.bincount(places[np.bincount(rows)[rows] == degree], minlength=cells)
         expected = counts.sum() / cells
-        # Chi-squared less than its mean by a few cells' standard deviation: odds of 1e-5.
+        # Chi-squared less than its mean by a few cells' standard deviation: probability 1e-5.
         assert ((counts - expected) ** 2 / expected).sum() < cells + 4.5 * (2 * cells) ** 0.5
 
 
-def test_cells_of_a_key_do_not_hang_on_one_another() -> None:
+def test_cells_of_a_key_are_independent() -> None:
     _, places = sketch(12).edges(pairs(81_000))
     _, counts = np.unique(places.reshape(-1, 4), axis=0, return_counts=True)
     assert len(counts) == 81
-    # Chi-squared with 80 degrees of freedom: above 139 with odds of 1e-4.
+    # Chi-squared with 80 degrees of freedom: above 139 with probability 1e-4.
     assert ((counts - 1000) ** 2 / 1000).sum() < 139
 
 
 def test_a_seed_decides_where_keys_go() -> None:
-    one, other = (Iblt(CellFormat(2, 2**20, 7, 10**6), 60, seed) for seed in (SEED, SEED[::-1]))
-    assert (one.edges(pairs(500))[1] != other.edges(pairs(500))[1]).mean() > 0.9
+    table, other = (Iblt(CellFormat(2, 2**20, 7, 10**6), 60, seed) for seed in (SEED, SEED[::-1]))
+    assert (table.edges(pairs(500))[1] != other.edges(pairs(500))[1]).mean() > 0.9
 
 
 @pytest.mark.parametrize("cells", [60, 1191])
@@ -86,7 +86,7 @@ def test_the_kernel_hashes_as_devices_do(cells: int, chunks: int) -> None:
         table_parameters(table),
         HashFamily(SEED, "iblt", chunks, table.layout.heavy_words),
     )
-    one = CandidateKey(
+    candidate = CandidateKey(
         keys[0].copy(), keys[0].copy(), np.zeros(18, np.int64), np.zeros(1, np.int64)
     )
     rows, places = table.edges(keys)
@@ -95,5 +95,5 @@ def test_the_kernel_hashes_as_devices_do(cells: int, chunks: int) -> None:
         zip(keys, words, family.fingerprint(keys), strict=True)
     ):
         assert fingerprint_of(key, rules.coefficients) == mark
-        count = choose_cells(mark, word, rules, one.cells)
-        assert one.cells[:count].tolist() == places[rows == row].tolist()
+        count = choose_cells(mark, word, rules, candidate.cells)
+        assert candidate.cells[:count].tolist() == places[rows == row].tolist()

@@ -1,4 +1,4 @@
-"""A table lists what was put into it, all of it, or says that it cannot."""
+"""A table lists all that was put into it, or reports that it cannot."""
 
 import time
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
 from secagg.ring import Vector
 
 SEED = bytes(range(32))
-SMALL = Iblt(CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED)
+SMALL_TABLE = Iblt(
+    CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED
+)
 
 keys = st.tuples(st.integers(0, 2**24 - 1), st.integers(0, 2**24 - 1))
 contents = st.dictionaries(keys, st.integers(1, 1000), max_size=20)
@@ -31,9 +33,11 @@ def rows(held: dict[tuple[int, int], int]) -> tuple[Keys, Integers]:
     )
 
 
-def listed(found: DecodedTable) -> dict[tuple[int, ...], int]:
-    assert len(np.unique(found.keys, axis=0)) == len(found.keys)
-    return {tuple(k): v for k, v in zip(found.keys.tolist(), found.values.tolist(), strict=True)}
+def listed(decoded: DecodedTable) -> dict[tuple[int, ...], int]:
+    assert len(np.unique(decoded.keys, axis=0)) == len(decoded.keys)
+    return {
+        tuple(k): v for k, v in zip(decoded.keys.tolist(), decoded.values.tolist(), strict=True)
+    }
 
 
 def places(table: Iblt, *key: int) -> list[int]:
@@ -48,22 +52,24 @@ def random_rows(
 
 
 @given(contents)
-def test_a_table_lists_what_is_in_it_or_says_it_is_stuck(held: dict[tuple[int, int], int]) -> None:
-    found = decode_table(SMALL, SMALL.insert(*rows(held)))
-    if found.complete:
-        assert listed(found) == held
-        assert (found.nonempty_cells, found.distinct) == (0, len(held))
+def test_a_table_lists_what_is_in_it_or_reports_that_it_is_stuck(
+    held: dict[tuple[int, int], int],
+) -> None:
+    decoded = decode_table(SMALL_TABLE, SMALL_TABLE.insert(*rows(held)))
+    if decoded.complete:
+        assert listed(decoded) == held
+        assert (decoded.nonempty_cells, decoded.distinct) == (0, len(held))
     else:
-        assert listed(found).items() < held.items()
-        assert found.nonempty_cells >= 3
+        assert listed(decoded).items() < held.items()
+        assert decoded.nonempty_cells >= 3
 
 
 @given(contents, contents)
-def test_tables_add(one: dict[tuple[int, int], int], other: dict[tuple[int, int], int]) -> None:
+def test_tables_add(first: dict[tuple[int, int], int], second: dict[tuple[int, int], int]) -> None:
     wide = Iblt(CellFormat(2, 2**24, 2000, 10**6), 60, SEED)
-    total = wide.insert(*rows(one))
-    wide.ring.add(total, wide.insert(*rows(other)))
-    together = {key: one.get(key, 0) + other.get(key, 0) for key in one | other}
+    total = wide.insert(*rows(first))
+    wide.ring.add(total, wide.insert(*rows(second)))
+    together = {key: first.get(key, 0) + second.get(key, 0) for key in first | second}
     assert all((a == b).all() for a, b in zip(total, wide.insert(*rows(together)), strict=True))
 
 
@@ -79,16 +85,16 @@ def test_a_table_of_100_000_keys_is_read() -> None:
     inserted, values = random_rows(table, 100_000, np.random.default_rng(1))
     decode_table(table, table.ring.zero())  # compiles
     start = time.process_time()
-    found = decode_table(table, table.insert(inserted, values))
+    decoded = decode_table(table, table.insert(inserted, values))
     assert time.process_time() - start < 1  # 0.04 s measured
-    assert found.complete
-    order = np.argsort(found.keys[:, 0])
-    assert (found.values[order] == values[np.argsort(inserted[:, 0])]).all()
+    assert decoded.complete
+    order = np.argsort(decoded.keys[:, 0])
+    assert (decoded.values[order] == values[np.argsort(inserted[:, 0])]).all()
 
 
 @dataclass
 class Outcomes:
-    """What came of many tables: keys that were listed, false ones, and their bound."""
+    """Result of many tables: keys that were listed, false ones, and their bound."""
 
     listed: int = 0
     false: int = 0
@@ -104,14 +110,14 @@ def outcomes(evidence: int, cells: int, load: float, rounds: int) -> Outcomes:
         table = Iblt(CellFormat(1, 97_336, 10_000, 10**6, evidence), cells, rng.bytes(32))
         inserted, values = random_rows(table, int(capacity(cells) * load), rng)
         held = dict(zip(map(tuple, inserted.tolist()), values.tolist(), strict=True))
-        found = decode_table(table, table.insert(inserted, values))
-        wrong = sum(held.get(key) != value for key, value in listed(found).items())
-        seen.complete += found.complete
-        seen.wrong += found.complete and wrong > 0
-        if not found.complete:
-            seen.listed += len(found.keys)
+        decoded = decode_table(table, table.insert(inserted, values))
+        wrong = sum(held.get(key) != value for key, value in listed(decoded).items())
+        seen.complete += decoded.complete
+        seen.wrong += decoded.complete and wrong > 0
+        if not decoded.complete:
+            seen.listed += len(decoded.keys)
             seen.false += wrong
-            seen.bound += found.expected_false_keys
+            seen.bound += decoded.expected_false_keys
     return seen
 
 
@@ -141,9 +147,9 @@ def test_what_is_read_whole_is_exact_even_without_hash_digits(evidence: int, loa
     assert seen.wrong == 0
 
 
-def test_a_listing_says_whether_its_keys_may_be_shown() -> None:
+def test_a_listing_states_whether_its_keys_may_be_shown() -> None:
     def listing(number: int, false: float, *, complete: bool = False) -> DecodedTable:
-        nothing = SMALL.ring.zero()
+        nothing = SMALL_TABLE.ring.zero()
         rows = np.zeros((number, 2), np.uint64), np.ones(number, np.int64)
         return DecodedTable(*rows, complete, 5.0, 3, false, nothing)
 
@@ -157,15 +163,15 @@ def test_what_is_left_bounds_what_it_holds_of_any_key() -> None:
     rng = np.random.default_rng(5)
     table = Iblt(CellFormat(1, 97_336, 10_000, 10**6), 1191, rng.bytes(32))
     inserted, values = random_rows(table, 1_300, rng)
-    found = decode_table(table, table.insert(inserted, values))
-    assert 0 < len(found.keys) < 300
-    left = ~np.isin(inserted[:, 0], found.keys[:, 0])
-    assert (table.max_values(found.residual, inserted[left]) >= values[left]).all()
+    decoded = decode_table(table, table.insert(inserted, values))
+    assert 0 < len(decoded.keys) < 300
+    left = ~np.isin(inserted[:, 0], decoded.keys[:, 0])
+    assert (table.max_values(decoded.residual, inserted[left]) >= values[left]).all()
     others = np.setdiff1d(np.arange(97_336), inserted[:, 0]).astype(np.uint64)[:, np.newaxis]
-    bounds = table.max_values(found.residual, others)
+    bounds = table.max_values(decoded.residual, others)
     assert (bounds == 0).mean() > 0.03  # these are certainly not in it
-    together = table.insert(found.keys, found.values)
-    table.ring.add(together, found.residual)
+    together = table.insert(decoded.keys, decoded.values)
+    table.ring.add(together, decoded.residual)
     assert table.fault(together, 10**6) is None
 
 
@@ -178,29 +184,31 @@ def tampered(table: Iblt, total: Vector, by: Vector) -> DecodedTable:
 
 
 def test_negative_counts_are_not_listed() -> None:
-    found = tampered(SMALL, SMALL.ring.zero(), SMALL.insert(*rows({(1, 2): 3, (4, 5): 1})))
-    assert not found.complete
-    assert len(found.keys) == 0
+    decoded = tampered(
+        SMALL_TABLE, SMALL_TABLE.ring.zero(), SMALL_TABLE.insert(*rows({(1, 2): 3, (4, 5): 1}))
+    )
+    assert not decoded.complete
+    assert len(decoded.keys) == 0
 
 
 @given(st.integers(0, 2**32))
 def test_garbage_is_never_complete(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lanes = SMALL.ring.lanes
+    lanes = SMALL_TABLE.ring.lanes
     total = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-    found = decode_table(SMALL, total)
-    assert not found.complete
-    assert np.isfinite(found.distinct)
-    assert found.expected_false_keys < 1
-    assert len(found.keys) <= 2  # a key is invented with odds of 1 in 30
+    decoded = decode_table(SMALL_TABLE, total)
+    assert not decoded.complete
+    assert np.isfinite(decoded.distinct)
+    assert decoded.expected_false_keys < 1
+    assert len(decoded.keys) <= 2  # a key is invented with probability 1/30
 
 
 def test_a_table_with_one_cell_spoiled_is_not_complete() -> None:
-    total = SMALL.insert(*rows({(n, n): 1 for n in range(10)}))
-    total[1][2 * places(SMALL, 3, 3)[0]] ^= 1
-    found = decode_table(SMALL, total)
-    assert not found.complete
-    assert found.nonempty_cells > 0
+    total = SMALL_TABLE.insert(*rows({(n, n): 1 for n in range(10)}))
+    total[1][2 * places(SMALL_TABLE, 3, 3)[0]] ^= 1
+    decoded = decode_table(SMALL_TABLE, total)
+    assert not decoded.complete
+    assert decoded.nonempty_cells > 0
 
 
 def only(table: Iblt, key: tuple[int, ...], value: int, cells: list[int]) -> Vector:
@@ -215,24 +223,26 @@ def only(table: Iblt, key: tuple[int, ...], value: int, cells: list[int]) -> Vec
 
 
 def test_a_key_in_one_of_its_cells_only_is_not_listed() -> None:
-    found = decode_table(SMALL, only(SMALL, (7, 8), 5, [places(SMALL, 7, 8)[0]]))
-    assert (found.complete, len(found.keys), found.nonempty_cells) == (False, 0, 1)
+    decoded = decode_table(
+        SMALL_TABLE, only(SMALL_TABLE, (7, 8), 5, [places(SMALL_TABLE, 7, 8)[0]])
+    )
+    assert (decoded.complete, len(decoded.keys), decoded.nonempty_cells) == (False, 0, 1)
 
 
 def test_a_false_key_is_found_out_and_withdrawn() -> None:
     # Made up as a false peel is: one cell holds (7, 8), its other cells other keys, of more.
-    first, *others = places(SMALL, 7, 8)
-    total, held = only(SMALL, (7, 8), 5, [first]), {}
+    first, *others = places(SMALL_TABLE, 7, 8)
+    total, held = only(SMALL_TABLE, (7, 8), 5, [first]), {}
     for number in range(9, 1_000):
-        here = set(places(SMALL, number, number))
+        here = set(places(SMALL_TABLE, number, number))
         if len(held) < 3 and len(here & set(others)) == 1 and first not in here:
             others = [cell for cell in others if cell not in here]
             held[number, number] = 6
     assert not others
-    SMALL.ring.add(total, SMALL.insert(*rows(held)))
-    found = decode_table(SMALL, total)
-    assert listed(found) == held
-    assert found.nonempty_cells == 1
+    SMALL_TABLE.ring.add(total, SMALL_TABLE.insert(*rows(held)))
+    decoded = decode_table(SMALL_TABLE, total)
+    assert listed(decoded) == held
+    assert decoded.nonempty_cells == 1
 
 
 def test_a_ring_of_keys_that_refill_one_another_ends() -> None:
@@ -243,9 +253,9 @@ def test_a_ring_of_keys_that_refill_one_another_ends() -> None:
     for number in range(30):
         cell = places(table, number)[0]
         table.ring.add(total, only(table, (number,), 1, [cell]))
-    found = decode_table(table, total)
-    assert not found.complete
-    assert len(found.keys) <= 2 * table.cells
+    decoded = decode_table(table, total)
+    assert not decoded.complete
+    assert len(decoded.keys) <= 2 * table.cells
 
 
 def test_no_more_keys_are_taken_out_than_there_is_room_for() -> None:
@@ -273,28 +283,28 @@ def test_any_sum_of_parts_of_keys_ends(seed: int, count: int) -> None:
         change = table.ring.add if rng.random() < 0.7 else table.ring.subtract
         change(total, only(table, (key,), int(rng.integers(1, 8)), cells))
     known = np.arange(60, dtype=np.uint64).reshape(-1, 1)
-    for found in (decode_table(table, total), decode_table(table, total, known)):
-        assert len(found.keys) <= 2 * table.cells
+    for decoded in (decode_table(table, total), decode_table(table, total, known)):
+        assert len(decoded.keys) <= 2 * table.cells
         back = table.ring.zero()
-        table.ring.add(back, found.residual)
-        if found.complete:
-            assert (found.values > 0).all()
-            assert (found.residual[0] == 0).all()
+        table.ring.add(back, decoded.residual)
+        if decoded.complete:
+            assert (decoded.values > 0).all()
+            assert (decoded.residual[0] == 0).all()
 
 
 def test_a_sum_of_values_beyond_the_bound_wraps_as_the_sum_of_their_tables() -> None:
-    together = SMALL.insert(*rows({(1, 2): 3 * 1000}))
-    total = SMALL.ring.zero()
+    together = SMALL_TABLE.insert(*rows({(1, 2): 3 * 1000}))
+    total = SMALL_TABLE.ring.zero()
     for _ in range(3):
-        SMALL.ring.add(total, SMALL.insert(*rows({(1, 2): 1000})))
-    assert all((one == other).all() for one, other in zip(together, total, strict=True))
-    assert not decode_table(SMALL, together).complete
+        SMALL_TABLE.ring.add(total, SMALL_TABLE.insert(*rows({(1, 2): 1000})))
+    assert all((a == b).all() for a, b in zip(together, total, strict=True))
+    assert not decode_table(SMALL_TABLE, together).complete
 
 
 def test_vectors_of_another_ring_are_refused() -> None:
-    other = Iblt(SMALL.cell, 64, SEED)
+    other = Iblt(SMALL_TABLE.cell, 64, SEED)
     with pytest.raises(ValueError, match="lane 0"):
-        decode_table(SMALL, other.ring.zero())
+        decode_table(SMALL_TABLE, other.ring.zero())
 
 
 @pytest.mark.parametrize(
@@ -310,7 +320,7 @@ def test_keys_and_values_out_of_bounds_are_refused(
     held: dict[tuple[int, int], int], fault: str
 ) -> None:
     with pytest.raises(ValueError, match=fault):
-        SMALL.insert(*rows(held))
+        SMALL_TABLE.insert(*rows(held))
 
 
 def test_a_cell_that_wraps_is_not_read() -> None:
@@ -322,9 +332,9 @@ def test_a_cell_that_wraps_is_not_read() -> None:
 
 def test_keys_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="2 chunks"):
-        SMALL.insert(np.zeros((1, 3), np.uint64), np.ones(1, np.int64))
+        SMALL_TABLE.insert(np.zeros((1, 3), np.uint64), np.ones(1, np.int64))
     with pytest.raises(ValueError, match="one per key"):
-        SMALL.insert(np.zeros((2, 2), np.uint64), np.ones(1, np.int64))
+        SMALL_TABLE.insert(np.zeros((2, 2), np.uint64), np.ones(1, np.int64))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +378,7 @@ def test_the_key_lane_is_as_narrow_as_the_evidence_allows(
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_seeds_of_another_size_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"32 bytes expected, got {size}"):
-        Iblt(SMALL.cell, 60, bytes(size))
+        Iblt(SMALL_TABLE.cell, 60, bytes(size))
 
 
 @given(st.integers(0, 20_000), st.integers(1, 20), st.integers(1, 2**30))

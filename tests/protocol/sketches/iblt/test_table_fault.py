@@ -1,4 +1,4 @@
-"""Every honest sum keeps the laws of the sub-tables; what breaks one is told by name."""
+"""Every honest sum keeps the laws of the sub-tables; a fault names the law that is broken."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def test_an_honest_sum_has_no_fault(devices: list[dict[tuple[int, int], int]]) -
 
 @pytest.mark.parametrize("cells", [4, 240])
 @pytest.mark.parametrize("value_bound", [1, 3, 1000])
-def test_the_fullest_table_is_no_fault(value_bound: int, cells: int) -> None:
+def test_the_fullest_table_is_not_a_fault(value_bound: int, cells: int) -> None:
     table = Iblt(CellFormat(2, 2**24, value_bound, 400 * value_bound), cells, SEED)
     total = insert(table, {(n, n): value_bound for n in range(400)})
     assert table.fault(total, 400 * value_bound) is None
@@ -99,8 +99,8 @@ def test_a_count_that_moves_between_sub_tables_is_a_fault(start: int, end: int) 
     total = honest()
     change(total, 0, start, -1)
     change(total, 0, end, 1)
-    found = TABLE.fault(total, 10**9)
-    assert (found is None) == (start // 15 == end // 15)
+    fault = TABLE.fault(total, 10**9)
+    assert (fault is None) == (start // 15 == end // 15)
 
 
 def test_more_counts_than_the_devices_may_insert_are_a_fault() -> None:
@@ -120,10 +120,10 @@ def test_a_cell_below_zero_is_a_fault_where_no_sum_can_fill_it() -> None:
 def test_one_random_vector_in_a_sum_is_a_fault(held: dict[tuple[int, int], int], seed: int) -> None:
     total = insert(TABLE, held)
     TABLE.ring.add(total, garbage(TABLE, np.random.default_rng(seed)))
-    assert TABLE.fault(total, 10**9) is not None  # but for odds of 2^-228
+    assert TABLE.fault(total, 10**9) is not None  # except with probability 2^-228
 
 
-def test_garbage_keeps_all_laws_with_the_odds_that_are_stated() -> None:
+def test_garbage_keeps_all_laws_with_the_stated_probability() -> None:
     table = Iblt(
         CellFormat(chunks=1, key_bound=1, value_bound=1, total_bound=1, evidence=1), 8, SEED
     )
@@ -131,10 +131,10 @@ def test_garbage_keeps_all_laws_with_the_odds_that_are_stated() -> None:
     rng, trials = np.random.default_rng(11), 20_000
     kept = sum(table.fault(garbage(table, rng), 10**9) is None for _ in range(trials))
     expected = trials / (2 * 3) ** 3
-    assert abs(kept - expected) < 4.5 * expected**0.5  # odds of 1e-5 to be otherwise
+    assert abs(kept - expected) < 4.5 * expected**0.5  # fails with probability 1e-5
 
 
-# What is not seen, as the docstring says, and what comes of it.
+# Changes that break no law, as in the docstring, and their consequences.
 
 
 def unseen_inside(lane: int) -> Vector:
@@ -173,9 +173,9 @@ def test_a_device_that_takes_from_one_item_and_gives_to_another_is_not_seen() ->
     TABLE.ring.subtract(total, insert(TABLE, {(2, 4): 2}))
     TABLE.ring.add(total, insert(TABLE, {(3, 9): 2}))
     assert TABLE.fault(total, 30) is None
-    found = decode_table(TABLE, total)
-    assert found.complete
-    assert dict(zip(found.keys[:, 0].tolist(), found.values.tolist(), strict=True)) == (
+    decoded = decode_table(TABLE, total)
+    assert decoded.complete
+    assert dict(zip(decoded.keys[:, 0].tolist(), decoded.values.tolist(), strict=True)) == (
         dict.fromkeys(range(10), 3) | {2: 1, 3: 5}
     )
 

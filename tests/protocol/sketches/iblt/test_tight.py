@@ -17,8 +17,8 @@ from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from secagg.ring import Vector
 
 SEED = bytes(range(32))
-WIDE = CellFormat(1, 97_336, 10_000, 10_000)
-SMALL = Iblt(tight_cell(CellFormat(2, 2**24, 1000, 10**5), 60), 60, SEED)
+WIDE_CELL = CellFormat(1, 97_336, 10_000, 10_000)
+SMALL_TABLE = Iblt(tight_cell(CellFormat(2, 2**24, 1000, 10**5), 60), 60, SEED)
 
 keys = st.tuples(st.integers(0, 2**24 - 1), st.integers(0, 2**24 - 1))
 contents = st.dictionaries(keys, st.integers(1, 1000), max_size=20)
@@ -34,8 +34,8 @@ def pairs(keys: Keys, values: Integers) -> dict[tuple[int, ...], int]:
     return dict(zip(map(tuple, keys.tolist()), values.tolist(), strict=True))
 
 
-def listed(found: DecodedTable) -> dict[tuple[int, ...], int]:
-    return pairs(found.keys, found.values)
+def listed(decoded: DecodedTable) -> dict[tuple[int, ...], int]:
+    return pairs(decoded.keys, decoded.values)
 
 
 def zipf(count: int, rng: np.random.Generator, total: int = 10_000) -> Integers:
@@ -51,30 +51,30 @@ def drawn(table: Iblt, count: int, rng: np.random.Generator) -> dict[tuple[int, 
 
 @given(contents)
 def test_a_table_lists_what_is_in_it_or_nothing(held: dict[tuple[int, ...], int]) -> None:
-    total = insert(SMALL, held)
-    found = decode_table(SMALL, total)
-    if found.complete:
-        assert listed(found) == held
-        assert (found.nonempty_cells, found.distinct) == (0, len(held))
+    total = insert(SMALL_TABLE, held)
+    decoded = decode_table(SMALL_TABLE, total)
+    if decoded.complete:
+        assert listed(decoded) == held
+        assert (decoded.nonempty_cells, decoded.distinct) == (0, len(held))
     else:
-        assert len(found.keys) == 0
-        assert found.nonempty_cells >= 3
-        assert not found.shown
-        assert all((a == b).all() for a, b in zip(found.residual, total, strict=True))
+        assert len(decoded.keys) == 0
+        assert decoded.nonempty_cells >= 3
+        assert not decoded.shown
+        assert all((a == b).all() for a, b in zip(decoded.residual, total, strict=True))
 
 
 @given(contents, contents)
-def test_tables_add(one: dict[tuple[int, ...], int], other: dict[tuple[int, ...], int]) -> None:
-    wide = Iblt(replace(SMALL.cell, value_bound=2000), 60, SEED)
-    total = insert(wide, one)
-    wide.ring.add(total, insert(wide, other))
-    together = {key: one.get(key, 0) + other.get(key, 0) for key in one | other}
+def test_tables_add(first: dict[tuple[int, ...], int], second: dict[tuple[int, ...], int]) -> None:
+    wide = Iblt(replace(SMALL_TABLE.cell, value_bound=2000), 60, SEED)
+    total = insert(wide, first)
+    wide.ring.add(total, insert(wide, second))
+    together = {key: first.get(key, 0) + second.get(key, 0) for key in first | second}
     assert all((a == b).all() for a, b in zip(total, insert(wide, together), strict=True))
 
 
 @dataclass
 class Outcomes:
-    """What came of many tables."""
+    """Result of many tables."""
 
     complete: int = 0
     wrong: int = 0
@@ -88,9 +88,9 @@ def outcomes(cell: CellFormat, cells: int, count: int, rounds: int) -> Outcomes:
         table = Iblt(cell, cells, rng.bytes(32))
         held = drawn(table, count, rng)
         total = insert(table, held)
-        found = decode_table(table, total)
-        seen.complete += found.complete
-        seen.wrong += found.complete and listed(found) != held
+        decoded = decode_table(table, total)
+        seen.complete += decoded.complete
+        seen.wrong += decoded.complete and listed(decoded) != held
         peeling = Peeling(table, total)
         peeling.run()
         taken = peeling.state.keys[: peeling.state.totals[ENTRIES]].tolist()
@@ -102,44 +102,46 @@ def outcomes(cell: CellFormat, cells: int, count: int, rounds: int) -> Outcomes:
 
 
 @pytest.mark.parametrize(
-    ("cell", "bits"), [(WIDE, 29.0), (CellFormat(2, 2**18, 10_000, 10_000), 52.0)], ids=["17", "36"]
+    ("cell", "bits"),
+    [(WIDE_CELL, 29.0), (CellFormat(2, 2**18, 10_000, 10_000), 52.0)],
+    ids=["17", "36"],
 )
 def test_a_thousand_keys_take_few_bits(cell: CellFormat, bits: float) -> None:
     tight = tight_cell(cell, 1206)
     assert 8 * tight.ring(1206).nbytes <= 1_000 * bits
     seen = outcomes(tight, 1206, 1_000, 150)
-    assert seen.complete >= 143  # 99% of many more; less than 143 with odds of 2e-4
+    assert seen.complete >= 143  # 99% of many more; less than 143 with probability 2e-4
     assert seen.wrong == 0
 
 
 @pytest.mark.parametrize(("cells", "count"), [(152, 100), (480, 300), (3426, 3_000)])
 def test_tables_of_all_sizes_are_read(cells: int, count: int) -> None:
     rounds = 20_000 // count
-    seen = outcomes(tight_cell(WIDE, cells), cells, count, rounds)
+    seen = outcomes(tight_cell(WIDE_CELL, cells), cells, count, rounds)
     assert seen.complete >= 0.9 * rounds  # 99% of many more
     assert seen.wrong == 0
 
 
 @pytest.mark.parametrize(("load", "error"), [(1.1, 0.06), (1.25, 0.08), (1.5, 0.1)])
-def test_a_stuck_table_says_how_many_keys_it_held(load: float, error: float) -> None:
-    cell, rng, count = tight_cell(WIDE, 1206), np.random.default_rng(4), int(1_000 * load)
+def test_a_stuck_table_estimates_the_number_of_its_keys(load: float, error: float) -> None:
+    cell, rng, count = tight_cell(WIDE_CELL, 1206), np.random.default_rng(4), int(1_000 * load)
     estimates = []
     for _ in range(8):
         table = Iblt(cell, 1206, rng.bytes(32))
-        found = decode_table(table, insert(table, drawn(table, count, rng)))
-        assert not found.complete
-        estimates.append(found.distinct / count - 1)
+        decoded = decode_table(table, insert(table, drawn(table, count, rng)))
+        assert not decoded.complete
+        estimates.append(decoded.distinct / count - 1)
     assert np.sqrt(np.mean(np.square(estimates))) < error  # twice what is seen in many more
 
 
 @pytest.mark.parametrize("load", [1.0, 1.25])
 def test_false_keys_stay_below_the_bound_that_is_stated(load: float) -> None:
-    cell = replace(tight_cell(WIDE, 480), evidence=8)
+    cell = replace(tight_cell(WIDE_CELL, 480), evidence=8)
     seen = outcomes(cell, 480, int(300 * load), 20)
     assert 0 < seen.false < seen.bound
 
 
-def test_a_cell_whose_count_is_a_multiple_of_q_is_no_empty_one() -> None:
+def test_a_cell_whose_count_is_a_multiple_of_q_is_not_empty() -> None:
     q = 31
     table = Iblt(CellFormat(2, 2**18, 1000, 10**5, evidence=60, q=q), 240, SEED)
     held = {(n, 0): q for n in range(20)} | {(0, n): 3 * q for n in range(1, 20)}
@@ -170,19 +172,19 @@ def test_values_that_add_up_to_too_much_are_not_read() -> None:
     assert not decode_table(table, insert(table, held | {(7,): 1})).complete
 
 
-# Whatever the vector, the work is bounded, and nothing that is false is listed.
+# For every vector the work is bounded, and nothing that is false is listed.
 
 
 @given(st.integers(0, 2**32))
 def test_garbage_is_never_complete(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lanes = SMALL.ring.lanes
+    lanes = SMALL_TABLE.ring.lanes
     total = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-    found = decode_table(SMALL, total)
-    assert not found.complete
-    assert len(found.keys) == 0
-    assert np.isfinite(found.distinct)
-    assert SMALL.fault(total, 10**9) is not None
+    decoded = decode_table(SMALL_TABLE, total)
+    assert not decoded.complete
+    assert len(decoded.keys) == 0
+    assert np.isfinite(decoded.distinct)
+    assert SMALL_TABLE.fault(total, 10**9) is not None
 
 
 def test_garbage_takes_a_bounded_number_of_tests_however_large_values_may_be() -> None:
@@ -230,19 +232,19 @@ def insert_any(table: Iblt, rows: Keys, values: Integers) -> Vector:
 
 def test_the_laws_of_the_sub_tables_hold_modulo_q() -> None:
     held = {(n, n * n): 29 for n in range(10)}
-    total = insert(SMALL, held)
-    assert SMALL.fault(total, 290) is None
-    assert SMALL.fault(total, 1) is None  # no bound on counts is left
-    total[0][3] = (total[0][3] + 1) % SMALL.cell.q
-    assert SMALL.fault(total, 290) == "the sub-tables' counts add up differently"
-    total = insert(SMALL, held)
-    total[1][7] = (total[1][7] + 1) % SMALL.cell.p
-    assert SMALL.fault(total, 290) == "the sub-tables' keys add up differently"
+    total = insert(SMALL_TABLE, held)
+    assert SMALL_TABLE.fault(total, 290) is None
+    assert SMALL_TABLE.fault(total, 1) is None  # no bound on counts is left
+    total[0][3] = (total[0][3] + 1) % SMALL_TABLE.cell.q
+    assert SMALL_TABLE.fault(total, 290) == "the sub-tables' counts add up differently"
+    total = insert(SMALL_TABLE, held)
+    total[1][7] = (total[1][7] + 1) % SMALL_TABLE.cell.p
+    assert SMALL_TABLE.fault(total, 290) == "the sub-tables' keys add up differently"
 
 
 def test_a_tight_table_bounds_no_values() -> None:
     with pytest.raises(ValueError, match="bounds no values"):
-        SMALL.max_values(SMALL.ring.zero(), np.zeros((1, 2), np.uint64))
+        SMALL_TABLE.max_values(SMALL_TABLE.ring.zero(), np.zeros((1, 2), np.uint64))
 
 
 @pytest.mark.parametrize("changes", [{"q": 1}, {"q": -31}, {"q": 31, "evidence": 3}])
