@@ -29,12 +29,7 @@ from client.device.policy import Policy, rho_of
 from client.transport import Transport
 from protocol.credentials import new_secret
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import (
-    JoinRequest,
-    RoundView,
-    SlotAssignment,
-    Survivors,
-)
+from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.phases import MessageKind
 from protocol.randomness import RandomWords
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations

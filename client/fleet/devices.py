@@ -97,11 +97,7 @@ class FleetDevices:
             yield Transport(http, self._config.patience)
 
     async def _run_device(
-        self,
-        view: RoundView,
-        index: int,
-        behaviour: DeviceBehaviour,
-        on_progress: ProgressCallback,
+        self, view: RoundView, index: int, behaviour: DeviceBehaviour, on_progress: ProgressCallback
     ) -> DeviceResult:
         await asyncio.sleep(behaviour.arrival_seconds)
         device, config = self._device(index), self._config

@@ -9,12 +9,7 @@ from datetime import datetime
 
 from protocol.events import Event
 from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.messages import (
-    CohortView,
-    PhaseRecord,
-    RoundView,
-    StudyView,
-)
+from protocol.messages import CohortView, PhaseRecord, RoundView, StudyView
 from protocol.phases import Phase
 from protocol.study import Terms
 from secagg.parameters import choose_parameters
@@ -71,11 +66,7 @@ def hides_sizes(row: StudyRow) -> bool:
 
 
 def cohort_view(
-    row: CohortRow,
-    terms: Terms,
-    received: int,
-    survivors: Sequence[int],
-    blamed: Mapping[int, str],
+    row: CohortRow, terms: Terms, received: int, survivors: Sequence[int], blamed: Mapping[int, str]
 ) -> CohortView:
     """Return the view of a cohort that has `received` this many messages in its present phase."""
     parameters = choose_parameters(row.enrolled, terms.assumptions) if has_enrolled(row) else None

@@ -20,12 +20,7 @@ from protocol.messages import ProblemType
 from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page
 from server.http.limits import check_media_type
-from server.http.problem_details import (
-    STATUS_AND_TITLE,
-    field_error,
-    problem_of,
-    problem_response,
-)
+from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
 from server.pages.view import PAGE_HEADERS, is_partial, render
 from server.telemetry.logs import bind_log_fields
 

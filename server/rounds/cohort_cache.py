@@ -36,10 +36,7 @@ class AsyncCache(Generic[K, V]):
     """
 
     def __init__(
-        self,
-        read: Callable[[K], Awaitable[V]],
-        size: int,
-        weigh: Callable[[V], int] = lambda _: 1,
+        self, read: Callable[[K], Awaitable[V]], size: int, weigh: Callable[[V], int] = lambda _: 1
     ) -> None:
         self._read = read
         self._free_weight = size

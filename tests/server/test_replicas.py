@@ -104,7 +104,7 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
         clock.advance(16)
         view = await two[0].until_closed(study)
         thaw.set()
-        await until(lambda: "work of a stale lease dropped" in events(logs))
+        await until(lambda: "result of a stale lease discarded" in events(logs))
     assert (view.state, view.participants) == ("decoded", 6)
     assert await claims(two[0], "sum-cohort") == {"sum-cohort 1": 2}
     assert await two[0].read_sum(study) == sum_of(devices)
@@ -143,7 +143,7 @@ async def test_a_listener_that_lost_its_connection_listens_again(
                     " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
                 )
             await until(lambda: events(logs)[LISTENING] == 4)
-            assert events(logs)["listener lost its connection"] == 2
+            assert events(logs)["listener disconnected"] == 2
             study = await closed.create()
             (device,) = await other.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=25))
@@ -287,7 +287,7 @@ async def test_a_server_that_was_killed_a_moment_ago_receives_nothing(
     async with serve(postgres_url) as again:
         assert name in await store_of(again).processes.other_heartbeats(name_of(again))
         (due,) = await store_of(again).cohorts.pending()
-        assert due.waiting.deadline == clock() + timedelta(seconds=5)
+        assert due.phase_status.deadline == clock() + timedelta(seconds=5)
 
 
 def store_of(served: Served) -> Any:

@@ -134,9 +134,7 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 
-async def test_a_repeated_report_counts_once_and_another_one_is_refused(
-    served: Served,
-) -> None:
+async def test_a_repeated_report_counts_once_and_another_one_is_refused(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     view = await served.open_round(study)
     signed = report(view, 1)
@@ -257,9 +255,7 @@ async def test_malformed_reports_are_refused_and_change_nothing(served: Served) 
     assert (await served.show_round(study)).cohorts[0].enrolled == 0
 
 
-async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(
-    served: Served,
-) -> None:
+async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(served: Served) -> None:
     study, sums = await served.create(question=QUESTION, terms=TERMS), await served.create()
     signed = report(await served.open_round(study), 1)
     refused = await put(served, sums, signed)

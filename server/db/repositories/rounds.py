@@ -20,13 +20,7 @@ from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
 from server.db.repositories.studies import find_study
 from server.db.repositories.transitions import insert_round
-from server.db.schema import (
-    PENDING_PHASES,
-    CohortRow,
-    MessageRow,
-    ParticipantRow,
-    RoundRow,
-)
+from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found
 

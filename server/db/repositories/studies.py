@@ -256,10 +256,7 @@ class StudyRepository:
 
 def _plan_request(study: StudyRequest | StudyView) -> PlanRequest:
     return PlanRequest.model_construct(
-        question=study.question,
-        terms=study.terms,
-        rounds=study.rounds,
-        population=study.population,
+        question=study.question, terms=study.terms, rounds=study.rounds, population=study.population
     )
 
 

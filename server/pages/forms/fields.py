@@ -161,13 +161,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Counts of a list, from private reports",
             "The count of each item of a list. Each device sends one report that is private by "
             "itself, so that no sum must be trusted.",
-            {
-                "question": {
-                    "mechanism": "ocms-gf",
-                    "contribution": 1,
-                    "domain": {"kind": "listed"},
-                }
-            },
+            {"question": {"mechanism": "ocms-gf", "contribution": 1, "domain": {"kind": "listed"}}},
             (
                 FormField(
                     "question.domain.items",
