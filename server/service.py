@@ -16,7 +16,7 @@ from opentelemetry.trace import Tracer
 from server.db import migrations
 from server.db.database import Database
 from server.db.sqlite_lock import sqlite_process_lock
-from server.db.store import Store, open_store
+from server.db.store import Store
 from server.http.auth import Authenticator
 from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier
@@ -71,7 +71,7 @@ async def run_service(
     try:
         with sqlite_process_lock(database):
             await migrations.upgrade(database)
-            store = open_store(database, rng)
+            store = Store(database, rng)
             notifier = Notifier()
             timings = OrchestratorTimings(
                 settings.poll_seconds, settings.min_poll_seconds, settings.lease_seconds

@@ -10,6 +10,7 @@ from protocol.messages import PopulationView
 from protocol.privacy.ledger import Statement
 from server.api.common import paginate
 from server.api.dependencies import require
+from server.db.repositories.leases import ALIVE_WITHIN
 from server.pages.page_routes import PageRoute
 from server.pages.view import render
 from server.principals import Permission
@@ -33,10 +34,12 @@ async def show(request: Request, service: ServiceDep, before: Before = None) -> 
     store = service.store
     rows = await store.access.audit_entries(_AUDIT_PAGE_SIZE + 1, before)
     entries, last = paginate(rows, _AUDIT_PAGE_SIZE)
+    now = await store.database.read_now()
     return render(
         request,
         "operations.html",
-        now=await store.database.read_now(),
+        now=now,
+        alive_since=now - ALIVE_WITHIN,
         is_sqlite=store.database.is_sqlite,
         process_name=service.orchestrator.heartbeat.name,
         processes=await store.processes.latest(_MAX_ROWS),

@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.messages import HeavyHitterPage, ProblemType, StudyView
+from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss import MIN_DELTA
 from server.api import studies as api
 from server.api.answers import csv_table
@@ -69,7 +70,7 @@ async def _context(
     history, is_pending = await histories.history(study, rounds, largest)
     items = await store.answers.heavy_hitters(study.id)
     entry = await store.populations.ledger_entry(study.id)
-    ledger = await store.populations.study_ledger(study.id)
+    ledger = Ledger(entries=(entry,))
     delta = max(getattr(study.question, "delta", None) or DEFAULT_DELTA, MIN_DELTA)
     counts = charts.count_chart(study, [item.item for item in items], history)
     return {

@@ -11,7 +11,7 @@ from protocol.messages import ProblemType
 from protocol.phases import MessageKind, Phase
 from secagg.ring import Ring
 from secagg.session import Session as SumSession
-from server.db.database import Database, read_transaction
+from server.db.database import Repository, read_transaction
 from server.db.repositories.participants import roster_entry
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
@@ -29,11 +29,8 @@ class EnrolledCohort:
     session: SumSession = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRepository:
+class MessageRepository(Repository):
     """Repository of messages."""
-
-    database: Database
 
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:

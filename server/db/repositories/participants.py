@@ -15,7 +15,7 @@ from protocol.messages import ProblemType, SlotAssignment
 from protocol.phases import MESSAGE_KIND, MessageKind, Phase
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
 from server.errors import ProblemError, cohort_failed, dropped_out, not_found, out_of_phase
@@ -146,10 +146,9 @@ class _UploadContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ParticipantRepository:
+class ParticipantRepository(Repository):
     """Repository of participants and their uploads."""
 
-    database: Database
     rng: Random
 
     async def join(

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from protocol.messages import RoundState
 from protocol.phases import Phase
-from server.db.database import Database, read_transaction
+from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
 from server.db.serializers import HIDDEN_REASON, hides_sizes
@@ -56,11 +56,8 @@ class RoundSummary:
     closed: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressRepository:
+class ProgressRepository(Repository):
     """Repository of progress."""
-
-    database: Database
 
     @read_transaction
     def of_studies(self, session: Session, studies: Collection[str]) -> dict[str, StudyProgress]:

@@ -1,5 +1,7 @@
 """The schema of version 0.1: studies, cohorts, messages, answers, events, access, processes."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -184,7 +186,7 @@ def _create_events() -> None:
     )
 
 
-def _credential_columns() -> tuple[sa.SchemaItem, ...]:
+def _credential_columns() -> tuple[sa.Column[Any] | sa.Constraint, ...]:
     return (
         sa.Column("id", sa.String(length=16), nullable=False),
         sa.Column("name", sa.LargeBinary(), nullable=False),
