@@ -23,7 +23,7 @@ from server.notify.notifier import Notifier
 from server.notify.pg_notify import PgListener
 from server.notify.retry_after import RetryScheduler
 from server.rounds.cohort_cache import CohortCache
-from server.rounds.orchestrator import Orchestrator, OrchestratorTimings
+from server.rounds.orchestrator import Orchestrator
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -73,10 +73,7 @@ async def run_service(
             await migrations.upgrade(database)
             store = Store(database, rng)
             notifier = Notifier()
-            timings = OrchestratorTimings(
-                settings.poll_seconds, settings.min_poll_seconds, settings.lease_seconds
-            )
-            orchestrator = Orchestrator(store, notifier, rng, timings, metrics, tracer)
+            orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
             event_streams = EventStreams(
                 store.events,
                 notifier,

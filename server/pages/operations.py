@@ -4,24 +4,18 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from protocol.messages import PopulationView
 from protocol.privacy.ledger import Statement
 from server.api.common import paginate
-from server.api.dependencies import require
 from server.db.repositories.leases import ALIVE_WITHIN
-from server.pages.page_routes import PageRoute
+from server.pages.page_routes import page_router
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
-router = APIRouter(
-    prefix="/operations",
-    route_class=PageRoute,
-    include_in_schema=False,
-    dependencies=[require(Permission.OPERATE)],
-)
+router = page_router(Permission.OPERATE, prefix="/operations")
 _MAX_ROWS = 20  # processes, leases
 _MAX_KEYS = 100
 _AUDIT_PAGE_SIZE = 50

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS
@@ -19,13 +19,13 @@ from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table
 from server.pages.history import EstimateHistories, HistoriesDep
-from server.pages.page_routes import PageRoute
+from server.pages.page_routes import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.view import PAGE_HEADERS, event_context, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
+router = page_router()
 _PAGE_SIZE = 50
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 Search = Annotated[str, Query(alias="q", max_length=200)]

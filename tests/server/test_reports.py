@@ -316,7 +316,8 @@ async def take_part(served: Served, study: str, device: Device, policy: Policy) 
     asgi = httpx.ASGITransport(served.app)
     async with httpx.AsyncClient(transport=asgi, base_url="http://test/v1") as http:
         chance = seeded_words(np.random.default_rng(1))
-        part = ReportParticipation(Transport(http, 5), view, device, policy=policy, chance=chance)
+        chances = {"secrets": Random(1), "chance": chance}
+        part = ReportParticipation(Transport(http, 5), view, device, policy=policy, **chances)
         async for _ in part.steps(study):
             pass
 

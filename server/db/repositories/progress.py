@@ -21,7 +21,7 @@ class StudyProgress:
 
     `devices` counts the devices in the sums of closed rounds, `enrolling` those in running rounds;
     a study that hides these numbers has None and 0. `last_state` is the state of the last closed
-    round, `last_number`, which closed at `closed`. `heavy_hitters` is their present number.
+    round, which closed at `closed`. `heavy_hitters` is their present number.
     """
 
     closed_rounds: int = 0
@@ -30,7 +30,6 @@ class StudyProgress:
     enrolling: int = 0
     heavy_hitters: int = 0
     last_state: RoundState | None = None
-    last_number: int | None = None
     closed: datetime | None = None
 
 
@@ -96,7 +95,6 @@ class ProgressRepository(Repository):
                 enrolling=int(enrolling.get(study) or 0),
                 heavy_hitters=heavy_hitters.get(study, 0),
                 last_state=row and row.state,
-                last_number=row and row.number,
                 closed=row and row.closed,
             )
         for hidden in session.scalars(select(StudyRow).where(StudyRow.id.in_(progress))):

@@ -186,7 +186,8 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
             "survivors": cache.survivors,
             "encrypted-shares": cache.unmasking_request,
         }[what]
-        assert not (cached._reads or cached._values)
+        assert not cached._reads
+        assert not cached._values
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200
         assert list(cached._values) == [1]
