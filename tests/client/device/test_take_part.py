@@ -118,7 +118,7 @@ async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_ask
     kept = DeviceState(bytes(32), DeviceState.in_memory().journal)
     held = {f"word {number}": 1 for number in range(9)} | {"too long for this study": 3, "gone": 0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client.device.take_part.create_participation", noted)
+        patch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
         for items in (held, dict(reversed(held.items())), [*held][:9]):
             with pytest.raises(httpx.ConnectError):
                 await take_part(URL, items, POLICY, device_state=kept, study=study.id)
