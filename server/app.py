@@ -80,13 +80,7 @@ def create_app(
         telemetry=traces.request_tracing(provider),
     )
     problem_details.install_handlers(app)
-    app.add_middleware(
-        BodyLimit,
-        max_upload_bytes=settings.max_upload_bytes,
-        max_json_bytes=settings.max_json_bytes,
-        idle_seconds=settings.body_idle_seconds,
-        total_seconds=settings.body_seconds,
-    )
+    app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(AuthMiddleware, refuse=unauthenticated_response)
     app.add_middleware(
         ShutdownMiddleware, is_stopping=lambda: app.state.service.notifier.is_shutting_down

@@ -16,14 +16,14 @@ from opentelemetry.trace import Tracer
 from server.db import migrations
 from server.db.database import Database
 from server.db.sqlite_lock import sqlite_process_lock
-from server.db.store import Store, open_store
+from server.db.store import Store
 from server.http.auth import Authenticator
 from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier
 from server.notify.pg_notify import PgListener
 from server.notify.retry_after import RetryScheduler
 from server.rounds.cohort_cache import CohortCache
-from server.rounds.orchestrator import Orchestrator, OrchestratorTimings
+from server.rounds.orchestrator import Orchestrator
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -71,12 +71,9 @@ async def run_service(
     try:
         with sqlite_process_lock(database):
             await migrations.upgrade(database)
-            store = open_store(database, rng)
+            store = Store(database, rng)
             notifier = Notifier()
-            timings = OrchestratorTimings(
-                settings.poll_seconds, settings.min_poll_seconds, settings.lease_seconds
-            )
-            orchestrator = Orchestrator(store, notifier, rng, timings, metrics, tracer)
+            orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
             event_streams = EventStreams(
                 store.events,
                 notifier,

@@ -13,115 +13,66 @@ from server.db.database import parse_url
 class Settings(BaseSettings):
     """Settings of a server process; the defaults serve one machine from one SQLite file."""
 
-    model_config = SettingsConfigDict(env_prefix="BLINDTALLY_", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="BLINDTALLY_", frozen=True, use_attribute_docstrings=True
+    )
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(
-        default=8000, ge=0, le=65535, description="Port to listen on; 0 selects a free one."
-    )
-    database_url: str = Field(
-        default="sqlite:///blindtally.db",
-        description="Database: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.",
-        repr=False,  # it may hold a password
-    )
-    database_timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=60,
-        description="Seconds to wait for a locked database, or for a connection to it.",
-    )
-    max_device_epsilon: float = Field(
-        default=16.0,
-        gt=0,
-        le=1000,
-        description="Epsilon that a device may spend on locally private reports to all studies.",
-    )
-    max_device_delta: float = Field(
-        default=1e-3,
-        ge=0,
-        lt=1,
-        description="Delta that a device may spend on locally private reports to all studies.",
-    )
-    open: bool = Field(
-        default=False, description="Require no credentials: for trials on one machine."
-    )
-    initial_api_key: SecretStr | None = Field(
-        default=None, description="API key with all scopes, added at the start if it is new."
-    )
-    initial_enrolment_token: SecretStr | None = Field(
-        default=None,
-        description="Enrolment token for a million devices, added at the start if it is new.",
-    )
-    credential_cache_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=300,
-        description="Seconds for which a revoked credential may still be accepted.",
-    )
-    max_auth_failures: int = Field(
-        default=30, ge=1, description="Requests with invalid credentials per minute and address."
-    )
-    max_requests: int = Field(
-        default=1200, ge=1, description="Requests per minute and valid credential."
-    )
-    max_upload_bytes: int = Field(
-        default=64 * 2**20, ge=1024, description="Largest binary body of a request, in bytes."
-    )
-    max_json_bytes: int = Field(
-        default=256 * 2**10, ge=1024, description="Largest JSON body of a request, in bytes."
-    )
-    max_event_streams: int = Field(
-        default=500, ge=1, le=100_000, description="Open event streams per server process."
-    )
-    max_header_bytes: int = Field(
-        default=64 * 2**10,
-        ge=1024,
-        le=2**20,
-        description="Largest header section of a request, in bytes.",
-    )
-    max_header_fields: int = Field(
-        default=100, ge=10, le=10_000, description="Header fields of a request."
-    )
-    header_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="Seconds to receive the headers of a request."
-    )
-    body_idle_seconds: float = Field(
-        default=20.0, gt=0, le=600, description="Seconds between two pieces of a request's body."
-    )
-    body_seconds: float = Field(
-        default=300.0, gt=0, le=3600, description="Seconds to receive the body of a request."
-    )
-    tls_certificate: Path | None = Field(
-        default=None, description="Certificate chain (PEM file) to serve HTTPS with."
-    )
-    tls_key: Path | None = Field(
-        default=None, description="Private key (PEM file) of the certificate."
-    )
-    hsts_seconds: int = Field(
-        default=0,
-        ge=0,
-        le=2 * 365 * 24 * 3600,
-        description="Seconds for which browsers must use HTTPS (HSTS); 0 sends no such header.",
-    )
-    forwarded_allow_ips: str = Field(
-        default="127.0.0.1",
-        description="Addresses or networks of proxies whose X-Forwarded-* headers are trusted.",
-    )
-    poll_seconds: float = Field(
-        default=1.0, gt=0, le=60, description="Maximum seconds between two checks of the cohorts."
-    )
-    min_poll_seconds: float = Field(
-        default=0.05, ge=0, le=10, description="Minimum seconds between two checks of the cohorts."
-    )
-    lease_seconds: float = Field(
-        default=15.0,
-        ge=1,
-        le=3600,
-        description="Seconds until another process takes over a job of a process that died.",
-    )
-    shutdown_seconds: int = Field(
-        default=5, ge=1, le=300, description="Seconds for open requests to finish after Ctrl-C."
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0 selects a free one."""
+    database_url: str = Field(default="sqlite:///blindtally.db", repr=False)  # a password
+    """Database: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME."""
+    database_timeout_seconds: float = Field(default=5.0, gt=0, le=60)
+    """Seconds to wait for a locked database, or for a connection to it."""
+    max_device_epsilon: float = Field(default=16.0, gt=0, le=1000)
+    """Epsilon that a device may spend on locally private reports to all studies."""
+    max_device_delta: float = Field(default=1e-3, ge=0, lt=1)
+    """Delta that a device may spend on locally private reports to all studies."""
+    open: bool = False
+    """Require no credentials: for trials on one machine."""
+    initial_api_key: SecretStr | None = None
+    """API key with all scopes, added at the start if it is new."""
+    initial_enrolment_token: SecretStr | None = None
+    """Enrolment token for a million devices, added at the start if it is new."""
+    credential_cache_seconds: float = Field(default=5.0, gt=0, le=300)
+    """Seconds for which a revoked credential may still be accepted."""
+    max_auth_failures: int = Field(default=30, ge=1)
+    """Requests with invalid credentials per minute and address."""
+    max_requests: int = Field(default=1200, ge=1)
+    """Requests per minute and valid credential."""
+    max_upload_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Largest binary body of a request, in bytes."""
+    max_json_bytes: int = Field(default=256 * 2**10, ge=1024)
+    """Largest JSON body of a request, in bytes."""
+    max_event_streams: int = Field(default=500, ge=1, le=100_000)
+    """Open event streams per server process."""
+    max_header_bytes: int = Field(default=64 * 2**10, ge=1024, le=2**20)
+    """Largest header section of a request, in bytes."""
+    max_header_fields: int = Field(default=100, ge=10, le=10_000)
+    """Header fields of a request."""
+    header_seconds: float = Field(default=10.0, gt=0, le=600)
+    """Seconds to receive the headers of a request."""
+    body_idle_seconds: float = Field(default=20.0, gt=0, le=600)
+    """Seconds between two pieces of a request's body."""
+    body_seconds: float = Field(default=300.0, gt=0, le=3600)
+    """Seconds to receive the body of a request."""
+    tls_certificate: Path | None = None
+    """Certificate chain (PEM file) to serve HTTPS with."""
+    tls_key: Path | None = None
+    """Private key (PEM file) of the certificate."""
+    hsts_seconds: int = Field(default=0, ge=0, le=2 * 365 * 24 * 3600)
+    """Seconds for which browsers must use HTTPS (HSTS); 0 sends no such header."""
+    forwarded_allow_ips: str = "127.0.0.1"
+    """Addresses or networks of proxies whose X-Forwarded-* headers are trusted."""
+    poll_seconds: float = Field(default=1.0, gt=0, le=60)
+    """Maximum seconds between two checks of the cohorts."""
+    min_poll_seconds: float = Field(default=0.05, ge=0, le=10)
+    """Minimum seconds between two checks of the cohorts."""
+    lease_seconds: float = Field(default=15.0, ge=1, le=3600)
+    """Seconds until another process takes over a job of a process that died."""
+    shutdown_seconds: int = Field(default=5, ge=1, le=300)
+    """Seconds for open requests to finish after Ctrl-C."""
 
     @model_validator(mode="after")
     def _has_certificate_and_key(self) -> Self:

@@ -33,11 +33,7 @@ class AsyncSender:
     """Sends requests to the service at `url`, with an API key unless the service is open."""
 
     def __init__(
-        self,
-        url: str,
-        key: str | None,
-        patience: float,
-        transport: httpx.AsyncBaseTransport | None,
+        self, url: str, key: str | None, patience: float, transport: httpx.AsyncBaseTransport | None
     ) -> None:
         self._http = httpx.AsyncClient(transport=transport, **client_options(url, key))
         caller = stamina.AsyncRetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)

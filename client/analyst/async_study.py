@@ -31,6 +31,7 @@ from protocol.messages import (
     QueryResult,
     QueryResults,
     RoundView,
+    StudyRequest,
     StudyView,
     Timeouts,
 )
@@ -158,9 +159,8 @@ class AsyncStudy:
 
     async def privacy(self, delta: float | None = None) -> Statement:
         """Return the privacy loss of a device to each party, at `delta` or the study's value."""
-        params = {} if delta is None else {"delta": delta}
         return await self._sender.send(
-            requests.get(Statement, "studies", self.id, "privacy", **params)
+            requests.get(Statement, "studies", self.id, "privacy", delta=delta)
         )
 
     async def watch(self, every: float = 0.5) -> AsyncIterator[RoundView]:
@@ -236,7 +236,7 @@ class AsyncAnalyst:
         *,
         devices: int | None = None,
         cohorts: int | None = None,
-        rounds: int = requests.DEFAULT_ROUNDS,
+        rounds: int = 5,
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
@@ -258,19 +258,17 @@ class AsyncAnalyst:
             httpx.TransportError: if no answer came. The study may exist: call again with the same
                 `key`, or look for it in `studies`.
         """
-        request = requests.create_study(
-            name,
-            question,
-            terms,
-            devices=devices,
-            cohorts=cohorts,
+        request = StudyRequest(
+            name=name,
+            question=question,
+            terms=requests.study_terms(terms, devices, cohorts),
             rounds=rounds,
-            timeouts=timeouts,
+            timeouts=timeouts or Timeouts(),
             start=start,
             population=population,
-            key=key,
         )
-        return AsyncStudy(self._sender, await self._sender.send(request))
+        view = await self._sender.send(requests.create_study(request, key))
+        return AsyncStudy(self._sender, view)
 
     async def study(self, study: str) -> AsyncStudy:
         """Return the existing study with the id `study`.
@@ -299,9 +297,8 @@ class AsyncAnalyst:
 
     async def population_privacy(self, name: str, delta: float | None = None) -> Statement:
         """Return the privacy loss of all studies of a population, and its remaining budget."""
-        params = {} if delta is None else {"delta": delta}
         return await self._sender.send(
-            requests.get(Statement, "populations", name, "privacy", **params)
+            requests.get(Statement, "populations", name, "privacy", delta=delta)
         )
 
     async def populations(self) -> ResultTable[PopulationView]:

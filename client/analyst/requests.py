@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from client.analyst.tables import ROUND_COLUMNS
 from client.errors import check_response
 from protocol.events import Event
-from protocol.mechanisms.registry import AnyQuestion
 from protocol.messages import (
     HeavyHitter,
     HeavyHitterPage,
@@ -29,12 +28,10 @@ from protocol.messages import (
     StudyPage,
     StudyRequest,
     StudyView,
-    Timeouts,
 )
 from protocol.study import Terms
 
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
-DEFAULT_ROUNDS: Final = 5
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 FINAL_STATES: Final = ("finished", "stopped")
@@ -146,8 +143,9 @@ def client_options(url: str, key: str | None) -> dict[str, Any]:
 
 
 def get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
-    """Return the request of the `model` at a path."""
-    return ApiRequest("GET", path(*parts), model.model_validate_json, params)
+    """Return the request of the `model` at a path, with those `params` that are not None."""
+    given = {name: value for name, value in params.items() if value is not None}
+    return ApiRequest("GET", path(*parts), model.model_validate_json, given)
 
 
 def post(model: type[M], *parts: object) -> ApiRequest[M]:
@@ -155,43 +153,23 @@ def post(model: type[M], *parts: object) -> ApiRequest[M]:
     return ApiRequest("POST", path(*parts), model.model_validate_json)
 
 
-def create_study(  # noqa: PLR0913 - one argument per field of a study
-    name: str,
-    question: AnyQuestion,
-    terms: Terms | None = None,
-    *,
-    devices: int | None = None,
-    cohorts: int | None = None,
-    rounds: int = DEFAULT_ROUNDS,
-    timeouts: Timeouts | None = None,
-    start: bool = True,
-    population: str | None = None,
-    key: str | None = None,
-) -> ApiRequest[StudyView]:
-    """Return the request that creates a study.
-
-    Raises:
-        ValueError: if the number of devices is missing or given twice.
-    """
-    body = StudyRequest(
-        name=name,
-        question=question,
-        terms=_terms(terms, devices, cohorts),
-        rounds=rounds,
-        timeouts=timeouts or Timeouts(),
-        start=start,
-        population=population,
-    )
+def create_study(study: StudyRequest, key: str | None = None) -> ApiRequest[StudyView]:
+    """Return the request that creates `study`; without a `key`, each one creates another study."""
     return ApiRequest(
         "POST",
         path("studies"),
         StudyView.model_validate_json,
-        content=body.model_dump_json(),
+        content=study.model_dump_json(),
         idempotency_key=key or token_urlsafe(24),
     )
 
 
-def _terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Terms:
+def study_terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Terms:
+    """Return `terms`, or those of `devices` devices in `cohorts` cohorts.
+
+    Raises:
+        ValueError: if the number of devices is missing or given twice.
+    """
     if terms is not None:
         if devices is not None or cohorts is not None:
             raise ValueError("leave out `devices` and `cohorts`, which `terms` determines")
@@ -205,41 +183,35 @@ def _terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Ter
 
 def studies() -> PagedRequest[StudyView]:
     """Return the request of all studies, newest first."""
-
-    def parse(body: bytes) -> tuple[Sequence[StudyView], str | None]:
-        page = StudyPage.model_validate_json(body)
-        return page.studies, page.next
-
     columns = ("id", "name", "state", "rounds", "round", "created")
-    return PagedRequest(path("studies"), parse, columns)
+    return _listing(path("studies"), StudyPage, "studies", columns)
 
 
 def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
     """Return the request of a study's rounds after number `after`, first to last."""
-
-    def parse(body: bytes) -> tuple[Sequence[RoundView], int | None]:
-        page = RoundPage.model_validate_json(body)
-        return page.rounds, page.next
-
-    return PagedRequest(path("studies", study, "rounds"), parse, ROUND_COLUMNS, after or None)
+    return _listing(path("studies", study, "rounds"), RoundPage, "rounds", ROUND_COLUMNS, after)
 
 
 def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-
-    def parse(body: bytes) -> tuple[Sequence[HeavyHitter], str | None]:
-        page = HeavyHitterPage.model_validate_json(body)
-        return page.heavy_hitters, page.next
-
     columns = tuple(HeavyHitter.model_fields)
-    return PagedRequest(path("studies", study, "heavy-hitters"), parse, columns)
+    url = path("studies", study, "heavy-hitters")
+    return _listing(url, HeavyHitterPage, "heavy_hitters", columns)
 
 
 def populations() -> PagedRequest[PopulationView]:
     """Return the request of all populations, by name."""
+    columns = ("name", "budget", "created")
+    return _listing(path("populations"), PopulationPage, "populations", columns)
 
-    def parse(body: bytes) -> tuple[Sequence[PopulationView], str | None]:
-        page = PopulationPage.model_validate_json(body)
-        return page.populations, page.next
 
-    return PagedRequest(path("populations"), parse, ("name", "budget", "created"))
+def _listing(
+    url: str, model: type[BaseModel], rows: str, columns: tuple[str, ...], after: int = 0
+) -> PagedRequest[Any]:
+    """Return the request of a list whose pages are `model`, with their rows in the field `rows`."""
+
+    def parse(body: bytes) -> tuple[Sequence[Any], str | int | None]:
+        page: Any = model.model_validate_json(body)
+        return getattr(page, rows), page.next
+
+    return PagedRequest(url, parse, columns, after or None)

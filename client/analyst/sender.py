@@ -34,11 +34,7 @@ class Sender:
     """Sends requests to the service at `url`, with an API key unless the service is open."""
 
     def __init__(
-        self,
-        url: str,
-        key: str | None,
-        patience: float,
-        transport: httpx.BaseTransport | None,
+        self, url: str, key: str | None, patience: float, transport: httpx.BaseTransport | None
     ) -> None:
         self._http = httpx.Client(transport=transport, **client_options(url, key))
         caller = stamina.RetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)

@@ -32,6 +32,7 @@ from protocol.messages import (
     QueryResult,
     QueryResults,
     RoundView,
+    StudyRequest,
     StudyView,
     Timeouts,
 )
@@ -157,8 +158,9 @@ class Study:
 
     def privacy(self, delta: float | None = None) -> Statement:
         """Return the privacy loss of a device to each party, at `delta` or the study's value."""
-        params = {} if delta is None else {"delta": delta}
-        return self._sender.send(requests.get(Statement, "studies", self.id, "privacy", **params))
+        return self._sender.send(
+            requests.get(Statement, "studies", self.id, "privacy", delta=delta)
+        )
 
     def watch(self, every: float = 0.5) -> Iterator[RoundView]:
         """Yield each round when it has changed, until the study ends.
@@ -233,7 +235,7 @@ class Analyst:
         *,
         devices: int | None = None,
         cohorts: int | None = None,
-        rounds: int = requests.DEFAULT_ROUNDS,
+        rounds: int = 5,
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
@@ -255,19 +257,17 @@ class Analyst:
             httpx.TransportError: if no answer came. The study may exist: call again with the same
                 `key`, or look for it in `studies`.
         """
-        request = requests.create_study(
-            name,
-            question,
-            terms,
-            devices=devices,
-            cohorts=cohorts,
+        request = StudyRequest(
+            name=name,
+            question=question,
+            terms=requests.study_terms(terms, devices, cohorts),
             rounds=rounds,
-            timeouts=timeouts,
+            timeouts=timeouts or Timeouts(),
             start=start,
             population=population,
-            key=key,
         )
-        return Study(self._sender, self._sender.send(request))
+        view = self._sender.send(requests.create_study(request, key))
+        return Study(self._sender, view)
 
     def study(self, study: str) -> Study:
         """Return the existing study with the id `study`.
@@ -296,8 +296,9 @@ class Analyst:
 
     def population_privacy(self, name: str, delta: float | None = None) -> Statement:
         """Return the privacy loss of all studies of a population, and its remaining budget."""
-        params = {} if delta is None else {"delta": delta}
-        return self._sender.send(requests.get(Statement, "populations", name, "privacy", **params))
+        return self._sender.send(
+            requests.get(Statement, "populations", name, "privacy", delta=delta)
+        )
 
     def populations(self) -> ResultTable[PopulationView]:
         """Return all populations, by name."""

@@ -1,17 +1,24 @@
-"""A device as one study knows it, and the steps that it takes in a round."""
+"""A device as one study knows it, its participation in a round, and the steps of that."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Final
 
 from client.device.encoding import Contribution
 from client.device.journal import Journal
+from client.device.policy import Policy
+from client.transport import Transport
+from protocol.messages import RoundView, SlotAssignment
 from protocol.phases import Phase, participant_phases
+from protocol.randomness import RandomWords
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.parameters import Mode
+from secagg.ring import Vector
 
 
 class DeviceStep(StrEnum):
@@ -59,6 +66,30 @@ class Device:
     journal: Journal = field(repr=False)
     enrolment: bytes = b""
     credential: str = field(default="", repr=False)
+
+
+@dataclass
+class RoundParticipation(ABC):
+    """The participation of `device` in the round of `view`, by a vector in a sum or by a report.
+
+    `secrets` generates keys, seeds and tickets; `chance` samples the items and draws the noise.
+    Outside simulations both must be the system's randomness. `assignment` and `vector` (as it was
+    encoded, without masks) are None until they are known, and for a report.
+    """
+
+    transport: Transport
+    view: RoundView
+    device: Device
+    _: KW_ONLY
+    policy: Policy
+    secrets: Random
+    chance: RandomWords
+    assignment: SlotAssignment | None = field(default=None, init=False)
+    vector: Vector | None = field(default=None, init=False)
+
+    @abstractmethod
+    def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
+        """Take part in a round of `study`; yield after each step."""
 
 
 @contextmanager

@@ -5,18 +5,17 @@ functions, so the service and the other devices cannot distinguish them.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from random import Random
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import httpx
 
-from client.device.device import Device, DeviceStep, refusing_malformed
+from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
 from client.device.participation import SumParticipation
-from client.device.policy import Policy, PolicyError
+from client.device.policy import PolicyError
 from client.device.reporting import ReportParticipation
 from client.errors import (
     CohortFailedError,
@@ -26,11 +25,9 @@ from client.errors import (
     WrongPhaseError,
 )
 from client.transport import POLL_SECONDS, Transport
-from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import RoundView, SlotAssignment
-from protocol.randomness import RandomWords
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
+from protocol.messages import RoundView
 from secagg.errors import ProtocolError
-from secagg.ring import Vector
 
 _DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time
 PARTICIPATION_ERRORS: Final = (ServiceError, ProtocolError, httpx.TransportError)
@@ -78,33 +75,9 @@ class RoundEnd:
         return cls(_end_state_of(error), last_step, text, policy_error)
 
 
-class RoundParticipation(Protocol):
-    """The participation of a device in one round, by a vector in a secure sum or by a report.
-
-    `assignment` and `vector` are None until they are known, and for a report.
-    """
-
-    assignment: SlotAssignment | None
-    vector: Vector | None
-
-    def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
-        """Take part in a round of `study`; yield after each step."""
-        ...
-
-
-def create_participation(
-    transport: Transport,
-    view: RoundView,
-    device: Device,
-    *,
-    policy: Policy,
-    secrets: Random,
-    chance: RandomWords,
-) -> RoundParticipation:
-    """Return the participation of `device` in the round of `view`."""
-    if view.plan.mechanism in REPORT_MECHANISMS:
-        return ReportParticipation(transport, view, device, policy=policy, chance=chance)
-    return SumParticipation(transport, view, device, policy=policy, secrets=secrets, chance=chance)
+def participation_type(plan: AnyPlan) -> type[RoundParticipation]:
+    """Return the class of a device's participation in the round of `plan`."""
+    return ReportParticipation if plan.mechanism in REPORT_MECHANISMS else SumParticipation
 
 
 async def wait_for_open_round(

@@ -86,7 +86,10 @@ class JournalError(RuntimeError):
 
 
 class Journal(ABC):
-    """The messages that one device has sent, in all its studies."""
+    """The messages that one device has sent, in all its studies.
+
+    Every method raises JournalError if the journal cannot be read or written.
+    """
 
     def record(
         self,
@@ -105,7 +108,6 @@ class Journal(ABC):
         Raises:
             PolicyError: if the device has sent `max_per_study` other messages of this kind in this
                 study, or `max_per_round` in this round, or if a check raises it.
-            JournalError: if the message cannot be recorded.
         """
         with self._locked_entries() as entries:
             key = entry.study, entry.kind
@@ -132,9 +134,6 @@ class Journal(ABC):
         `plan` is the digest of the plan for which the coin is flipped. The device does not join by
         another plan of that round, where the same result may be worth more. It also does not join
         if it sent a message in the round before its coin was flipped.
-
-        Raises:
-            JournalError: if the result cannot be recorded.
         """
         with self._locked_entries() as entries:
             in_round = [entry for entry in entries if (entry.study, entry.round) == (study, number)]
@@ -146,11 +145,7 @@ class Journal(ABC):
             return joins
 
     def has_join_decision(self, study: str, number: int) -> bool:
-        """Return whether a coin was flipped for a plan of round `number` of `study`.
-
-        Raises:
-            JournalError: if the journal cannot be read.
-        """
+        """Return whether a coin was flipped for a plan of round `number` of `study`."""
         with self._locked_entries() as entries:
             return any(
                 (entry.study, entry.round) == (study, number) and entry.joins is not None
@@ -158,11 +153,7 @@ class Journal(ABC):
             )
 
     def rounds_by_study(self) -> Mapping[str, frozenset[int]]:
-        """Return the rounds of each study to which the device sent a vector or a report.
-
-        Raises:
-            JournalError: if the journal cannot be read.
-        """
+        """Return the rounds of each study to which the device sent a vector or a report."""
         rounds: dict[str, frozenset[int]] = {}
         with self._locked_entries() as entries:
             for entry in entries:
@@ -171,20 +162,12 @@ class Journal(ABC):
         return rounds
 
     def epsilon_spent(self) -> float:
-        """Return the epsilon of all reports.
-
-        Raises:
-            JournalError: if the journal cannot be read.
-        """
+        """Return the epsilon of all reports."""
         with self._locked_entries() as entries:
             return _epsilon_spent(entries)
 
     def rho_spent(self, study: str) -> float:
-        """Return the rho of all vectors sent to `study`, infinite if a sum had no noise.
-
-        Raises:
-            JournalError: if the journal cannot be read.
-        """
+        """Return the rho of all vectors sent to `study`, infinite if a sum had no noise."""
         with self._locked_entries() as entries:
             return _rho_spent(entries, study)
 

@@ -16,31 +16,23 @@ computes the numbers of its holders, neighbours and confirmations itself.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
-from functools import partial
-from random import Random
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from client.device.device import Device, DeviceStep, refusing_malformed
+from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
-from client.device.policy import Policy, rho_of
-from client.transport import Transport
+from client.device.policy import rho_of
 from protocol.credentials import new_secret
-from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import (
-    JoinRequest,
-    RoundView,
-    SlotAssignment,
-    Survivors,
-)
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from protocol.messages import JoinRequest, SlotAssignment, Survivors
 from protocol.phases import MessageKind
-from protocol.randomness import RandomWords
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations
 from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
-from secagg.ring import Ring, Vector
+from secagg.ring import Ring
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import ReceivedShares
@@ -52,35 +44,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SumParticipation:
-    """The participation of `device` in the round of `view`, by a vector in a secure sum.
+@dataclass
+class SumParticipation(RoundParticipation):
+    """The participation of a device by a vector in a secure sum."""
 
-    `secrets` generates keys, seeds and tickets; `chance` samples the items and draws the noise.
-    Outside simulations both must be the system's randomness. `assignment` is None until the device
-    has joined, and `vector` (as it was encoded, without masks) until it has masked.
-    """
+    _ticket: str = field(default="", init=False)
 
-    def __init__(
-        self,
-        transport: Transport,
-        view: RoundView,
-        device: Device,
-        *,
-        policy: Policy,
-        secrets: Random,
-        chance: RandomWords,
-    ) -> None:
-        self.assignment: SlotAssignment | None = None
-        self.vector: Vector | None = None
-        self._transport = transport
-        self._plan = view.plan
-        self._number = view.number
-        self._device = device
-        self._policy = policy
-        self._secrets = secrets
-        self._chance = chance
-        self._ticket = ""
-        self._ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+    @cached_property
+    def _ring(self) -> Ring:
+        ring: Ring = SUM_MECHANISMS[self._plan.mechanism].ring(self._plan)
+        return ring
+
+    @property
+    def _plan(self) -> AnyPlan:
+        return self.view.plan
 
     async def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
         """Take part in a round of `study`; yield each step. Without an invitation, yield nothing.
@@ -93,11 +70,11 @@ class SumParticipation:
             JournalError: if a message cannot be recorded.
             httpx.TransportError: if the service is out of reach for too long.
         """
-        rounds_by_study = await asyncio.to_thread(self._device.journal.rounds_by_study)
-        self._policy.check_plan(self._plan, study, self._number, rounds_by_study)
-        spent = await asyncio.to_thread(self._device.journal.rho_spent, study)
-        self._policy.check_rho(self._plan, spent)
-        self._policy.check_enrolment(self._plan, self._device.identity, self._device.enrolment)
+        rounds_by_study = await asyncio.to_thread(self.device.journal.rounds_by_study)
+        self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
+        spent = await asyncio.to_thread(self.device.journal.rho_spent, study)
+        self.policy.check_rho(self._plan, spent)
+        self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
         if not await asyncio.to_thread(self._is_invited, study):
             return
         joined, assignment = await self._join(study)
@@ -114,20 +91,20 @@ class SumParticipation:
 
     def _is_invited(self, study: str) -> bool:
         """Return whether the device's coin lets it join; the journal records the result."""
-        plan, journal = self._plan, self._device.journal
+        plan, journal = self._plan, self.device.journal
         if plan.join_probability == 1:  # no coin, but a coin flipped for another plan decides
-            return not journal.has_join_decision(study, self._number)
-        flip = partial(plan.flip_join_coin, self._chance)
-        return journal.decide_to_join(study, self._number, plan.digest().hex(), flip)
+            return not journal.has_join_decision(study, self.view.number)
+        flip = partial(plan.flip_join_coin, self.chance)
+        return journal.decide_to_join(study, self.view.number, plan.digest().hex(), flip)
 
     @property
     def _is_active(self) -> bool:
         return self._plan.terms.assumptions.is_active
 
     async def _join(self, study: str) -> tuple[Joined, SlotAssignment]:
-        device = self._device
-        self._ticket = device.credential or new_secret(self._secrets)
-        joined = join(device.identity, self._secrets)
+        device = self.device
+        self._ticket = device.credential or new_secret(self.secrets)
+        joined = join(device.identity, self.secrets)
         request = JoinRequest(
             identity=device.identity.public.hex(),
             mask_key=joined.public_keys.mask.hex(),
@@ -135,8 +112,8 @@ class SumParticipation:
             signature=joined.advertise(self._plan.digest()).hex(),
             registrar_signature=device.enrolment.hex() if self._plan.registry else None,
         )
-        path = f"/studies/{study}/rounds/{self._number}/participants"
-        answer = await self._transport.send(
+        path = f"/studies/{study}/rounds/{self.view.number}/participants"
+        answer = await self.transport.send(
             "POST", path, content=request.model_dump_json().encode(), ticket=self._ticket
         )
         with refusing_malformed():
@@ -148,7 +125,7 @@ class SumParticipation:
         # Holders are drawn now. The draw counts even if the device then refuses the roster,
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
-        await self._record(MessageKind.KEY_SHARES, keys, self._policy.max_sharings)
+        await self._record(MessageKind.KEY_SHARES, keys, self.policy.max_sharings)
         shared, key_shares = await self._run_step(self._share_keys, joined, assignment, roster)
         await self._send(MessageKind.KEY_SHARES, key_shares.pack())
         return shared
@@ -159,11 +136,11 @@ class SumParticipation:
         plan = self._plan
         with refusing_malformed():
             roster = Roster.unpack(body, has_registrar=plan.registry is not None)
-        self._policy.check_cohort(plan, assignment, len(roster))
+        self.policy.check_cohort(plan, assignment, len(roster))
         with refusing_malformed():  # the terms may be infeasible for a cohort of this size
             assumptions, registry = plan.terms.assumptions, plan.registry
             session = Session(plan.digest(), assignment.cohort, roster, assumptions, registry)
-        return joined.share(assignment.slot, session, self._secrets)
+        return joined.share(assignment.slot, session, self.secrets)
 
     async def _mask(self, shared: Shared) -> Masked:
         share_commitments = await self._fetch("share-commitments")
@@ -174,8 +151,8 @@ class SumParticipation:
     def _mask_vector(self, shared: Shared, body: bytes) -> tuple[Masked, MaskedInput]:
         with refusing_malformed():
             transcript = Transcript(shared.session, ShareCommitments.unpack(body))
-        vector = encode(self._plan, self._device.contribution, shared.session.n, self._chance)
-        masked, masked_input = shared.mask(transcript, self._ring, vector, self._secrets)
+        vector = encode(self._plan, self.device.contribution, shared.session.n, self.chance)
+        masked, masked_input = shared.mask(transcript, self._ring, vector, self.secrets)
         self.vector = vector
         return masked, masked_input
 
@@ -202,7 +179,7 @@ class SumParticipation:
         with refusing_malformed():
             confirmations = unpack_confirmations(signatures)
             received_shares = ReceivedShares.unpack(encrypted_shares)
-        return confirmed.unmask(confirmations, received_shares, self._secrets)
+        return confirmed.unmask(confirmations, received_shares, self.secrets)
 
     async def _run_step(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a step, which runs in a thread if it takes long."""
@@ -213,14 +190,14 @@ class SumParticipation:
         return await asyncio.to_thread(step, *args, **kwargs)
 
     async def _fetch(self, resource: str) -> bytes:
-        return (await self._transport.poll(self._path(resource), self._ticket)).content
+        return (await self.transport.poll(self._path(resource), self._ticket)).content
 
     async def _send(self, resource: str, body: bytes) -> None:
-        await self._transport.send("PUT", self._path(resource), content=body, ticket=self._ticket)
+        await self.transport.send("PUT", self._path(resource), content=body, ticket=self._ticket)
 
     async def _send_once(self, kind: MessageKind, body: bytes) -> None:
         """Record and send a message that may be sent in one version only."""
-        max_per_study = self._policy.max_rounds if self._plan.question.asks_every_round else 1
+        max_per_study = self.policy.max_rounds if self._plan.question.asks_every_round else 1
         await self._record(kind, body, max_per_study, max_per_round=1)
         await self._send(kind, body)
 
@@ -228,13 +205,15 @@ class SumParticipation:
         self, kind: MessageKind, body: bytes, max_per_study: int, max_per_round: int | None = None
     ) -> None:
         assert self.assignment is not None  # `steps` joins first
-        entry = JournalEntry.of(self._plan.study, self._number, self.assignment.cohort, kind, body)
+        entry = JournalEntry.of(
+            self._plan.study, self.view.number, self.assignment.cohort, kind, body
+        )
         check_rho = None
         if kind is MessageKind.MASKED_INPUT:
             entry = replace(entry, rho=rho_of(self._plan))
-            check_rho = partial(self._policy.check_rho, self._plan)
+            check_rho = partial(self.policy.check_rho, self._plan)
         await asyncio.to_thread(
-            self._device.journal.record,
+            self.device.journal.record,
             entry,
             max_per_study,
             max_per_round=max_per_round,

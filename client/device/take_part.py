@@ -23,7 +23,7 @@ from client.device.driver import (
     PARTICIPATION_ERRORS,
     EndState,
     RoundEnd,
-    create_participation,
+    participation_type,
     run_participation,
     wait_for_open_round,
 )
@@ -167,7 +167,7 @@ class _DeviceRun:
         except PARTICIPATION_ERRORS as error:
             end = _end_before_joining(error)
         else:
-            participation = create_participation(
+            participation = participation_type(view.plan)(
                 transport,
                 view,
                 device,

@@ -15,7 +15,7 @@ from client.device.driver import (
     PARTICIPATION_ERRORS,
     ProgressCallback,
     RoundEnd,
-    create_participation,
+    participation_type,
     run_participation,
 )
 from client.device.encoding import make_contribution
@@ -51,30 +51,28 @@ class DeviceSnapshot:
     behaviour: DeviceBehaviour
 
 
+@dataclass
 class FleetDevices:
     """The devices with `holdings`, one histogram each, in `study`."""
 
-    def __init__(
-        self, connect: ClientFactory, study: StudyView, holdings: Holdings, config: FleetConfig
-    ) -> None:
-        self._connect = connect
-        self._study = study
-        self._holdings = holdings
-        self._config = config
-        self._devices: dict[int, Device] = {}  # created when they are first selected
-        self._identity_secrets: dict[int, bytes] = {}
-        self._enrolled: set[bytes] = set()  # identities that a closed service knows
-        self._secrets = SystemRandom()
+    connect: ClientFactory
+    study: StudyView
+    holdings: Holdings
+    config: FleetConfig
+    _devices: dict[int, Device] = field(default_factory=dict, init=False)  # of earlier selections
+    _identity_secrets: dict[int, bytes] = field(default_factory=dict, init=False)
+    _enrolled: set[bytes] = field(default_factory=set, init=False)  # at a closed service
+    _secrets: SystemRandom = field(default_factory=SystemRandom, init=False)
 
     def eligible(self, number: int) -> list[int]:
         """Return the devices that may still contribute to round `number`."""
-        repeats = self._study.question.asks_every_round
+        repeats = self.study.question.asks_every_round
         ineligible = set()
         for index, device in self._devices.items():
-            rounds = device.journal.rounds_by_study().get(self._study.id, ())
+            rounds = device.journal.rounds_by_study().get(self.study.id, ())
             if number in rounds if repeats else rounds:
                 ineligible.add(index)
-        return [index for index in range(len(self._holdings)) if index not in ineligible]
+        return [index for index in range(len(self.holdings)) if index not in ineligible]
 
     async def run_round(
         self,
@@ -93,20 +91,16 @@ class FleetDevices:
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[Transport]:
         """Yield a new connection to the service."""
-        async with self._connect() as http:
-            yield Transport(http, self._config.patience)
+        async with self.connect() as http:
+            yield Transport(http, self.config.patience)
 
     async def _run_device(
-        self,
-        view: RoundView,
-        index: int,
-        behaviour: DeviceBehaviour,
-        on_progress: ProgressCallback,
+        self, view: RoundView, index: int, behaviour: DeviceBehaviour, on_progress: ProgressCallback
     ) -> DeviceResult:
         await asyncio.sleep(behaviour.arrival_seconds)
-        device, config = self._device(index), self._config
+        device, config = self._device(index), self.config
         async with self.transport() as transport:
-            participation = create_participation(
+            participation = participation_type(view.plan)(
                 transport,
                 view,
                 device,
@@ -122,7 +116,7 @@ class FleetDevices:
             else:
                 end = await run_participation(
                     participation,
-                    self._study.id,
+                    self.study.id,
                     on_progress,
                     behaviour.last_step,
                     behaviour.pause_seconds,
@@ -142,7 +136,7 @@ class FleetDevices:
         )
 
     async def _ensure_enrolled(self, transport: Transport, device: Device) -> None:
-        token, public = self._config.token, device.identity.public
+        token, public = self.config.token, device.identity.public
         if token is not None and public not in self._enrolled:
             await enrol_device(transport, device.identity, token, device.credential)
             self._enrolled.add(public)
@@ -150,16 +144,16 @@ class FleetDevices:
     def _device(self, index: int) -> Device:
         if index not in self._devices:
             secret = self._secrets.randbytes(KEY_BYTES)
-            enrolment = sign_enrolment(self._config.registrar, self._study, Identity.of(secret))
-            credential = new_secret(self._secrets) if self._config.token else ""
+            enrolment = sign_enrolment(self.config.registrar, self.study, Identity.of(secret))
+            credential = new_secret(self._secrets) if self.config.token else ""
             self._create(index, secret, MemoryJournal(), enrolment, credential)
         return self._devices[index]
 
     def _create(
         self, index: int, secret: bytes, journal: MemoryJournal, enrolment: bytes, credential: str
     ) -> None:
-        rng = np.random.default_rng([self._config.seed, index])
-        contribution = make_contribution(self._study.question, self._holdings[index], rng)
+        rng = np.random.default_rng([self.config.seed, index])
+        contribution = make_contribution(self.study.question, self.holdings[index], rng)
         self._identity_secrets[index] = secret
         self._devices[index] = Device(
             Identity.of(secret), contribution, journal, enrolment, credential

@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from client.device.device import STEP_OF_PHASE, DeviceStep
@@ -24,13 +24,7 @@ from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_r
 from client.device.policy import PolicyError
 from client.errors import WrongStateError
 from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
-from client.fleet.config import (
-    DeviceResult,
-    FleetConfig,
-    FleetProgress,
-    FleetRound,
-    select_devices,
-)
+from client.fleet.config import DeviceResult, FleetConfig, FleetProgress, FleetRound, select_devices
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from protocol.messages import RoundView, StudyView
@@ -53,25 +47,19 @@ class NobodyEnteredError(RuntimeError):
         self.refusals = tuple(refusals)
 
 
+@dataclass
 class Fleet:
     """Devices with `holdings`, one histogram each, that take part in `study`."""
 
-    def __init__(
-        self,
-        connect: ClientFactory,
-        study: StudyView,
-        holdings: Holdings,
-        config: FleetConfig,
-        report: ProgressReporter | None = None,
-        workers: ShardPool | None = None,
-    ) -> None:
-        self._connect = connect
-        self._study = study
-        self._holdings = holdings
-        self._config = config
-        self._report = report
-        self._workers = workers
-        self._devices = FleetDevices(connect, study, holdings, config)
+    connect: ClientFactory
+    study: StudyView
+    holdings: Holdings
+    config: FleetConfig
+    report: ProgressReporter | None = None
+    workers: ShardPool | None = None
+
+    def __post_init__(self) -> None:
+        self._devices = FleetDevices(self.connect, self.study, self.holdings, self.config)
 
     async def run(self) -> AsyncIterator[FleetRound]:
         """Take part in round after round; yield each round when it has ended.
@@ -101,7 +89,7 @@ class Fleet:
         """Return the error of one device, or every limit of the policy that the plan exceeds."""
         if result.policy_error is None:
             return result.error, []
-        violations = self._config.policy.violations(view.plan, self._study.id, view.number)
+        violations = self.config.policy.violations(view.plan, self.study.id, view.number)
         by_limit = {error.limit: error for error in (result.policy_error, *violations)}
         return "; ".join(map(str, by_limit.values())), list(by_limit.values())
 
@@ -110,7 +98,7 @@ class Fleet:
         async with self._devices.transport() as transport:
             try:
                 return await wait_for_open_round(
-                    transport, self._study.id, after, ticket=self._config.api_key
+                    transport, self.study.id, after, ticket=self.config.api_key
                 )
             except WrongStateError:
                 return None
@@ -118,13 +106,13 @@ class Fleet:
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
         """Let selected devices take part in the round of `view`, all at once."""
         selected, last_steps = select_devices(
-            self._config, view.number, view.plan.terms.mode, self._devices.eligible(view.number)
+            self.config, view.number, view.plan.terms.mode, self._devices.eligible(view.number)
         )
-        seed = [self._config.seed, view.number, 1]
-        behaviours = draw_behaviours(self._config.behaviour, selected, last_steps, seed)
-        if self._workers is None:
+        seed = [self.config.seed, view.number, 1]
+        behaviours = draw_behaviours(self.config.behaviour, selected, last_steps, seed)
+        if self.workers is None:
             return await self._run_devices(view, behaviours)
-        return await self._run_shards(self._workers, view, behaviours)
+        return await self._run_shards(self.workers, view, behaviours)
 
     async def _run_devices(
         self, view: RoundView, behaviours: Mapping[int, DeviceBehaviour]
@@ -137,10 +125,10 @@ class Fleet:
                 ends[progress] += 1
             else:
                 steps[progress] += 1
-            if self._report:
+            if self.report:
                 not_invited = ends[EndState.NOT_INVITED]
                 devices, dropouts = len(behaviours) - not_invited, ends.total() - not_invited
-                self._report(FleetProgress(view, devices, dict(steps), dropouts))
+                self.report(FleetProgress(view, devices, dict(steps), dropouts))
 
         return await self._devices.run_round(view, behaviours, on_progress)
 
@@ -149,12 +137,12 @@ class Fleet:
     ) -> tuple[DeviceResult, ...]:
         """Let workers run shards of the devices; report the service's view meanwhile."""
         loop = asyncio.get_running_loop()
-        config = replace(self._config, registrar=None, api_key=None)
+        config = replace(self.config, registrar=None, api_key=None)
         shards = []
         for part in workers.split(list(behaviours)):
             devices = [self._devices.snapshot(index, behaviours[index]) for index in part]
-            holdings = {index: self._holdings[index] for index in part}
-            shards.append(Shard(self._connect, self._study, view, config, holdings, devices))
+            holdings = {index: self.holdings[index] for index in part}
+            shards.append(Shard(self.connect, self.study, view, config, holdings, devices))
         watching = loop.create_task(self._watch(view, len(behaviours)))
         try:
             shard_results = await gather_results(
@@ -171,14 +159,14 @@ class Fleet:
 
     async def _watch(self, view: RoundView, devices: int) -> None:
         """Report the number of messages that the service has received in each phase."""
-        while self._report:
+        while self.report:
             with suppress(*PARTICIPATION_ERRORS):
                 view = await self._fetch_round(view.number)
             steps = Counter[DeviceStep]()
             for record in (record for cohort in view.cohorts for record in cohort.history):
                 if record.phase in STEP_OF_PHASE:
                     steps[STEP_OF_PHASE[record.phase]] += record.received
-            self._report(FleetProgress(view, devices, dict(steps), 0))
+            self.report(FleetProgress(view, devices, dict(steps), 0))
             await asyncio.sleep(_PROGRESS_POLL_SECONDS)
 
     async def _wait_until_closed(self, number: int) -> RoundView:
@@ -190,6 +178,6 @@ class Fleet:
 
     async def _fetch_round(self, number: int) -> RoundView:
         async with self._devices.transport() as transport:
-            path = f"/studies/{self._study.id}/rounds/{number}"
-            answer = await transport.send("GET", path, ticket=self._config.api_key)
+            path = f"/studies/{self.study.id}/rounds/{number}"
+            answer = await transport.send("GET", path, ticket=self.config.api_key)
         return RoundView.model_validate_json(answer.content)

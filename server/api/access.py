@@ -23,9 +23,7 @@ router = APIRouter(prefix="/v1", tags=["access"])
 
 
 async def _token_digest(
-    request: Request,
-    service: ServiceDep,
-    authorization: Annotated[str | None, Header()] = None,
+    request: Request, service: ServiceDep, authorization: Annotated[str | None, Header()] = None
 ) -> bytes:
     """Return the digest of the enrolment token; refuse a caller without one before its body."""
     token = bearer_secret(authorization, ENROLMENT_TOKEN_PREFIX)

@@ -11,17 +11,12 @@ This module has the join and the documents; `uploads.py` has the messages. A stu
 semi-honest mode has no confirming phase and no confirmations.
 """
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.messages import (
-    JoinRequest,
-    Pending,
-    ProblemType,
-    SlotAssignment,
-    Survivors,
-)
+from protocol.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
 from protocol.phases import MESSAGE_KIND, Phase, participant_phases
 from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_confirmations
@@ -57,7 +52,12 @@ _PENDING_RESPONSE: dict[str, Any] = {
     "description": "Not available yet: send the request again.",
     "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds; often 0."}},
 }
-_DOCUMENT_PROBLEMS = problem_responses(404, 409, 410, 422)
+_DOCUMENT_RESPONSES = {202: _PENDING_RESPONSE, **problem_responses(404, 409, 410, 422)}
+_get_octets = partial(
+    router.get,
+    response_class=Response,
+    responses={200: OCTET_STREAM_RESPONSE, **_DOCUMENT_RESPONSES},
+)
 
 
 @router.post(
@@ -117,11 +117,7 @@ def _octets(body: bytes) -> Response:
     return Response(body, media_type=OCTET_STREAM)
 
 
-@router.get(
-    "/participants/{participant}/roster",
-    response_class=Response,
-    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
-)
+@_get_octets("/participants/{participant}/roster")
 async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0) -> Response:
     """Return the identity and keys of every participant, by slot."""
     phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, wait)
@@ -132,11 +128,7 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
     return _octets(await service.cohort_cache.roster(participant.cohort))
 
 
-@router.get(
-    "/participants/{participant}/share-commitments",
-    response_class=Response,
-    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
-)
+@_get_octets("/participants/{participant}/share-commitments")
 async def get_share_commitments(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -153,7 +145,7 @@ async def get_share_commitments(
 @router.get(
     "/participants/{participant}/survivors",
     response_model=Survivors,
-    responses={202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
+    responses=_DOCUMENT_RESPONSES,
 )
 async def get_survivors(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
@@ -167,11 +159,7 @@ async def get_survivors(
     return Survivors(survivors=tuple(sorted(survivors)))
 
 
-@router.get(
-    "/participants/{participant}/confirmations",
-    response_class=Response,
-    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
-)
+@_get_octets("/participants/{participant}/confirmations")
 async def get_confirmations(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -185,11 +173,7 @@ async def get_confirmations(
     return _octets(pack_confirmations(await service.cohort_cache.confirmations(participant.cohort)))
 
 
-@router.get(
-    "/participants/{participant}/encrypted-shares",
-    response_class=Response,
-    responses={200: OCTET_STREAM_RESPONSE, 202: _PENDING_RESPONSE, **_DOCUMENT_PROBLEMS},
-)
+@_get_octets("/participants/{participant}/encrypted-shares")
 async def get_encrypted_shares(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:

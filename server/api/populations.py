@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Path as InPath
 
 from protocol.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
-from protocol.privacy.ledger import Statement
+from protocol.privacy.ledger import Ledger, Statement
 from protocol.privacy.loss import MIN_DELTA
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, require
@@ -88,5 +88,5 @@ async def study_privacy(study: StudyId, service: ServiceDep, delta: Delta = None
     """Return the privacy loss of a device from one study; a running study counts all rounds."""
     view = await service.store.studies.show(study)
     at_delta = delta or getattr(view.question, "delta", None) or DEFAULT_DELTA
-    ledger = await service.store.populations.study_ledger(study)
+    ledger = Ledger(entries=(await service.store.populations.ledger_entry(study),))
     return await asyncio.to_thread(ledger.statement, max(at_delta, MIN_DELTA))

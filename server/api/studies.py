@@ -172,9 +172,7 @@ async def start(study: StudyId, service: ServiceDep, caller: Caller) -> StudyVie
 
 
 @router.post(
-    "/{study}/stop",
-    dependencies=[require(Permission.WRITE)],
-    responses=problem_responses(404),
+    "/{study}/stop", dependencies=[require(Permission.WRITE)], responses=problem_responses(404)
 )
 async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView:
     """Stop a study: its running round fails and no other opens; results stay."""

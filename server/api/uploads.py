@@ -9,6 +9,7 @@ failed or is summed.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from fastapi import APIRouter, Request
 
@@ -32,12 +33,15 @@ from server.http.limits import read_body
 from server.service import Service, ServiceDep
 
 router = APIRouter(prefix="/v1/participants/{participant}", tags=["devices"])
-_UPLOAD_PROBLEMS = problem_responses(400, 404, 409, 410, 413, 415, 422)
-
-
-@router.put(
-    "/key-shares", status_code=204, responses=_UPLOAD_PROBLEMS, openapi_extra=OCTET_STREAM_BODY
+_upload = partial(
+    router.put,
+    status_code=204,
+    responses=problem_responses(400, 404, 409, 410, 413, 415, 422),
+    openapi_extra=OCTET_STREAM_BODY,
 )
+
+
+@_upload("/key-shares")
 async def put_key_shares(participant: SlotDep, request: Request, service: ServiceDep) -> None:
     """Share the mask key among this participant's holders."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
@@ -48,14 +52,11 @@ async def put_key_shares(participant: SlotDep, request: Request, service: Servic
         with as_malformed():
             check_key_shares(cohort.session, participant.slot, KeyShares.unpack(body))
 
-    await _check(service, participant, cohort, Phase.SHARING, check)
-    rows = {MessageKind.KEY_SHARES: body}
-    await _accept(service, participant, cohort, Phase.SHARING, rows)
+    bodies = {MessageKind.KEY_SHARES: body}
+    await _accept(service, participant, cohort, Phase.SHARING, check, bodies)
 
 
-@router.put(
-    "/masked-input", status_code=204, responses=_UPLOAD_PROBLEMS, openapi_extra=OCTET_STREAM_BODY
-)
+@_upload("/masked-input")
 async def put_masked_input(participant: SlotDep, request: Request, service: ServiceDep) -> None:
     """Send the masked vector, and share the seed of the mask among the holders."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
@@ -73,12 +74,11 @@ async def put_masked_input(participant: SlotDep, request: Request, service: Serv
                 _check_masked_input, cohort, transcript, participant.slot, masked_input
             )
 
-    await _check(service, participant, cohort, Phase.MASKING, check)
-    rows = {
+    bodies = {
         MessageKind.MASKED_INPUT: masked_input.vector,
         MessageKind.SEED_SHARES: masked_input.seed_shares.pack() + masked_input.signature,
     }
-    await _accept(service, participant, cohort, Phase.MASKING, rows)
+    await _accept(service, participant, cohort, Phase.MASKING, check, bodies)
 
 
 def _check_masked_input(
@@ -88,9 +88,7 @@ def _check_masked_input(
     cohort.ring.check_packed(masked_input.vector)
 
 
-@router.put(
-    "/confirmation", status_code=204, responses=_UPLOAD_PROBLEMS, openapi_extra=OCTET_STREAM_BODY
-)
+@_upload("/confirmation")
 async def put_confirmation(participant: SlotDep, request: Request, service: ServiceDep) -> None:
     """Sign the list of survivors."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
@@ -102,17 +100,11 @@ async def put_confirmation(participant: SlotDep, request: Request, service: Serv
         with as_malformed():
             check_confirmation(transcript, participant.slot, survivors, body)
 
-    await _check(service, participant, cohort, Phase.CONFIRMING, check)
-    rows = {MessageKind.CONFIRMATION: body}
-    await _accept(service, participant, cohort, Phase.CONFIRMING, rows)
+    bodies = {MessageKind.CONFIRMATION: body}
+    await _accept(service, participant, cohort, Phase.CONFIRMING, check, bodies)
 
 
-@router.put(
-    "/unmasking-shares",
-    status_code=204,
-    responses=_UPLOAD_PROBLEMS,
-    openapi_extra=OCTET_STREAM_BODY,
-)
+@_upload("/unmasking-shares")
 async def put_unmasking_shares(participant: SlotDep, request: Request, service: ServiceDep) -> None:
     """Reveal the shares of survivors' seeds and of dropouts' mask keys."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
@@ -125,60 +117,12 @@ async def put_unmasking_shares(participant: SlotDep, request: Request, service: 
         with as_malformed():
             await asyncio.to_thread(_check_unmasking_shares, unmasking, participant.slot, body)
 
-    await _check(service, participant, cohort, Phase.UNMASKING, check)
-    rows = {MessageKind.UNMASKING_SHARES: body}
-    await _accept(service, participant, cohort, Phase.UNMASKING, rows)
+    bodies = {MessageKind.UNMASKING_SHARES: body}
+    await _accept(service, participant, cohort, Phase.UNMASKING, check, bodies)
 
 
 def _check_unmasking_shares(unmasking: UnmaskingRequest, slot: int, body: bytes) -> None:
     check_unmasking_shares(unmasking, slot, UnmaskingShares.unpack(body))
-
-
-async def _check(
-    service: Service,
-    participant: ParticipantSlot,
-    cohort: EnrolledCohort,
-    phase: Phase,
-    check: Callable[[], Awaitable[None]],
-) -> None:
-    """Run `check` on a body if the cohort is in `phase`.
-
-    Phases only move forward. A body that passes in the phase that the orchestrator last knew
-    needs no query of the present phase: `_accept` reads it in its transaction. A body that does
-    not pass may be late.
-
-    Raises:
-        ProblemError: if the phase has not begun, went on without this participant, or `check`
-            refuses the body.
-    """
-    previous = _previous_kind(cohort, phase)
-    if service.orchestrator.last_phase(participant.cohort) is phase:
-        with suppress(ProblemError):
-            await _check_in(service, participant, phase, previous, check)
-            return
-    status = await service.store.participants.status(participant.cohort)
-    if PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
-        raise out_of_phase(MESSAGE_KIND[phase], phase, status.phase)
-    if status.phase is phase:
-        await _check_in(service, participant, phase, previous, check)
-
-
-async def _check_in(
-    service: Service,
-    participant: ParticipantSlot,
-    phase: Phase,
-    previous: MessageKind | None,
-    check: Callable[[], Awaitable[None]],
-) -> None:
-    if previous is not None:
-        await require_message(service, participant, phase, previous)
-    await check()
-
-
-def _previous_kind(cohort: EnrolledCohort, phase: Phase) -> MessageKind | None:
-    """Return the kind of message that must precede `phase`, or None if none must."""
-    phases = participant_phases(cohort.session.assumptions.mode)
-    return MESSAGE_KIND.get(phases[phases.index(phase) - 1]) if phase in phases else None
 
 
 async def _accept(
@@ -186,8 +130,38 @@ async def _accept(
     participant: ParticipantSlot,
     cohort: EnrolledCohort,
     phase: Phase,
-    rows: Mapping[MessageKind, bytes | memoryview],
+    check: Callable[[], Awaitable[None]],
+    bodies: Mapping[MessageKind, bytes | memoryview],
 ) -> None:
-    upload = DeviceUpload(MESSAGE_KIND[phase], _previous_kind(cohort, phase), rows)
+    """Store the message of `phase` in `bodies`, which `check` checks if the cohort is in `phase`.
+
+    Phases only move forward. A message that passes in the phase that the orchestrator last knew
+    needs no query of the present phase: the transaction that stores it reads the phase. A message
+    that does not pass may be late.
+
+    Raises:
+        ProblemError: if the phase has not begun, went on without this participant, or `check`
+            refuses the message.
+    """
+    phases = participant_phases(cohort.session.assumptions.mode)
+    previous = MESSAGE_KIND.get(phases[phases.index(phase) - 1]) if phase in phases else None
+
+    async def check_in_phase() -> None:
+        if previous is not None:
+            await require_message(service, participant, phase, previous)
+        await check()
+
+    is_checked = False
+    if service.orchestrator.last_phase(participant.cohort) is phase:
+        with suppress(ProblemError):
+            await check_in_phase()
+            is_checked = True
+    if not is_checked:
+        status = await service.store.participants.status(participant.cohort)
+        if PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
+            raise out_of_phase(MESSAGE_KIND[phase], phase, status.phase)
+        if status.phase is phase:
+            await check_in_phase()
+    upload = DeviceUpload(MESSAGE_KIND[phase], previous, bodies)
     await service.store.participants.accept(participant, upload)
     service.orchestrator.wake()

@@ -6,13 +6,10 @@ Uploads are not announced: the process that accepts one wakes its own orchestrat
 transactions commit one after the other.
 """
 
-from collections.abc import Iterator
-
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 PG_CHANNEL = "blindtally"
-_MAX_PAYLOAD_BYTES = 7000  # of channel names in one notification; PostgreSQL accepts 8000 bytes
 
 
 def cohort_channel(cohort: int) -> str:
@@ -26,20 +23,9 @@ def study_channel(study: str) -> str:
 
 
 def notify_on_commit(session: Session, *channels: str) -> None:
-    """Notify all processes that listen to `channels` when this transaction is committed."""
+    """Notify all processes that listen to `channels` when this transaction is committed.
+
+    Their names are one payload, of which PostgreSQL accepts 8,000 bytes.
+    """
     if session.get_bind().dialect.name == "postgresql":
-        for payload in _payloads(channels):
-            session.execute(select(func.pg_notify(PG_CHANNEL, payload)))
-
-
-def _payloads(channels: tuple[str, ...]) -> Iterator[str]:
-    """Yield payloads of names, one per line, each as long as one notification accepts."""
-    lines: list[str] = []
-    for channel in channels:
-        nbytes = sum(len(line.encode()) + 1 for line in (*lines, channel))
-        if lines and nbytes > _MAX_PAYLOAD_BYTES:
-            yield "\n".join(lines)
-            lines = []
-        lines.append(channel)
-    if lines:
-        yield "\n".join(lines)
+        session.execute(select(func.pg_notify(PG_CHANNEL, "\n".join(channels))))

@@ -26,11 +26,12 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from math import ceil
 from time import monotonic
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import stamina
 from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
@@ -214,14 +215,14 @@ def count_on_commit(session: Session, event: Event) -> None:
     session.info.setdefault(_EVENTS_KEY, []).append(event)
 
 
-class _HasDatabase(Protocol):
-    """A repository."""
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Transactions on one database."""
 
-    @property
-    def database(self) -> Database: ...
+    database: Database
 
 
-B = TypeVar("B", bound=_HasDatabase)
+B = TypeVar("B", bound=Repository)
 _Method = Callable[Concatenate[B, Session, P], T]
 _AsyncMethod = Callable[Concatenate[B, P], Coroutine[Any, Any, T]]
 

@@ -4,13 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    InterfaceError,
-    InternalError,
-    OperationalError,
-)
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 _RETRYABLE_SQLSTATES = ("40001", "40P01")  # serialization_failure, deadlock_detected

@@ -13,7 +13,7 @@ from secrets import token_bytes, token_hex
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from server.db.database import Database, write_transaction
+from server.db.database import Repository, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.schema import IdempotencyKeyRow
 
@@ -22,10 +22,9 @@ _PROBE_SCOPE = "disk-probe"  # rows that a killed process leaves expire like oth
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Repository):
     """Test for free disk space."""
 
-    database: Database
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def has_space(self) -> bool:

@@ -5,19 +5,16 @@ facts that would reveal it: slots, message counts, the number of holders.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from typing import Any
 
 from protocol.events import Event
 from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.messages import (
-    CohortView,
-    PhaseRecord,
-    RoundView,
-    StudyView,
-)
+from protocol.messages import CohortView, RoundView, StudyView
+from protocol.model import PublicModel
 from protocol.phases import Phase
 from protocol.study import Terms
 from secagg.parameters import choose_parameters
+from server.db.columns import Base
 from server.db.schema import CohortRow, RoundRow, StudyRow
 
 HIDDEN_REASON = "the reason is hidden, because it would reveal how many devices joined"
@@ -30,26 +27,22 @@ def has_enrolled(row: CohortRow) -> bool:
 
 def study_view(row: StudyRow) -> StudyView:
     """Return the view of a study."""
-    names = StudyView.model_fields
-    return StudyView.model_validate({name: getattr(row, name) for name in names})
+    return StudyView.model_validate(_columns(StudyView, row))
 
 
 def round_view(row: RoundRow, cohorts: Sequence[CohortView]) -> RoundView:
     """Return the view of a round with its cohorts."""
-    plan = parse_plan(row.plan)
-    is_hidden = plan.question.hides_device_counts
-    return RoundView.model_validate(
-        {
-            "number": row.number,
-            "state": row.state,
-            "plan": plan,
-            "cohorts": tuple(_without_sizes(cohort) if is_hidden else cohort for cohort in cohorts),
-            "participants": None if is_hidden else row.participants,
-            "distinct": row.distinct,
-            "opened": row.opened,
-            "closed": row.closed,
-        }
-    )
+    facts = {"plan": parse_plan(row.plan), "cohorts": tuple(cohorts)}
+    view = RoundView.model_validate(_columns(RoundView, row) | facts)
+    if not view.plan.question.hides_device_counts:
+        return view
+    hidden = {"cohorts": tuple(map(_without_sizes, cohorts)), "participants": None}
+    return view.model_copy(update=hidden)
+
+
+def _columns(model: type[PublicModel], row: Base) -> dict[str, Any]:
+    """Return the columns of `row` that are fields of `model`."""
+    return {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
 
 
 def _without_sizes(view: CohortView) -> CohortView:
@@ -71,33 +64,18 @@ def hides_sizes(row: StudyRow) -> bool:
 
 
 def cohort_view(
-    row: CohortRow,
-    terms: Terms,
-    received: int,
-    survivors: Sequence[int],
-    blamed: Mapping[int, str],
+    row: CohortRow, terms: Terms, received: int, survivors: Sequence[int], blamed: Mapping[int, str]
 ) -> CohortView:
     """Return the view of a cohort that has `received` this many messages in its present phase."""
     parameters = choose_parameters(row.enrolled, terms.assumptions) if has_enrolled(row) else None
-    records = [
-        PhaseRecord(
-            phase=Phase(record["phase"]),
-            entered=datetime.fromisoformat(record["entered"]),
-            received=record["received"],
-        )
-        for record in row.history
-    ]
+    history = row.history
     if not row.phase.is_over:
-        records[-1] = records[-1].model_copy(update={"received": received})
-    return CohortView(
-        number=row.number,
-        phase=row.phase,
-        deadline=row.deadline,
-        enrolled=row.enrolled,
-        holders=parameters.holders if parameters else 0,
-        threshold=parameters.threshold if parameters else 0,
-        history=tuple(records),
-        survivors=tuple(survivors),
-        failure=row.failure,
-        blamed=blamed,
-    )
+        history = [*history[:-1], history[-1] | {"received": received}]
+    facts = {
+        "holders": parameters.holders if parameters else 0,
+        "threshold": parameters.threshold if parameters else 0,
+        "history": history,
+        "survivors": survivors,
+        "blamed": blamed,
+    }
+    return CohortView.model_validate(_columns(CohortView, row) | facts)

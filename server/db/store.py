@@ -7,7 +7,6 @@ A transaction that locks several rows locks them in one order: lease, population
 cohort, and the event counter last. Only the database's clock counts.
 """
 
-from dataclasses import dataclass
 from random import Random
 
 from server.db.database import Database
@@ -26,43 +25,22 @@ from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.studies import StudyRepository
 
 
-@dataclass(frozen=True, slots=True)
 class Store:
-    """The repositories of one database."""
+    """The repositories of one database; `rng` makes ids and secrets."""
 
-    database: Database
-    studies: StudyRepository
-    rounds: RoundRepository
-    cohorts: CohortRepository
-    participants: ParticipantRepository
-    messages: MessageRepository
-    reports: ReportRepository
-    answers: AnswerRepository
-    populations: PopulationRepository
-    access: AccessRepository
-    leases: LeaseRepository
-    processes: ProcessRepository
-    events: EventRepository
-    progress: ProgressRepository
-    disk_space: DiskSpace
-
-
-def open_store(database: Database, rng: Random) -> Store:
-    """Return the store of `database`; `rng` makes ids and secrets."""
-    return Store(
-        database,
-        StudyRepository(database, rng),
-        RoundRepository(database),
-        CohortRepository(database),
-        ParticipantRepository(database, rng),
-        MessageRepository(database),
-        ReportRepository(database),
-        AnswerRepository(database),
-        PopulationRepository(database),
-        AccessRepository(database, rng),
-        LeaseRepository(database),
-        ProcessRepository(database),
-        EventRepository(database),
-        ProgressRepository(database),
-        DiskSpace(database),
-    )
+    def __init__(self, database: Database, rng: Random) -> None:
+        self.database = database
+        self.studies = StudyRepository(database, rng)
+        self.rounds = RoundRepository(database)
+        self.cohorts = CohortRepository(database)
+        self.participants = ParticipantRepository(database, rng)
+        self.messages = MessageRepository(database)
+        self.reports = ReportRepository(database)
+        self.answers = AnswerRepository(database)
+        self.populations = PopulationRepository(database)
+        self.access = AccessRepository(database, rng)
+        self.leases = LeaseRepository(database)
+        self.processes = ProcessRepository(database)
+        self.events = EventRepository(database)
+        self.progress = ProgressRepository(database)
+        self.disk_space = DiskSpace(database)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from protocol.messages import ProblemType
 from server.errors import ProblemError, malformed
 from server.http.problem_details import problem_response
+from server.settings import Settings
 
 OCTET_STREAM = "application/octet-stream"
 SECURITY_HEADERS = {
@@ -38,46 +39,37 @@ class BodyLimit:
     """Refuses bodies that are too large or too slow.
 
     The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `max_json_bytes` for all
-    others. A body may pause for `idle_seconds` and take `total_seconds`.
+    others. A body may pause for `body_idle_seconds` and take `body_seconds`.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        max_upload_bytes: int,
-        max_json_bytes: int,
-        idle_seconds: float = 20.0,
-        total_seconds: float = 300.0,
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._max_upload_bytes = max_upload_bytes
-        self._max_json_bytes = max_json_bytes
-        self._idle_seconds = idle_seconds
-        self._total_seconds = total_seconds
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and count the bytes of its body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, settings = Headers(scope=scope), self._settings
         # Routes with other methods read a whole document before they check its media type.
         is_binary = scope["method"] == "PUT" and _media_type(headers) == OCTET_STREAM
-        max_bytes = self._max_upload_bytes if is_binary else self._max_json_bytes
+        max_bytes = settings.max_upload_bytes if is_binary else settings.max_json_bytes
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > max_bytes:
             problem = ProblemError(ProblemType.TOO_LARGE, _too_large(max_bytes))
             await problem_response(problem)(scope, receive, send)
             return
         received, is_complete, loop = 0, False, asyncio.get_running_loop()
-        deadline = loop.time() + self._total_seconds
+        deadline = loop.time() + settings.body_seconds
 
         async def limited_receive() -> Message:
             nonlocal received, is_complete
             if is_complete:  # the next message is the client's disconnect, for which nothing waits
                 return await receive()
             try:
-                async with asyncio.timeout_at(min(deadline, loop.time() + self._idle_seconds)):
+                pause_end = loop.time() + settings.body_idle_seconds
+                async with asyncio.timeout_at(min(deadline, pause_end)):
                     message = await receive()
             except TimeoutError:  # readers of a body let an HTTPException pass
                 raise HTTPException(408, _TIMEOUT_DETAIL, headers={"Connection": "close"}) from None

@@ -11,7 +11,7 @@ from protocol.domains.strings import Domain
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.registry import AnyPlan
-from protocol.messages import HeavyHitter, StudyView
+from protocol.messages import HeavyHitter, QueryResult, StudyView
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
@@ -63,20 +63,10 @@ def item_table(
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile:
-    """The value below which a share `rank` of devices lies, with its interval."""
-
-    rank: float
-    value: float | str
-    low: float | str
-    high: float | str
-
-
-@dataclass(frozen=True, slots=True)
 class DistributionSummary:
     """Some quantiles of the values, and a chart if values are numbers."""
 
-    quantiles: tuple[Quantile, ...]
+    quantiles: tuple[QueryResult, ...]
     chart: Chart | None
 
 
@@ -96,7 +86,8 @@ def _summarise(plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     except (EmptyTreeError, ValueError):
         return None
     columns = (bounded.values.tolist(), bounded.low.tolist(), bounded.high.tolist())
-    quantiles = tuple(Quantile(*row) for row in zip(_SHOWN_RANKS, *columns, strict=True))
+    rows = zip(_SHOWN_RANKS, *columns, strict=True)
+    quantiles = tuple(QueryResult(at=at, value=v, low=low, high=high) for at, v, low, high in rows)
     is_number = isinstance(plan, HierarchicalHistogramPlan)
     is_number = is_number and isinstance(plan.question.domain, NumericInterval)
     return DistributionSummary(quantiles, _cdf_chart(values) if is_number else None)

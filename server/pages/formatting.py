@@ -1,10 +1,8 @@
-"""Numbers, times and items as text for people; templates use these functions as filters."""
+"""Numbers, times and items as text for people; templates use all of these functions as filters."""
 
 import math
 import unicodedata
-from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -94,21 +92,3 @@ def invisible_characters(text: str) -> list[str]:
 def items_label(mechanism: str) -> str:
     """Return a label of the items in a round's table: `tracked` counts known items elsewhere."""
     return "New items" if mechanism == "tracked" else "Distinct items"
-
-
-FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
-    function.__name__: function
-    for function in (
-        number,
-        significant,
-        percent,
-        nbytes,
-        duration,
-        ago,
-        timestamp,
-        small_number,
-        epsilon_text,
-        invisible_characters,
-        items_label,
-    )
-}

@@ -6,17 +6,17 @@ browsers too. The cookie is deleted at logout, or when the browser closes.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
 from server.http.auth import COOKIE_NAME, client_address, is_page
-from server.pages.page_routes import PageRoute, read_form
+from server.pages.page_routes import page_router, read_form
 from server.pages.view import PAGE_HEADERS, render
 from server.service import ServiceDep
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
+router = page_router()
 _BAD_KEY_MESSAGE = (
     "This is not a valid API key. Keys begin with btk_, and an operator creates them."
 )

@@ -4,23 +4,18 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from protocol.messages import PopulationView
 from protocol.privacy.ledger import Statement
 from server.api.common import paginate
-from server.api.dependencies import require
-from server.pages.page_routes import PageRoute
+from server.db.repositories.leases import ALIVE_WITHIN
+from server.pages.page_routes import page_router
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
-router = APIRouter(
-    prefix="/operations",
-    route_class=PageRoute,
-    include_in_schema=False,
-    dependencies=[require(Permission.OPERATE)],
-)
+router = page_router(Permission.OPERATE, prefix="/operations")
 _MAX_ROWS = 20  # processes, leases
 _MAX_KEYS = 100
 _AUDIT_PAGE_SIZE = 50
@@ -33,10 +28,12 @@ async def show(request: Request, service: ServiceDep, before: Before = None) -> 
     store = service.store
     rows = await store.access.audit_entries(_AUDIT_PAGE_SIZE + 1, before)
     entries, last = paginate(rows, _AUDIT_PAGE_SIZE)
+    now = await store.database.read_now()
     return render(
         request,
         "operations.html",
-        now=await store.database.read_now(),
+        now=now,
+        alive_since=now - ALIVE_WITHIN,
         is_sqlite=store.database.is_sqlite,
         process_name=service.orchestrator.heartbeat.name,
         processes=await store.processes.latest(_MAX_ROWS),

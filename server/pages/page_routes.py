@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import URL
@@ -17,16 +17,13 @@ from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
 from protocol.messages import ProblemType
+from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page
 from server.http.limits import check_media_type
-from server.http.problem_details import (
-    STATUS_AND_TITLE,
-    field_error,
-    problem_of,
-    problem_response,
-)
+from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
 from server.pages.view import PAGE_HEADERS, is_partial, render
+from server.principals import Permission
 from server.telemetry.logs import bind_log_fields
 
 _FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -52,6 +49,14 @@ class PageRoute(APIRoute):
                 return error_page(request, problem_of(error))
 
         return answer
+
+
+def page_router(*permissions: Permission, prefix: str = "") -> APIRouter:
+    """Return a router of pages for callers with `permissions`."""
+    dependencies = [require(permission) for permission in permissions]
+    return APIRouter(
+        prefix=prefix, route_class=PageRoute, include_in_schema=False, dependencies=dependencies
+    )
 
 
 def check_origin(request: Request) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.messages import CohortView, RoundView
@@ -14,14 +14,13 @@ from protocol.study import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
-from server.api.dependencies import require
 from server.pages.history import HistoriesDep
-from server.pages.page_routes import PageRoute
+from server.pages.page_routes import page_router
 from server.pages.view import event_context, render
 from server.principals import Permission
 from server.service import ServiceDep
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
+router = page_router(Permission.READ)
 _ACTION_OF_PHASE: Final = {
     Phase.ENROLLING: "joined and sent keys",
     Phase.SHARING: "shared their mask key",
@@ -79,7 +78,7 @@ class CohortCard:
     sent_bytes: tuple[tuple[str, int], ...]
 
 
-@router.get("/studies/{study}/rounds/{number}", dependencies=[require(Permission.READ)])
+@router.get("/studies/{study}/rounds/{number}")
 async def show(
     study: StudyId,
     number: RoundNumber,

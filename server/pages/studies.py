@@ -3,11 +3,12 @@
 import asyncio
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.messages import HeavyHitterPage, ProblemType, StudyView
+from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss import MIN_DELTA
 from server.api import studies as api
 from server.api.answers import csv_table
@@ -18,13 +19,13 @@ from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table
 from server.pages.history import EstimateHistories, HistoriesDep
-from server.pages.page_routes import PageRoute
+from server.pages.page_routes import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.view import PAGE_HEADERS, event_context, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
+router = page_router()
 _PAGE_SIZE = 50
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 Search = Annotated[str, Query(alias="q", max_length=200)]
@@ -69,7 +70,7 @@ async def _context(
     history, is_pending = await histories.history(study, rounds, largest)
     items = await store.answers.heavy_hitters(study.id)
     entry = await store.populations.ledger_entry(study.id)
-    ledger = await store.populations.study_ledger(study.id)
+    ledger = Ledger(entries=(entry,))
     delta = max(getattr(study.question, "delta", None) or DEFAULT_DELTA, MIN_DELTA)
     counts = charts.count_chart(study, [item.item for item in items], history)
     return {

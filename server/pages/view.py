@@ -5,6 +5,7 @@ content security policy forbids them: text that escaped the escaping would still
 """
 
 from datetime import UTC, datetime
+from inspect import getmembers, isfunction
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -42,7 +43,7 @@ _TEMPLATES = Environment(
     auto_reload=False,  # a process shows its own version, also while files are replaced
 )
 _TEMPLATES.globals |= {"url_of": url_of, "Permission": Permission}
-_TEMPLATES.filters |= formatting.FILTERS
+_TEMPLATES.filters |= dict(getmembers(formatting, isfunction))
 
 
 def is_partial(request: Request) -> bool:

@@ -7,10 +7,12 @@ facts are only valid once their phase is closed. Losing the cache costs time onl
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
+
+from cachetools import LRUCache
 
 from protocol.mechanisms.registry import AnyPlan
 from protocol.phases import MessageKind
@@ -36,40 +38,25 @@ class AsyncCache(Generic[K, V]):
     """
 
     def __init__(
-        self,
-        read: Callable[[K], Awaitable[V]],
-        size: int,
-        weigh: Callable[[V], int] = lambda _: 1,
+        self, read: Callable[[K], Awaitable[V]], size: int, weigh: Callable[[V], int] = lambda _: 1
     ) -> None:
         self._read = read
-        self._free_weight = size
-        self._weigh = weigh
-        self._tasks: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
-        self._weights: dict[K, int] = {}  # of completed reads
+        self._values: LRUCache[K, V] = LRUCache(size, lambda value: min(weigh(value), size))
+        self._reads: dict[K, asyncio.Future[V]] = {}
 
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; an error of `read` is raised and not cached."""
-        task = self._tasks.get(key)
-        if task is None:
-            task = asyncio.create_task(self._fetch(key))
-            task.add_done_callback(partial(self._on_loaded, key))
-            self._tasks[key] = task
-        self._tasks.move_to_end(key)
-        return await asyncio.shield(task)  # cancelling one caller does not cancel the others
+        with suppress(KeyError):
+            return self._values[key]
+        if key not in self._reads:
+            self._reads[key] = asyncio.ensure_future(self._read(key))
+            self._reads[key].add_done_callback(partial(self._on_read, key))
+        return await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
 
-    async def _fetch(self, key: K) -> V:
-        return await self._read(key)
-
-    def _on_loaded(self, key: K, task: asyncio.Task[V]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            del self._tasks[key]
-            return
-        self._weights[key] = self._weigh(task.result())
-        self._free_weight -= self._weights[key]
-        while self._free_weight < 0 and len(self._weights) > 1:
-            oldest = next(other for other in self._tasks if other in self._weights and other != key)
-            del self._tasks[oldest]
-            self._free_weight += self._weights.pop(oldest)
+    def _on_read(self, key: K, read: asyncio.Future[V]) -> None:
+        del self._reads[key]
+        if not read.cancelled() and read.exception() is None:
+            self._values[key] = read.result()
 
 
 class CohortCache:

@@ -20,10 +20,7 @@ from protocol.messages import RoundState
 from protocol.phases import MessageKind
 from protocol.reporting import ReportAggregate
 from protocol.study_state import StudyState
-from secagg.aggregator import (
-    UnmaskingRequest,
-    collect_masked_inputs,
-)
+from secagg.aggregator import UnmaskingRequest, collect_masked_inputs
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from secagg.ring import Ring, Vector

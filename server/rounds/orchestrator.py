@@ -40,6 +40,7 @@ from server.errors import INTERNAL_FAULT
 from server.notify.notifier import Notifier
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
+from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -54,15 +55,6 @@ _ACTION_OF_PHASE = {
 _MAX_CONCURRENT_JOBS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class OrchestratorTimings:
-    """Maximum and minimum seconds between two polls, and the duration of a lease."""
-
-    poll_seconds: float = 1.0
-    min_poll_seconds: float = 0.05
-    lease_seconds: float = 15.0
-
-
 @dataclass
 class Orchestrator:
     """The orchestrator of one process."""
@@ -70,7 +62,7 @@ class Orchestrator:
     store: Store
     notifier: Notifier
     rng: Random
-    timings: OrchestratorTimings = OrchestratorTimings()
+    settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
     heartbeat: Heartbeat = field(init=False)
@@ -86,7 +78,7 @@ class Orchestrator:
     def __post_init__(self) -> None:
         name = process_name()
         self.heartbeat = Heartbeat(self.store, name)
-        leases = LeaseRunner(self.store.leases, name, self.timings.lease_seconds)
+        leases = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
         self._jobs = JobRunner(
             self.store, self.notifier, self.rng, leases, self.metrics, self.tracer
         )
@@ -129,9 +121,9 @@ class Orchestrator:
         return None
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep until woken, at most `seconds`, within the limits of the timings."""
-        await asyncio.sleep(self.timings.min_poll_seconds)
-        longest = self.timings.poll_seconds
+        """Sleep until woken, at most `seconds`, within the limits of the settings."""
+        await asyncio.sleep(self.settings.min_poll_seconds)
+        longest = self.settings.poll_seconds
         seconds = longest if seconds is None else min(seconds, longest)
         with suppress(TimeoutError):  # Python 3.11's wait_for may lose a cancellation
             async with asyncio.timeout(seconds):

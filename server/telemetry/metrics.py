@@ -10,6 +10,7 @@ in all servers.
 import collections
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 
 from prometheus_client import (
@@ -37,121 +38,87 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Histogram(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.requests = histogram(
             "blindtally_http_request_duration_seconds",
             "Time from the headers of a request to the end of its response, waiting included.",
             ("method", "route", "status"),
-            registry=registry,
             buckets=_REQUEST_BUCKETS,
         )
-        self.received_bytes = Counter(
-            "blindtally_http_received_bytes_total",
-            "Bytes of request bodies.",
-            ("route",),
-            registry=registry,
+        self.received_bytes = counter(
+            "blindtally_http_received_bytes_total", "Bytes of request bodies.", ("route",)
         )
-        self.sent_bytes = Counter(
-            "blindtally_http_sent_bytes_total",
-            "Bytes of response bodies.",
-            ("route",),
-            registry=registry,
+        self.sent_bytes = counter(
+            "blindtally_http_sent_bytes_total", "Bytes of response bodies.", ("route",)
         )
-        self.problems = Counter(
+        self.problems = counter(
             "blindtally_problem_responses_total",
             "Responses with problem details, by type.",
             ("type",),
-            registry=registry,
         )
-        self.event_streams = Gauge(
-            "blindtally_event_streams", "Open event streams.", registry=registry
-        )
-        self.events = Counter(
-            "blindtally_events_total", "Events of studies.", ("kind",), registry=registry
-        )
-        self.phase_seconds = Histogram(
+        self.event_streams = gauge("blindtally_event_streams", "Open event streams.")
+        self.events = counter("blindtally_events_total", "Events of studies.", ("kind",))
+        self.phase_seconds = histogram(
             "blindtally_phase_duration_seconds",
             "Duration of a cohort's phase, by outcome.",
             ("phase", "outcome"),
-            registry=registry,
             buckets=_PHASE_AND_JOB_BUCKETS,
         )
-        self.received_messages = Counter(
+        self.received_messages = counter(
             "blindtally_messages_received_total",
             "Messages of devices in closed phases.",
             ("phase",),
-            registry=registry,
         )
-        self.dropouts = Counter(
+        self.dropouts = counter(
             "blindtally_device_dropouts_total",
             "Devices that dropped out in a phase: no message in time, or their cohort failed.",
             ("phase", "reason"),
-            registry=registry,
         )
-        self.blamed = Counter(
-            "blindtally_devices_blamed_total",
-            "Devices that provably departed from the protocol.",
-            registry=registry,
+        self.blamed = counter(
+            "blindtally_devices_blamed_total", "Devices that provably departed from the protocol."
         )
-        self.failed_cohorts = Counter(
-            "blindtally_cohorts_failed_total",
-            "Failed cohorts.",
-            ("phase", "cause"),
-            registry=registry,
+        self.failed_cohorts = counter(
+            "blindtally_cohorts_failed_total", "Failed cohorts.", ("phase", "cause")
         )
-        self.closed_rounds = Counter(
-            "blindtally_rounds_closed_total",
-            "Closed rounds, by final state.",
-            ("state",),
-            registry=registry,
+        self.closed_rounds = counter(
+            "blindtally_rounds_closed_total", "Closed rounds, by final state.", ("state",)
         )
-        self.thresholds = Histogram(
+        self.thresholds = histogram(
             "blindtally_sampling_threshold",
             "Threshold t of threshold sampling in opened rounds.",
-            registry=registry,
             buckets=_THRESHOLD_BUCKETS,
         )
-        self.cohorts_pending = Gauge(
-            "blindtally_cohorts_pending",
-            "Cohorts in a phase that is not closed.",
-            ("phase",),
-            registry=registry,
+        self.cohorts_pending = gauge(
+            "blindtally_cohorts_pending", "Cohorts in a phase that is not closed.", ("phase",)
         )
-        self.devices_pending = Gauge(
+        self.devices_pending = gauge(
             "blindtally_devices_pending",
             "Devices in cohorts whose phase is not closed.",
             ("phase",),
-            registry=registry,
         )
-        self.jobs = Gauge(
+        self.jobs = gauge(
             "blindtally_jobs",
             "Jobs of this process, running or waiting for a free slot.",
             ("job", "state"),
-            registry=registry,
         )
-        self.job_seconds = Histogram(
+        self.job_seconds = histogram(
             "blindtally_job_duration_seconds",
             "Duration of a job, by outcome.",
             ("job", "outcome"),
-            registry=registry,
             buckets=_PHASE_AND_JOB_BUCKETS,
         )
-        self.last_poll = Gauge(
-            "blindtally_last_poll_timestamp_seconds",
-            "Time of the last check of all cohorts.",
-            registry=registry,
+        self.last_poll = gauge(
+            "blindtally_last_poll_timestamp_seconds", "Time of the last check of all cohorts."
         )
-        self.transactions = Histogram(
+        self.transactions = histogram(
             "blindtally_database_transaction_duration_seconds",
             "Duration of a transaction, without the wait for a thread.",
             ("mode",),
-            registry=registry,
             buckets=_TRANSACTION_BUCKETS,
         )
-        self.database_errors = Counter(
-            "blindtally_database_errors_total",
-            "Transactions that were rolled back.",
-            ("error",),
-            registry=registry,
+        self.database_errors = counter(
+            "blindtally_database_errors_total", "Transactions that were rolled back.", ("error",)
         )
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

@@ -31,9 +31,7 @@ def make_provider() -> "Sdk":
     Raises:
         ImportError: if the extra `traces` is not installed.
     """
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
-        OTLPSpanExporter,
-    )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415

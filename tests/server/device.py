@@ -10,12 +10,7 @@ import httpx
 import numpy as np
 
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import (
-    JoinRequest,
-    RoundView,
-    SlotAssignment,
-    Survivors,
-)
+from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.randomness import seeded_words
 from protocol.study import enrolment_scope
 from secagg.keys import Identity

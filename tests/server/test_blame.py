@@ -102,9 +102,7 @@ async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_coho
         await again.join(study, view)
 
 
-async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(
-    served: Served,
-) -> None:
+async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(served: Served) -> None:
     study = await served.create(rounds=2)
     party = Party(served, study, await served.join(study, 6))
     await party.go("share", "mask", "confirm")

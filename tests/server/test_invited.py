@@ -48,9 +48,7 @@ async def test_cohorts_fill_one_by_one_where_all_join(served: Served) -> None:
     assert sitting == [6, 3, 0]
 
 
-async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(
-    served: Served,
-) -> None:
+async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(served: Served) -> None:
     study, sitting = await joined(served, 18, join_probability=0.6)
     assert sitting == [6, 6, 6]
     assert (await served.client.get(f"/v1/studies/{study}/rounds/open")).status_code == 409

@@ -18,7 +18,7 @@ from client.device.policy import Policy, PolicyError
 from client.device.reporting import ReportParticipation
 from client.transport import Transport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
-from protocol.messages import HeavyHitterPage, RoundView
+from protocol.messages import RoundView
 from protocol.randomness import seeded_words
 from protocol.reporting import ALL_REPORT_STUDIES
 from protocol.signed_report import SignedReport
@@ -32,6 +32,7 @@ from server.errors import ProblemError
 from server.rounds.decoding import decode_reports
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
+from tests.server.party import refused
 
 ITEMS = [f"word {number}" for number in range(600)]
 QUESTION = {
@@ -71,10 +72,6 @@ async def put(
         content=signed.pack() if packed is None else packed,
         headers={"content-type": "application/octet-stream"},
     )
-
-
-def kind(response: httpx.Response) -> str:
-    return str(response.json()["type"]).rpartition(":")[2]
 
 
 LINEAR = {"goal": None, "epsilon": 15.0, "noise": "pure"}
@@ -120,8 +117,7 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
         assert response.status_code == 204, response.text
     view = await served.until_closed(study)
     assert (view.state, view.participants) == ("decoded", devices)
-    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    heavy_hitters = await served.heavy_hitters(study)
     assert "word 7" in {
         signed.item for signed in heavy_hitters if signed.estimate == heavy_hitters[0].estimate
     }
@@ -134,17 +130,14 @@ async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 
-async def test_a_repeated_report_counts_once_and_another_one_is_refused(
-    served: Served,
-) -> None:
+async def test_a_repeated_report_counts_once_and_another_one_is_refused(served: Served) -> None:
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
     view = await served.open_round(study)
     signed = report(view, 1)
     for _ in range(2):
         assert (await put(served, study, signed)).status_code == 204
     other = report(view, 1, body=bytes(len(signed.body)))
-    refused = await put(served, study, other)
-    assert (refused.status_code, kind(refused)) == (409, "conflict")
+    refused(await put(served, study, other), 409, "conflict")
     assert (await served.show_round(study)).cohorts[0].enrolled == 1
 
 
@@ -163,17 +156,15 @@ async def test_a_device_reports_once_per_study_in_any_round(served: Served) -> N
         await put(served, study, report(view, number))
     await served.until_closed(study)
     view = await served.open_round(study, after=1)
-    refused = await put(served, study, report(view, 3), number=2)
-    assert (refused.status_code, kind(refused)) == (409, "already-counted")
-    late = await put(served, study, report(await served.show_round(study), 11))
-    assert (late.status_code, kind(late)) == (409, "no-round")
+    refused(await put(served, study, report(view, 3), number=2), 409, "already-counted")
+    refused(await put(served, study, report(await served.show_round(study), 11)), 409, "no-round")
 
 
 async def epsilon_spent(served: Served, device: int) -> float:
     """Return the epsilon that the device has spent in all studies."""
     query = select(DeviceSpendingRow.epsilon)
     query = query.where(DeviceSpendingRow.identity == identity(device).public.hex())
-    database = served.app.state.service.store.database
+    database = served.store.database
     epsilon: float = await database.read(lambda session: session.scalar(query))
     return epsilon
 
@@ -184,23 +175,21 @@ async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
         study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
         answer = await put(served, study, report(await served.open_round(study), 5))
         assert answer.status_code == expected
-    assert kind(answer) == "budget-spent"
-    assert "has spent epsilon 12 of 16" in answer.json()["detail"]
+    assert "has spent epsilon 12 of 16" in refused(answer, 409, "budget-spent")
     assert await epsilon_spent(served, 5) == 12
 
 
 async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
-    serve: Serve, database_url: str
+    each_served: Served,
 ) -> None:
-    async with serve(database_url) as served:
-        studies = [await served.create(question=QUESTION, terms=TERMS) for _ in range(6)]
-        views = [await served.open_round(study) for study in studies]
-        for device in range(4):
-            pairs = zip(studies, views, strict=True)
-            answers = await asyncio.gather(*(put(served, s, report(v, device)) for s, v in pairs))
-            statuses = sorted(answer.status_code for answer in answers)
-            assert statuses == [204, 204, 409, 409, 409, 409]
-            assert await epsilon_spent(served, device) == 12
+    studies = [await each_served.create(question=QUESTION, terms=TERMS) for _ in range(6)]
+    views = [await each_served.open_round(study) for study in studies]
+    for device in range(4):
+        pairs = zip(studies, views, strict=True)
+        answers = await asyncio.gather(*(put(each_served, s, report(v, device)) for s, v in pairs))
+        statuses = sorted(answer.status_code for answer in answers)
+        assert statuses == [204, 204, 409, 409, 409, 409]
+        assert await epsilon_spent(each_served, device) == 12
 
 
 @pytest.mark.parametrize("spent", [(16.0, 0.0), (0.0, 1e-3), (float("nan"), 0.0)])
@@ -214,20 +203,18 @@ def test_a_charge_beyond_either_budget_is_refused(spent: tuple[float, float]) ->
 async def test_a_delta_that_no_device_may_spend_is_refused(served: Served) -> None:
     asked = {"mechanism": "jl-hh", "epsilon": 1.0, "delta": 0.4, "noise": "laplace", "rows": 1}
     question = {name: QUESTION[name] for name in ("threshold", "domain")} | asked
-    refused = await served.client.post(
+    answer = await served.client.post(
         "/v1/studies", json=study_request(question=question, terms=TERMS)
     )
-    assert refused.status_code == 422
-    assert "delta 0.4" in refused.json()["detail"]
+    assert "delta 0.4" in refused(answer, 422, "malformed")
 
 
 async def test_a_study_that_no_device_may_answer_is_refused(served: Served) -> None:
     request = study_request(
         question=QUESTION | {"mechanism": "hadamard", "epsilon": 20.0}, terms=TERMS
     )
-    refused = await served.client.post("/v1/studies", json=request)
-    assert refused.status_code == 422
-    assert "lets a device spend 16" in refused.json()["detail"]
+    answer = await served.client.post("/v1/studies", json=request)
+    assert "lets a device spend 16" in refused(answer, 422, "malformed")
 
 
 async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
@@ -235,9 +222,7 @@ async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
     view = await served.open_round(study)
     good, weak = report(view, 1), (1).to_bytes(32, "little")
     forged = SignedReport(weak, good.plan_digest, good.body, weak + bytes(32))
-    refused = await put(served, study, forged)
-    assert (refused.status_code, kind(refused)) == (422, "malformed")
-    assert "low order" in refused.json()["detail"]
+    assert "low order" in refused(await put(served, study, forged), 422, "malformed")
 
 
 async def test_malformed_reports_are_refused_and_change_nothing(served: Served) -> None:
@@ -245,25 +230,21 @@ async def test_malformed_reports_are_refused_and_change_nothing(served: Served) 
     other = await served.create(question=QUESTION | {"epsilon": 5.0}, terms=TERMS, rounds=1)
     view, signed = await served.open_round(study), report(await served.open_round(study), 1)
     for packed in (b"", signed.pack()[:-1], signed.pack() + b"\0"):
-        refused = await put(served, study, signed, packed=packed)
-        assert (refused.status_code, kind(refused)) == (422, "malformed")
+        refused(await put(served, study, signed, packed=packed), 422, "malformed")
     last = signed.pack()[-1] ^ 1
     spoiled = await put(served, study, signed, packed=signed.pack()[:-1] + bytes([last]))
     assert "signature is not this identity's signature" in spoiled.json()["detail"]
-    refused = await put(served, other, signed)
-    assert (refused.status_code, kind(refused)) == (409, "plan-mismatch")
-    refused = await put(served, study, report(view, 1, body=b"\xff" * len(signed.body)))
-    assert (refused.status_code, kind(refused)) == (422, "malformed")
+    refused(await put(served, other, signed), 409, "plan-mismatch")
+    refused(
+        await put(served, study, report(view, 1, body=b"\xff" * len(signed.body))), 422, "malformed"
+    )
     assert (await served.show_round(study)).cohorts[0].enrolled == 0
 
 
-async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(
-    served: Served,
-) -> None:
+async def test_a_round_that_sums_takes_no_reports_and_the_other_way_round(served: Served) -> None:
     study, sums = await served.create(question=QUESTION, terms=TERMS), await served.create()
     signed = report(await served.open_round(study), 1)
-    refused = await put(served, sums, signed)
-    assert (refused.status_code, kind(refused)) == (409, "wrong-state")
+    refused(await put(served, sums, signed), 409, "wrong-state")
     with pytest.raises(AssertionError, match="no-round"):
         await served.join(study, 1)
 
@@ -311,8 +292,7 @@ async def test_only_devices_of_the_registrar_report(served: Served) -> None:
     enrolment = registrar.sign(registry.enrolment_statement(identity(1).public))
     assert await put(served, study, SignedReport.sign(identity(1), plan.digest(), body, enrolment))
     stranger = SignedReport.sign(identity(2), plan.digest(), body, enrolment)
-    refused = await put(served, study, stranger)
-    assert (refused.status_code, kind(refused)) == (403, "not-enrolled")
+    refused(await put(served, study, stranger), 403, "not-enrolled")
 
 
 async def take_part(served: Served, study: str, device: Device, policy: Policy) -> None:
@@ -320,7 +300,8 @@ async def take_part(served: Served, study: str, device: Device, policy: Policy) 
     asgi = httpx.ASGITransport(served.app)
     async with httpx.AsyncClient(transport=asgi, base_url="http://test/v1") as http:
         chance = seeded_words(np.random.default_rng(1))
-        part = ReportParticipation(Transport(http, 5), view, device, policy=policy, chance=chance)
+        chances = {"secrets": Random(1), "chance": chance}
+        part = ReportParticipation(Transport(http, 5), view, device, policy=policy, **chances)
         async for _ in part.steps(study):
             pass
 
@@ -332,9 +313,9 @@ async def test_a_device_spends_no_more_than_its_policy_allows(served: Served) ->
         study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
         await take_part(served, study, device, policy)
     study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    with pytest.raises(PolicyError, match="asks for epsilon 6, and 1 is left") as refused:
+    with pytest.raises(PolicyError, match="asks for epsilon 6, and 1 is left") as caught:
         await take_part(served, study, device, policy)
-    assert refused.value.limit == "max_epsilon"
+    assert caught.value.limit == "max_epsilon"
     assert (await served.show_round(study)).cohorts[0].enrolled == 0
 
 
@@ -361,7 +342,7 @@ async def test_reports_are_joined_to_batches_of_any_size(
     for signed in reports:
         assert (await put(served, study, signed)).status_code == 204
     nbytes = len(reports[0].body)
-    kept = served.app.state.service.store.reports.bodies(study, 1, nbytes, most)
+    kept = served.store.reports.bodies(study, 1, nbytes, most)
     batches_read = [batch async for batch in kept]
     assert [len(batch) // nbytes for batch in batches_read] == batches
     in_order = sorted(reports, key=lambda signed: signed.identity.hex())

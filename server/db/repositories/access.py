@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret, secret_digest
 from protocol.messages import AuditRecord, ProblemType
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow
 from server.errors import ProblemError
 from server.principals import SCOPES, Permission, Principal
@@ -21,10 +21,9 @@ INITIAL_TOKEN_USES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class AccessRepository:
+class AccessRepository(Repository):
     """Repository of credentials and the audit trail."""
 
-    database: Database
     rng: Random
 
     @write_transaction
@@ -174,14 +173,10 @@ class AccessRepository:
     def _record_audit(
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
     ) -> None:
-        entry = AuditEntryRow(
-            at=self.database.now(session),
-            actor=actor,
-            action=action,
-            subject=subject,
-            outcome=outcome,
+        now = self.database.now(session)
+        session.add(
+            AuditEntryRow(at=now, actor=actor, action=action, subject=subject, outcome=outcome)
         )
-        session.add(entry)
 
     @read_transaction
     def audit_entries(
@@ -191,17 +186,8 @@ class AccessRepository:
         query = select(AuditEntryRow).order_by(AuditEntryRow.id.desc()).limit(limit)
         if before is not None:
             query = query.where(AuditEntryRow.id < before)
-        return tuple(
-            AuditRecord(
-                id=row.id,
-                at=row.at,
-                actor=row.actor,
-                action=row.action,
-                subject=row.subject,
-                outcome=row.outcome,
-            )
-            for row in session.scalars(query)
-        )
+        rows = session.scalars(query)
+        return tuple(AuditRecord.model_validate(row, from_attributes=True) for row in rows)
 
 
 def _new_key(scopes: Collection[Permission]) -> ApiKeyRow:

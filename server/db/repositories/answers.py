@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy import and_, delete, insert, or_, select
@@ -12,16 +11,13 @@ from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.messages import HeavyHitter
 from protocol.study_state import EMPTY_STATE, StudyState
-from server.db.database import Database, read_transaction
+from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import HeavyHitterRow, StudyStateRow
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRepository:
+class AnswerRepository(Repository):
     """Repository of answers."""
-
-    database: Database
 
     @read_transaction
     def study_state(self, session: Session, study: str) -> StudyState:

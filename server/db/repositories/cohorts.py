@@ -7,8 +7,8 @@ sum, which takes long, is made under a lease. Its result (the sum, the blame or 
 stored in one transaction.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, exists, select, update
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from protocol.events import FailureCause
 from protocol.phases import Phase
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
 from server.db.repositories.pending import PendingCohort, PendingSnapshot, read_pending
@@ -26,11 +26,8 @@ from server.db.schema import FINAL_PHASES, CohortRow, MessageRow, ParticipantRow
 _MAX_DECISION_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class CohortRepository:
+class CohortRepository(Repository):
     """Repository of cohorts."""
-
-    database: Database
 
     @read_transaction
     def snapshot(self, session: Session) -> PendingSnapshot:
@@ -45,15 +42,9 @@ class CohortRepository:
         """Return all pending cohorts."""
         return read_pending(session)
 
-    @write_transaction
-    def close_enrolling(self, session: Session, due: PendingCohort) -> bool:
+    async def close_enrolling(self, due: PendingCohort) -> bool:
         """Start sharing among `due.enrolled`; False if the cohort has changed since it was read."""
-        row = _lock(session, due)
-        if row is None or row.enrolled != due.enrolled:
-            return False
-        now, duration = self.database.now(session), _phase_duration(due, Phase.SHARING)
-        enter_phase(session, row, Phase.SHARING, row.enrolled, now, duration)
-        return True
+        return await self._change(due, Phase.SHARING, received=due.enrolled)
 
     async def move(self, due: PendingCohort, to: Phase) -> bool:
         """Move a cohort to the phase `to`; False if it has changed since it was read as `due`.
@@ -65,17 +56,7 @@ class CohortRepository:
             BusyError: if the database took so long that the decision is stale: messages that
                 arrived meanwhile wait in the same queue, and must count before it is repeated.
         """
-        return await self._move(due, to, self.database.monotonic_seconds())
-
-    @write_transaction
-    def _move(self, session: Session, due: PendingCohort, to: Phase, decided: float) -> bool:
-        self._check_age(decided)
-        row = _lock(session, due)
-        if row is None:
-            return False
-        now, duration = self.database.now(session), _phase_duration(due, to)
-        enter_phase(session, row, to, count_received(session, row), now, duration)
-        return True
+        return await self._change(due, to, self.database.monotonic_seconds())
 
     async def fail(
         self,
@@ -89,32 +70,30 @@ class CohortRepository:
         Raises:
             BusyError: as `move` does.
         """
-        return await self._fail(due, (reason, cause), received, self.database.monotonic_seconds())
+        decided = self.database.monotonic_seconds()
+        return await self._change(due, Phase.FAILED, decided, received, (reason, cause))
 
     @write_transaction
-    def _fail(
+    def _change(
         self,
         session: Session,
         due: PendingCohort,
-        failure: tuple[str, FailureCause],
-        received: int | None,
-        decided: float,
+        to: Phase,
+        decided: float = math.inf,
+        received: int | None = None,
+        failure: tuple[str | None, FailureCause | None] = (None, None),
     ) -> bool:
-        self._check_age(decided)
-        row = _lock(session, due)
-        if row is None:
-            return False
-        count = count_received(session, row)
-        if received not in (None, count):
-            return False
-        row.failure, cause = failure
-        now = self.database.now(session)
-        enter_phase(session, row, Phase.FAILED, count, now, cause=cause)
-        return True
-
-    def _check_age(self, decided: float) -> None:
+        """Move a cohort to `to`, if it and the number `received` are as when that was decided."""
         if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
             raise BusyError("the database was busy for so long that a decision is stale")
+        row = _lock(session, due)
+        count = 0 if row is None else count_received(session, row)
+        if row is None or received not in (None, count):
+            return False
+        row.failure, cause = failure
+        duration = None if to.is_over else timedelta(seconds=getattr(due.timeouts, to.value))
+        enter_phase(session, row, to, count, self.database.now(session), duration, cause=cause)
+        return True
 
     @write_transaction
     def blame(
@@ -143,30 +122,34 @@ class CohortRepository:
         Raises:
             StaleLeaseError: if the job was claimed again.
         """
-        row = _lock_unmasking(session, cohort, lease)
-        if row is None:
-            return False
-        row.sum = total
-        enter_phase(
-            session, row, Phase.SUMMED, count_received(session, row), self.database.now(session)
-        )
-        return True
+        return self._end_unmasking(session, cohort, lease, Phase.SUMMED, total=total)
 
     @write_transaction
     def fail_unmasking(
         self, session: Session, cohort: int, reason: str, cause: FailureCause, lease: Lease
     ) -> bool:
-        """Fail because there is no sum; False if the cohort is no longer unmasking.
+        """Fail because there is no sum; returns and raises as `save_sum` does."""
+        failure = (reason, cause)
+        return self._end_unmasking(session, cohort, lease, Phase.FAILED, failure=failure)
 
-        Raises:
-            StaleLeaseError: if the job was claimed again.
-        """
-        row = _lock_unmasking(session, cohort, lease)
+    def _end_unmasking(
+        self,
+        session: Session,
+        cohort: int,
+        lease: Lease,
+        to: Phase,
+        total: bytes | None = None,
+        failure: tuple[str | None, FailureCause | None] = (None, None),
+    ) -> bool:
+        check_lease(session, lease)
+        query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
+        row = session.scalar(query.with_for_update())
         if row is None:
             return False
-        row.failure = reason
+        row.sum = total
+        row.failure, cause = failure
         received, now = count_received(session, row), self.database.now(session)
-        enter_phase(session, row, Phase.FAILED, received, now, cause=cause)
+        enter_phase(session, row, to, received, now, cause=cause)
         return True
 
     async def extend_deadlines(self) -> int:
@@ -220,11 +203,6 @@ class CohortRepository:
         session.execute(update(MessageRow).where(*of_cohort).values(body=None))
 
 
-def _phase_duration(due: PendingCohort, phase: Phase) -> timedelta | None:
-    """Return the maximum duration of `phase`, None if it is final."""
-    return None if phase.is_over else timedelta(seconds=getattr(due.timeouts, phase.value))
-
-
 def _lock(session: Session, due: PendingCohort) -> CohortRow | None:
     """Return the cohort, locked, if it has not changed since it was read as `due`."""
     unchanged = (
@@ -232,11 +210,4 @@ def _lock(session: Session, due: PendingCohort) -> CohortRow | None:
         CohortRow.deadline == due.phase_status.deadline,
     )
     query = select(CohortRow).where(CohortRow.id == due.id, *unchanged)
-    return session.scalar(query.with_for_update())
-
-
-def _lock_unmasking(session: Session, cohort: int, lease: Lease) -> CohortRow | None:
-    """Return the cohort, locked, if it is unmasking; `lease` must be valid."""
-    check_lease(session, lease)
-    query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
     return session.scalar(query.with_for_update())

@@ -7,7 +7,6 @@ record events at the end.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import insert, select, update
@@ -15,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from protocol.events import Event, EventKind
 from protocol.messages import ProblemType
-from server.db.database import Database, count_on_commit, read_transaction
+from server.db.database import Repository, count_on_commit, read_transaction
 from server.db.schema import EventCounterRow, EventRow, StudyRow
 from server.db.serializers import event_without_sizes, hides_sizes
 from server.errors import ProblemError, not_found
@@ -23,11 +22,8 @@ from server.errors import ProblemError, not_found
 MAX_EVENTS_PER_READ = 500
 
 
-@dataclass(frozen=True, slots=True)
-class EventRepository:
+class EventRepository(Repository):
     """Repository of events."""
-
-    database: Database
 
     @read_transaction
     def after(self, session: Session, study: str, last: int) -> tuple[Event, ...]:

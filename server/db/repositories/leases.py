@@ -12,7 +12,7 @@ Source: a row as a queue, `FOR UPDATE SKIP LOCKED` [PostgreSQL, SELECT, "The Loc
 SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements need no lock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.phases import Phase
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import CohortRow, LeaseRow, MessageRow, ProcessRow, RoundRow
 
 ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
@@ -52,27 +52,6 @@ class Lease:
     job: str
     holder: str
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseStatus:
-    """A lease for the dashboard; it `is_active` until it expires or is released."""
-
-    job: str
-    holder: str
-    version: int
-    expires: datetime
-    is_active: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """A server process for the dashboard; if it is not alive, it died or lost its database."""
-
-    name: str
-    receiving_since: datetime
-    last_seen: datetime
-    is_alive: bool
 
 
 def sum_job(cohort: int) -> Job:
@@ -119,11 +98,8 @@ def receiving_since(session: Session, now: datetime) -> datetime | None:
     return session.scalar(select(earliest).where(ProcessRow.last_seen > now - ALIVE_WITHIN))
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRepository:
+class LeaseRepository(Repository):
     """Repository of leases."""
-
-    database: Database
 
     async def claim(self, job: Job, holder: str, seconds: float) -> Lease | None:
         """Return a lease of `job`, or None if the job is done or another process has its lease."""
@@ -172,25 +148,18 @@ class LeaseRepository:
         session.execute(update(LeaseRow).where(*others).values(expires=now))
 
     @read_transaction
-    def latest(self, session: Session, limit: int) -> tuple[LeaseStatus, ...]:
+    def latest(self, session: Session, limit: int) -> Sequence[LeaseRow]:
         """Return at most `limit` leases, the last ones to expire first."""
-        now = self.database.now(session)
         query = select(LeaseRow).order_by(LeaseRow.expires.desc(), LeaseRow.job).limit(limit)
-        return tuple(
-            LeaseStatus(row.job, row.holder, row.version, row.expires, row.expires > now)
-            for row in session.scalars(query)
-        )
+        return session.scalars(query).all()
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRepository:
+class ProcessRepository(Repository):
     """Repository of server processes and their heartbeats.
 
     Until its last heartbeat a process either received all messages, or has extended the deadlines
     for the time in which no process could receive (`server/rounds/heartbeat.py`).
     """
-
-    database: Database
 
     @write_transaction
     def beat(self, session: Session, name: str, since: datetime) -> None:
@@ -219,14 +188,10 @@ class ProcessRepository:
         return {row.name: row.heartbeats for row in session.execute(query)}
 
     @read_transaction
-    def latest(self, session: Session, limit: int) -> tuple[ProcessStatus, ...]:
+    def latest(self, session: Session, limit: int) -> Sequence[ProcessRow]:
         """Return at most `limit` processes, the last ones seen first."""
-        oldest = self.database.now(session) - ALIVE_WITHIN
         query = select(ProcessRow).order_by(ProcessRow.last_seen.desc()).limit(limit)
-        return tuple(
-            ProcessStatus(row.name, row.receiving_since, row.last_seen, row.last_seen > oldest)
-            for row in session.scalars(query)
-        )
+        return session.scalars(query).all()
 
 
 def _is_lease(lease: Lease) -> tuple[ColumnElement[bool], ...]:

@@ -11,7 +11,7 @@ from protocol.messages import ProblemType
 from protocol.phases import MessageKind, Phase
 from secagg.ring import Ring
 from secagg.session import Session as SumSession
-from server.db.database import Database, read_transaction
+from server.db.database import Repository, read_transaction
 from server.db.repositories.participants import roster_entry
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
@@ -29,11 +29,8 @@ class EnrolledCohort:
     session: SumSession = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRepository:
+class MessageRepository(Repository):
     """Repository of messages."""
-
-    database: Database
 
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
@@ -44,7 +41,7 @@ class MessageRepository:
         """
         row = session.get_one(CohortRow, cohort)
         if not has_enrolled(row):
-            raise _not_enrolled(row)
+            raise _unreadable(row, "the cohort is still enrolling")
         plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
         ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
         participants = select(ParticipantRow).where(ParticipantRow.cohort == cohort)
@@ -85,7 +82,9 @@ class MessageRepository:
         batch = []
         for slot, body in rows:
             if body is None:
-                raise _bodies_deleted(session.get_one(CohortRow, cohort))
+                closed = session.get_one(CohortRow, cohort)
+                detail = f"the cohort is {closed.phase}: its message bodies are deleted"
+                raise _unreadable(closed, detail)
             batch.append((slot, body))
         return batch
 
@@ -117,22 +116,13 @@ class MessageRepository:
         if parse_plan(session.get_one(RoundRow, (study, number)).plan).question.discards_sums:
             detail = "this study does not publish sums: they contain counts that must be suppressed"
             raise ProblemError(ProblemType.WRONG_STATE, detail)
-        if row.phase is Phase.FAILED:
-            raise cohort_failed(row.failure)
-        if row.sum is None:
-            detail = f"the cohort is {row.phase}: there is no sum yet"
-            raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
+        if row.phase is Phase.FAILED or row.sum is None:
+            raise _unreadable(row, f"the cohort is {row.phase}: there is no sum yet")
         return row.sum
 
 
-def _bodies_deleted(row: CohortRow) -> ProblemError:
+def _unreadable(row: CohortRow, detail: str) -> ProblemError:
+    """Return the refusal of what a cohort in this phase does not have."""
     if row.phase is Phase.FAILED:
         return cohort_failed(row.failure)
-    detail = f"the cohort is {row.phase}: its message bodies are deleted"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
-
-
-def _not_enrolled(row: CohortRow) -> ProblemError:
-    if row.phase is Phase.FAILED:
-        return cohort_failed(row.failure)
-    return ProblemError(ProblemType.WRONG_PHASE, "the cohort is still enrolling", phase=row.phase)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from random import Random
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, exists, insert, or_, select
+from sqlalchemy import Row, Select, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -15,7 +16,7 @@ from protocol.messages import ProblemType, SlotAssignment
 from protocol.phases import MESSAGE_KIND, MessageKind, Phase
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
 from server.errors import ProblemError, cohort_failed, dropped_out, not_found, out_of_phase
@@ -29,10 +30,13 @@ _OWN_MESSAGES = (
 # Built once: building these statements takes longer than running them.
 _UPLOAD_CONTEXT = (
     _COHORT_STATUS.add_columns(
-        exists().where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_previous_kind")),
+        exists()
+        .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_previous_kind"))
+        .label("sent_previous"),
         select(MessageRow.digest)
         .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_kind"))
-        .scalar_subquery(),
+        .scalar_subquery()
+        .label("stored_digest"),
     )
     .where(CohortRow.id == bindparam("in_cohort"))
     .with_for_update(read=True, of=CohortRow)
@@ -136,20 +140,9 @@ class CohortStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _UploadContext:
-    """Status of a cohort at the time `now`, and earlier messages of a participant."""
-
-    now: datetime
-    status: CohortStatus
-    sent_previous: bool
-    stored_digest: bytes | None  # of its message in this phase
-
-
-@dataclass(frozen=True, slots=True)
-class ParticipantRepository:
+class ParticipantRepository(Repository):
     """Repository of participants and their uploads."""
 
-    database: Database
     rng: Random
 
     async def join(
@@ -271,46 +264,37 @@ class ParticipantRepository:
         arrived: float,
     ) -> None:
         waited = timedelta(seconds=self.database.monotonic_seconds() - arrived)
-        context = _read_upload_context(session, slot, upload, self.database.now_column())
+        parameters = {
+            "in_cohort": slot.cohort,
+            "of_slot": slot.slot,
+            "of_kind": upload.kind,
+            "of_previous_kind": upload.previous_kind or "",
+        }
+        query = _UPLOAD_CONTEXT.add_columns(self.database.now_column().label("now"))
+        context = session.execute(query, parameters).one()  # locks the phase until the end
         if context.stored_digest == digest:
             return
-        _check_upload(context, upload.kind, context.now - waited)
+        _check_upload(context, upload, context.now - waited)
         key = {"cohort": slot.cohort, "slot": slot.slot}
         row = key | {"received_at": context.now, "digest": digest}
         rows = [row | {"kind": kind, "body": body} for kind, body in upload.bodies.items()]
         session.execute(insert(MessageRow), rows)
 
 
-def _check_upload(context: _UploadContext, kind: MessageKind, arrived: datetime) -> None:
-    phase, deadline = context.status.phase, context.status.deadline
+def _check_upload(context: Row[Any], upload: DeviceUpload, arrived: datetime) -> None:
+    kind, phase = upload.kind, context.phase
     if context.stored_digest is not None:
         detail = f"{kind} with other content was sent before"
         raise ProblemError(ProblemType.CONFLICT, detail, phase=phase)
     if phase is Phase.FAILED:
-        raise cohort_failed(context.status.failure)
+        raise cohort_failed(context.failure)
     if phase is not _PHASE_OF_KIND[kind]:
         raise out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
-    if not context.sent_previous:
+    if upload.previous_kind is not None and not context.sent_previous:
         raise dropped_out(phase)
-    if arrived >= deadline:
-        detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
+    if arrived >= context.deadline:
+        detail = f"the deadline of {phase} has passed: {context.deadline.isoformat()}"
         raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
-
-
-def _read_upload_context(
-    session: Session, slot: ParticipantSlot, upload: DeviceUpload, now: ColumnElement[datetime]
-) -> _UploadContext:
-    """Return the status of a cohort, and lock its phase until the transaction ends."""
-    parameters = {
-        "in_cohort": slot.cohort,
-        "of_slot": slot.slot,
-        "of_kind": upload.kind,
-        "of_previous_kind": upload.previous_kind or "",
-    }
-    row = session.execute(_UPLOAD_CONTEXT.add_columns(now), parameters).one()
-    phase, deadline, failure, sent_previous, digest, time = row
-    status = CohortStatus(phase, deadline, failure)
-    return _UploadContext(time, status, sent_previous or upload.previous_kind is None, digest)
 
 
 def _find_participant(
@@ -329,28 +313,18 @@ def _find_participant(
         if participant.blamed is not None:
             detail = f"in round {participant.round} this device {participant.blamed}"
             raise ProblemError(ProblemType.BARRED, detail)
-        if (
-            has_vector
-            and cohort.phase is not Phase.FAILED
-            and not _joins_every_round(session, study)
-        ):
+        is_counted = has_vector and cohort.phase is not Phase.FAILED
+        if is_counted and not parse_question(find_study(session, study).question).asks_every_round:
             detail = f"this device was counted in round {participant.round}"
             raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
     return None
 
 
-def _joins_every_round(session: Session, study: str) -> bool:
-    """Return whether each device takes part in every round of `study`."""
-    return parse_question(find_study(session, study).question).asks_every_round
-
-
 def _confirm_same_slot(
     row: ParticipantRow, cohort: CohortRow, device: JoiningDevice
 ) -> SlotAssignment:
-    if (roster_entry(row), row.credential_digest) != (
-        device.roster_entry,
-        device.credential_digest,
-    ):
+    known = JoiningDevice(row.credential_digest, roster_entry(row))
+    if known != device:
         detail = "this device joined the round with another key, registrar signature or credential"
         raise ProblemError(ProblemType.CONFLICT, detail, phase=cohort.phase)
     return _slot_assignment(row, cohort)

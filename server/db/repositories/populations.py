@@ -6,8 +6,6 @@ a study either exists or not. A study that has ended is charged for the rounds t
 running study for all of its rounds.
 """
 
-from dataclasses import dataclass
-
 from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,18 +14,15 @@ from protocol.mechanisms.registry import parse_question
 from protocol.messages import PopulationRequest, PopulationView, ProblemType
 from protocol.privacy.events import DpEvent, LedgerEntry
 from protocol.privacy.ledger import Budget, BudgetError, Ledger
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import PopulationRow, StudyRow
 from server.errors import ProblemError, not_found
 
 _DP_EVENT: TypeAdapter[DpEvent] = TypeAdapter(DpEvent)
 
 
-@dataclass(frozen=True, slots=True)
-class PopulationRepository:
+class PopulationRepository(Repository):
     """Repository of populations."""
-
-    database: Database
 
     @write_transaction
     def create(
@@ -68,18 +63,16 @@ class PopulationRepository:
         return ledger_of(session, name)
 
     @read_transaction
-    def study_ledger(self, session: Session, study: str) -> Ledger:
-        """Return the ledger of one study alone, if all of its rounds run.
+    def ledger_entry(self, session: Session, study: str) -> LedgerEntry:
+        """Return the ledger entry of a study.
 
         Raises:
             ProblemError: if the study is unknown.
         """
-        return Ledger(entries=(_find_ledger_entry(session, study),))
-
-    @read_transaction
-    def ledger_entry(self, session: Session, study: str) -> LedgerEntry:
-        """Return the ledger entry of a study; raises as `study_ledger` does."""
-        return _find_ledger_entry(session, study)
+        row = session.get(StudyRow, study)
+        if row is None:
+            raise not_found("study")
+        return _ledger_entry(row)
 
 
 def find_population(session: Session, name: str, *, lock: bool = False) -> PopulationRow | None:
@@ -117,13 +110,6 @@ def check_budget(ledger: Ledger, study: str, event: DpEvent) -> None:
         raise ProblemError(ProblemType.BUDGET_SPENT, str(error)) from None
 
 
-def _find_ledger_entry(session: Session, study: str) -> LedgerEntry:
-    row = session.get(StudyRow, study)
-    if row is None:
-        raise not_found("study")
-    return _ledger_entry(row)
-
-
 def _ledger_entry(row: StudyRow) -> LedgerEntry:
     event = _DP_EVENT.validate_python(row.dp_event)
     has_ended = row.state in ("finished", "stopped")
@@ -134,5 +120,4 @@ def _ledger_entry(row: StudyRow) -> LedgerEntry:
 
 
 def _view(row: PopulationRow) -> PopulationView:
-    budget = Budget.model_validate(row.budget)
-    return PopulationView(name=row.name, budget=budget, created=row.created)
+    return PopulationView.model_validate(row, from_attributes=True)

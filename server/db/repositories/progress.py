@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from protocol.messages import RoundState
 from protocol.phases import Phase
-from server.db.database import Database, read_transaction
+from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
 from server.db.serializers import HIDDEN_REASON, hides_sizes
@@ -21,7 +21,7 @@ class StudyProgress:
 
     `devices` counts the devices in the sums of closed rounds, `enrolling` those in running rounds;
     a study that hides these numbers has None and 0. `last_state` is the state of the last closed
-    round, `last_number`, which closed at `closed`. `heavy_hitters` is their present number.
+    round, which closed at `closed`. `heavy_hitters` is their present number.
     """
 
     closed_rounds: int = 0
@@ -30,7 +30,6 @@ class StudyProgress:
     enrolling: int = 0
     heavy_hitters: int = 0
     last_state: RoundState | None = None
-    last_number: int | None = None
     closed: datetime | None = None
 
 
@@ -56,11 +55,8 @@ class RoundSummary:
     closed: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressRepository:
+class ProgressRepository(Repository):
     """Repository of progress."""
-
-    database: Database
 
     @read_transaction
     def of_studies(self, session: Session, studies: Collection[str]) -> dict[str, StudyProgress]:
@@ -99,7 +95,6 @@ class ProgressRepository:
                 enrolling=int(enrolling.get(study) or 0),
                 heavy_hitters=heavy_hitters.get(study, 0),
                 last_state=row and row.state,
-                last_number=row and row.number,
                 closed=row and row.closed,
             )
         for hidden in session.scalars(select(StudyRow).where(StudyRow.id.in_(progress))):

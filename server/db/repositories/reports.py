@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from protocol.messages import ProblemType
 from protocol.phases import Phase
 from protocol.signed_report import SignedReport
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, DeviceSpendingRow, ReportRow
 from server.errors import ProblemError
@@ -41,11 +41,8 @@ class ReportCost:
                 raise ProblemError(ProblemType.BUDGET_SPENT, f"{detail}: {cost:g} more is too much")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRepository:
+class ReportRepository(Repository):
     """Repository of reports."""
-
-    database: Database
 
     async def accept(self, study: str, number: int, report: SignedReport, cost: ReportCost) -> None:
         """Store a report to round `number` of `study`.

@@ -14,19 +14,13 @@ from protocol.messages import CohortView, ProblemType, RoundState, RoundView, St
 from protocol.phases import MESSAGE_KIND, MessageKind, Phase
 from protocol.study import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.answers import save_study_state
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
 from server.db.repositories.studies import find_study
 from server.db.repositories.transitions import insert_round
-from server.db.schema import (
-    PENDING_PHASES,
-    CohortRow,
-    MessageRow,
-    ParticipantRow,
-    RoundRow,
-)
+from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found
 
@@ -52,11 +46,8 @@ class ClosedRound:
     is_last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRepository:
+class RoundRepository(Repository):
     """Repository of rounds."""
-
-    database: Database
 
     @read_transaction
     def show(self, session: Session, study: str, number: int) -> RoundView:
@@ -177,32 +168,22 @@ class RoundRepository:
             session.execute(update(CohortRow).where(*of_round).values(sum=None))
         if answer is not None:
             save_study_state(session, study, answer.state, outcome.heavy_hitters)
-        self._record_events(session, study, number, outcome, plan.t)
+        self._record_events(session, plan, outcome)
         return True
 
-    def _record_events(
-        self,
-        session: Session,
-        study: str,
-        number: int,
-        outcome: ClosedRound,
-        sampling_threshold: float | None,
-    ) -> None:
+    def _record_events(self, session: Session, plan: AnyPlan, outcome: ClosedRound) -> None:
         now = self.database.now(session)
         for cohort in sorted(outcome.excluded):
-            facts = {"round": number, "cohort": cohort}
-            record_event(session, study, EventKind.COHORT_EXCLUDED, now, **facts)
-        record_event(
-            session,
-            study,
-            EventKind.ROUND_CLOSED,
-            now,
-            round=number,
-            state=outcome.state,
-            participants=outcome.participants,
-            sampling_threshold=sampling_threshold,
-            heavy_hitters=None if outcome.answer is None else len(outcome.heavy_hitters),
-        )
+            excluded = {"round": plan.round, "cohort": cohort}
+            record_event(session, plan.study, EventKind.COHORT_EXCLUDED, now, **excluded)
+        facts = {
+            "round": plan.round,
+            "state": outcome.state,
+            "participants": outcome.participants,
+            "sampling_threshold": plan.t,
+            "heavy_hitters": None if outcome.answer is None else len(outcome.heavy_hitters),
+        }
+        record_event(session, plan.study, EventKind.ROUND_CLOSED, now, **facts)
 
 
 def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:

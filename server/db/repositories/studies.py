@@ -17,7 +17,7 @@ from protocol.phases import Phase
 from protocol.privacy.events import DpEvent
 from protocol.privacy.ledger import Ledger
 from server.db.channels import notify_on_commit, study_channel
-from server.db.database import Database, read_transaction, write_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.idempotency import IdempotentRequest, find_response, save_response
 from server.db.repositories.events import record_event
 from server.db.repositories.populations import check_budget, ledger_of
@@ -52,10 +52,9 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyRepository:
+class StudyRepository(Repository):
     """Repository of studies."""
 
-    database: Database
     rng: Random
 
     async def create(
@@ -256,10 +255,7 @@ class StudyRepository:
 
 def _plan_request(study: StudyRequest | StudyView) -> PlanRequest:
     return PlanRequest.model_construct(
-        question=study.question,
-        terms=study.terms,
-        rounds=study.rounds,
-        population=study.population,
+        question=study.question, terms=study.terms, rounds=study.rounds, population=study.population
     )
 
 

@@ -39,7 +39,7 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class QuestionForm:
-    """A kind of question; `fixed_fields` is the part of the request that has no form field."""
+    """A kind of question; `fixed_fields` are those fields of the question that no form shows."""
 
     name: str
     title: str
@@ -74,6 +74,7 @@ _MODE = FormField(
     ),
 )  # fmt: skip
 _BYTES = FormField("question.domain.max_bytes", "Longest item, bytes", "64", hint="Bytes of UTF-8.")
+_SHORT_BYTES = replace(_BYTES, default="12")
 
 QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
     question.name: question
@@ -83,33 +84,21 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Common items, fewest words",
             "Heavy hitters among strings of any length. Items found so far are counted exactly, "
             "and each plan reveals them to devices.",
-            {"question": {"mechanism": "tracked", "domain": {"kind": "hashed"}}},
+            {"domain.kind": "hashed"},
             (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS),
         ),
         QuestionForm(
             "adaptive-iblt",
             "Common items, plans reveal none",
             "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
-            {"question": {"mechanism": "adaptive-iblt", "domain": {"kind": "utf8"}}},
-            (
-                _THRESHOLD,
-                _CONTRIBUTION,
-                replace(_BYTES, default="12"),
-                replace(_WORDS, default="5000"),
-            ),
+            {"domain.kind": "utf8"},
+            (_THRESHOLD, _CONTRIBUTION, _SHORT_BYTES, replace(_WORDS, default="5000")),
         ),
         QuestionForm(
             "hierarchical-histogram",
             "Distribution of numbers",
             "Quantiles, ranks and ranges of one number per device, with differential privacy.",
-            {
-                "question": {
-                    "mechanism": "hierarchical-histogram",
-                    "threshold": 1,
-                    "contribution": 1,
-                    "domain": {"kind": "interval"},
-                }
-            },
+            {"threshold": 1, "contribution": 1, "domain.kind": "interval"},
             (
                 FormField("question.domain.low", "Lowest value", "0", "number"),
                 FormField("question.domain.high", "Highest value", "100", "number"),
@@ -128,13 +117,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Common strings, differentially private",
             "Strings without a known list, found symbol by symbol. Devices take part in each "
             "round.",
-            {
-                "question": {
-                    "mechanism": "triehh",
-                    "threshold": 1,
-                    "domain": {"kind": "alphabet", "pad": "$"},
-                }
-            },
+            {"threshold": 1, "domain.kind": "alphabet", "domain.pad": "$"},
             (
                 FormField(
                     "question.domain.characters",
@@ -161,13 +144,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Counts of a list, from private reports",
             "The count of each item of a list. Each device sends one report that is private by "
             "itself, so that no sum must be trusted.",
-            {
-                "question": {
-                    "mechanism": "ocms-gf",
-                    "contribution": 1,
-                    "domain": {"kind": "listed"},
-                }
-            },
+            {"contribution": 1, "domain.kind": "listed"},
             (
                 FormField(
                     "question.domain.items",
@@ -185,15 +162,9 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Common strings, from private reports",
             "Strings without a known list, from one private report per device. It needs many "
             "devices.",
-            {
-                "question": {
-                    "mechanism": "prefix-extension",
-                    "contribution": 1,
-                    "domain": {"kind": "utf8"},
-                }
-            },
+            {"contribution": 1, "domain.kind": "utf8"},
             (
-                replace(_BYTES, default="12"),
+                _SHORT_BYTES,
                 replace(_THRESHOLD, default="1000"),
                 replace(_REPORT_EPSILON, default="4"),
             ),
@@ -266,24 +237,19 @@ def question_form(name: str) -> QuestionForm:
 
 def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON of the StudyRequest in a filled `form`; it has not been validated."""
-    document: dict[str, Any] = {}
-    _merge(document, question.fixed_fields)
+    values = {f"question.{name}": value for name, value in question.fixed_fields.items()}
+    values["question.mechanism"] = question.name
     for field in form_fields(question):
         text = form.get(field.path, "")
         if field.widget != "lines":
             text = text.strip()
         if text:
-            *parents, name = field.path.split(".")
-            target = document
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[name] = field.convert(text)
+            values[field.path] = field.convert(text)
+    document: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        target = document
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[name] = value
     return document
-
-
-def _merge(target: dict[str, Any], fixed: Mapping[str, Any]) -> None:
-    for name, value in fixed.items():
-        if isinstance(value, Mapping):
-            _merge(target.setdefault(name, {}), value)
-        else:
-            target[name] = value

@@ -13,14 +13,13 @@ from random import Random
 from typing import Any, Final
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import ValidationError
 
 from protocol.mechanisms.central.release import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from secagg.parameters import choose_parameters
-from server.api.dependencies import require
 from server.api.studies import device_limits, find_field_errors
 from server.errors import ProblemError
 from server.notify.notifier import Notifier
@@ -28,18 +27,13 @@ from server.pages.formatting import items_label, nbytes, number, percent, signif
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.history import RoundSize
-from server.pages.page_routes import PageRoute, read_form
+from server.pages.page_routes import page_router, read_form
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 from server.study_checks import PlanRequest, first_plan
 
-router = APIRouter(
-    prefix="/studies/new",
-    route_class=PageRoute,
-    include_in_schema=False,
-    dependencies=[require(Permission.WRITE)],
-)
+router = page_router(Permission.WRITE, prefix="/studies/new")
 _BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"
 _STOPPING_MESSAGE: Final = "the service is stopping: try again in a moment"
 _FAILED_MESSAGE: Final = "the simulation failed: the log of the service has the reason"

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 from uuid import uuid4
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from protocol.messages import ProblemType, StudyRequest
 from server.api import studies as api
-from server.api.dependencies import Caller, require
+from server.api.dependencies import Caller
 from server.errors import FieldError, ProblemError
 from server.pages.forms.errors import assign_to_fields
 from server.pages.forms.fields import (
@@ -28,17 +28,12 @@ from server.pages.forms.fields import (
     question_form,
     study_document,
 )
-from server.pages.page_routes import PageRoute, read_form
+from server.pages.page_routes import page_router, read_form
 from server.pages.view import PAGE_HEADERS, render
 from server.principals import Permission
 from server.service import ServiceDep
 
-router = APIRouter(
-    prefix="/studies/new",
-    route_class=PageRoute,
-    include_in_schema=False,
-    dependencies=[require(Permission.WRITE)],
-)
+router = page_router(Permission.WRITE, prefix="/studies/new")
 _DEFAULT_QUESTION = "tracked"
 
 

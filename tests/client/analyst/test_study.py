@@ -17,7 +17,7 @@ from client.analyst.tables import ResultTable
 from client.errors import BadRequestError, NotFoundError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType
+from protocol.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType, StudyRequest
 from protocol.study import Terms
 from tools import unasync
 
@@ -138,9 +138,8 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
 def test_the_terms_follow_from_the_number_of_devices(
     asked: dict[str, int], terms: dict[str, int]
 ) -> None:
-    content = json.loads(requests.create_study("words", QUESTION, **asked).content or "")
-    assert content["rounds"] == 5
-    assert content["terms"] == Terms.model_validate(terms).model_dump()
+    given = {"terms": None, "devices": None, "cohorts": None} | asked
+    assert requests.study_terms(**given) == Terms.model_validate(terms)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_a_missing_or_repeated_number_of_devices_is_refused(
     arguments: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        requests.create_study("words", QUESTION, **arguments)
+        requests.study_terms(**({"terms": None, "devices": None, "cohorts": None} | arguments))
 
 
 async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
@@ -319,7 +318,8 @@ async def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
 
 
 def test_without_a_key_each_creation_is_another_study() -> None:
-    keys = {requests.create_study("words", QUESTION, TERMS).idempotency_key for _ in range(3)}
+    request = StudyRequest(name="words", question=QUESTION, terms=TERMS, rounds=1)
+    keys = {requests.create_study(request).idempotency_key for _ in range(3)}
     assert len(keys) == 3
 
 

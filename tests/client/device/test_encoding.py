@@ -9,10 +9,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 
 QUESTION = AdaptiveIbltQuestion(
-    threshold=5,
-    contribution=6,
-    domain=Alphabet(characters="\0abc", length=3, pad="\0"),
-    words=2000,
+    threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000
 )
 
 

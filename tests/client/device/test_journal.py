@@ -14,13 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client.device.journal import (
-    FileJournal,
-    Journal,
-    JournalEntry,
-    JournalError,
-    MemoryJournal,
-)
+from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
 from client.device.policy import PolicyError
 from protocol.phases import MessageKind
 

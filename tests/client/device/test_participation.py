@@ -21,12 +21,7 @@ from client.fleet.devices import ClientFactory
 from client.transport import Transport
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.messages import (
-    JoinRequest,
-    RoundView,
-    StudyView,
-    Survivors,
-)
+from protocol.messages import JoinRequest, RoundView, StudyView, Survivors
 from protocol.phases import MessageKind
 from protocol.randomness import seeded_words
 from secagg.errors import UnsafeRequestError

@@ -118,7 +118,7 @@ async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_ask
     kept = DeviceState(bytes(32), DeviceState.in_memory().journal)
     held = {f"word {number}": 1 for number in range(9)} | {"too long for this study": 3, "gone": 0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client.device.take_part.create_participation", noted)
+        patch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
         for items in (held, dict(reversed(held.items())), [*held][:9]):
             with pytest.raises(httpx.ConnectError):
                 await take_part(URL, items, POLICY, device_state=kept, study=study.id)
@@ -142,9 +142,7 @@ async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: 
     assert "did not enrol this device" in stranger.error
 
 
-async def test_a_device_reports_once_and_spends_what_it_has_over_all_studies(
-    app: FastAPI,
-) -> None:
+async def test_a_device_reports_once_and_spends_what_it_has_over_all_studies(app: FastAPI) -> None:
     terms = Terms(cohort_size=4, minimum=3, corrupt=0.1, dropout=0.3)
     async with analyst(app) as asking:
         studies = [
@@ -293,10 +291,7 @@ async def closed(tmp_path: Path) -> AsyncIterator[tuple[FastAPI, str, str]]:
         new_secret(SystemRandom(), API_KEY_PREFIX),
         new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX),
     )
-    settings = Settings(
-        database_url=f"sqlite:///{tmp_path / 'closed.db'}",
-        min_poll_seconds=0.01,
-    )
+    settings = Settings(database_url=f"sqlite:///{tmp_path / 'closed.db'}", min_poll_seconds=0.01)
     made = create_app(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         await made.state.service.store.access.add_initial(key, token)

@@ -3,7 +3,6 @@
 import asyncio
 from time import monotonic
 
-from server.db.channels import _payloads, cohort_channel
 from server.notify.notifier import Notifier
 
 
@@ -53,15 +52,6 @@ async def test_other_channels_wake_no_waiter_and_a_shutdown_wakes_all() -> None:
     assert await asyncio.gather(*waiting) == [None, None, None]
     assert await watch.wait_for("x", ask, 30) is None  # and nobody waits any more
     assert monotonic() - started < 5
-
-
-def test_notifications_of_many_channels_are_as_large_as_postgresql_accepts() -> None:
-    channels = tuple(cohort_channel(number) for number in range(2000))
-    payloads = list(_payloads(channels))
-    assert tuple("\n".join(payloads).split("\n")) == channels
-    assert 1 < len(payloads) < 10
-    assert max(len(notice.encode()) for notice in payloads) < 8000
-    assert list(_payloads(())) == []
 
 
 async def test_a_channel_without_waiters_is_removed() -> None:

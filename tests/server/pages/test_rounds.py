@@ -44,9 +44,7 @@ async def test_a_running_round_shows_where_each_phase_is_and_how_long_it_has(
     assert "None so far." in page
 
 
-async def test_a_closed_round_shows_its_dropouts_by_phase(
-    served: Served,
-) -> None:
+async def test_a_closed_round_shows_its_dropouts_by_phase(served: Served) -> None:
     study = await served.create()
     await play(served, study, lost=((0,), (1,), (), ()))
     await served.until_closed(study)

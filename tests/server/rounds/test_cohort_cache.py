@@ -186,9 +186,10 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
             "survivors": cache.survivors,
             "encrypted-shares": cache.unmasking_request,
         }[what]
-        assert not cached._tasks
+        assert not cached._reads
+        assert not cached._values
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200
-        assert list(cached._tasks) == [1]
+        assert list(cached._values) == [1]
     await party.go("reveal")
     await party.end()

@@ -22,7 +22,7 @@ from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.leases import Lease
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.rounds import ClosedRound
-from server.db.store import open_store
+from server.db.store import Store
 from server.notify.notifier import Notifier
 from server.rounds.decoding import read_unmasking_request
 from server.rounds.orchestrator import Orchestrator
@@ -131,7 +131,7 @@ async def test_a_deadline_that_passed_without_a_server_is_extended(
     async with serve(database_url) as served:
         await served.create(timeouts={"enrolling": 600, "idle": 5})
     database = Database(database_url, clock=clock)
-    store = open_store(database, Random(1))
+    store = Store(database, Random(1))
 
     async def seconds_after(pause: float) -> float:
         clock.advance(pause)

@@ -27,11 +27,7 @@ from tests.server.simulation.world import Score, Shape
 _LENGTH = 40
 _SHAPES = {
     "SQLite": (Shape(), Shape(size=5, cohorts=2), Shape(size=8)),
-    "PostgreSQL": (
-        Shape(workers=2),
-        Shape(size=5, cohorts=2, workers=2),
-        Shape(size=8, workers=3),
-    ),
+    "PostgreSQL": (Shape(workers=2), Shape(size=5, cohorts=2, workers=2), Shape(size=8, workers=3)),
 }
 
 

@@ -1,5 +1,7 @@
 """The schema of version 0.1: studies, cohorts, messages, answers, events, access, processes."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -7,6 +9,13 @@ revision = "0001_initial"
 down_revision = None
 
 _UTC = sa.DateTime(timezone=True)
+_PHASE = sa.Enum(
+    *("enrolling", "sharing", "masking", "confirming", "unmasking"),
+    *("reporting", "summed", "failed"),
+    name="phase",
+    native_enum=False,
+    length=16,
+)
 
 
 def upgrade() -> None:
@@ -43,8 +52,8 @@ def _create_studies() -> None:
         sa.Column("dp_event", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index("studies_by_age", "studies", ["created", "id"], unique=False)
-    op.create_index("studies_by_population", "studies", ["population"], unique=False)
+    op.create_index("studies_by_age", "studies", ["created", "id"])
+    op.create_index("studies_by_population", "studies", ["population"])
     op.create_table(
         "rounds",
         sa.Column("study", sa.String(length=64), nullable=False),
@@ -55,13 +64,10 @@ def _create_studies() -> None:
         sa.Column("participants", sa.Integer(), nullable=True),
         sa.Column("opened", _UTC, nullable=False),
         sa.Column("closed", _UTC, nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.id"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study", "number"),
     )
-    op.create_index("rounds_by_state", "rounds", ["state"], unique=False)
+    op.create_index("rounds_by_state", "rounds", ["state"])
 
 
 def _create_cohorts() -> None:
@@ -71,36 +77,17 @@ def _create_cohorts() -> None:
         sa.Column("study", sa.String(length=64), nullable=False),
         sa.Column("round", sa.Integer(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column(
-            "phase",
-            sa.Enum(
-                "enrolling",
-                "sharing",
-                "masking",
-                "confirming",
-                "unmasking",
-                "reporting",
-                "summed",
-                "failed",
-                name="phase",
-                native_enum=False,
-                length=16,
-            ),
-            nullable=False,
-        ),
+        sa.Column("phase", _PHASE, nullable=False),
         sa.Column("deadline", _UTC, nullable=False),
         sa.Column("enrolled", sa.Integer(), nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
         sa.Column("history", sa.JSON(), nullable=False),
         sa.Column("sum", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study", "round"],
-            ["rounds.study", "rounds.number"],
-        ),
+        sa.ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("study", "round", "number"),
     )
-    op.create_index("cohorts_by_phase", "cohorts", ["phase"], unique=False)
+    op.create_index("cohorts_by_phase", "cohorts", ["phase"])
     op.create_table(
         "participants",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -116,10 +103,7 @@ def _create_cohorts() -> None:
         sa.Column("encryption_key", sa.LargeBinary(), nullable=False),
         sa.Column("blamed", sa.Text(), nullable=True),
         sa.Column("joined", _UTC, nullable=False),
-        sa.ForeignKeyConstraint(
-            ["cohort"],
-            ["cohorts.id"],
-        ),
+        sa.ForeignKeyConstraint(["cohort"], ["cohorts.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("cohort", "encryption_key"),
         sa.UniqueConstraint("cohort", "mask_key"),
@@ -137,10 +121,7 @@ def _create_messages() -> None:
         sa.Column("received_at", _UTC, nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["cohort", "slot"],
-            ["participants.cohort", "participants.slot"],
-        ),
+        sa.ForeignKeyConstraint(["cohort", "slot"], ["participants.cohort", "participants.slot"]),
         sa.PrimaryKeyConstraint("cohort", "kind", "slot"),
     )
     op.create_table(
@@ -153,17 +134,11 @@ def _create_messages() -> None:
         sa.Column("received_at", _UTC, nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["cohort"],
-            ["cohorts.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.id"],
-        ),
+        sa.ForeignKeyConstraint(["cohort"], ["cohorts.id"]),
+        sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study", "identity"),
     )
-    op.create_index("reports_by_cohort", "reports", ["cohort", "identity"], unique=False)
+    op.create_index("reports_by_cohort", "reports", ["cohort", "identity"])
     op.create_table(
         "device_spending",
         sa.Column("identity", sa.String(length=64), nullable=False),
@@ -178,10 +153,7 @@ def _create_answers() -> None:
         "study_states",
         sa.Column("study", sa.String(length=64), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.id"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study"),
     )
     op.create_table(
@@ -190,15 +162,10 @@ def _create_answers() -> None:
         sa.Column("item", sa.LargeBinary(), nullable=False),
         sa.Column("estimate", sa.Double(), nullable=False),
         sa.Column("variance", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.id"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study", "item"),
     )
-    op.create_index(
-        "heavy_hitters_by_rank", "heavy_hitters", ["study", "estimate", "item"], unique=False
-    )
+    op.create_index("heavy_hitters_by_rank", "heavy_hitters", ["study", "estimate", "item"])
 
 
 def _create_events() -> None:
@@ -219,10 +186,8 @@ def _create_events() -> None:
     )
 
 
-def _create_access() -> None:
-    op.create_table(
-        "api_keys",
-        sa.Column("scopes", sa.JSON(), nullable=False),
+def _credential_columns() -> tuple[sa.Column[Any] | sa.Constraint, ...]:
+    return (
         sa.Column("id", sa.String(length=16), nullable=False),
         sa.Column("name", sa.LargeBinary(), nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
@@ -232,18 +197,19 @@ def _create_access() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("digest"),
     )
+
+
+def _create_access() -> None:
+    op.create_table(
+        "api_keys",
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        *_credential_columns(),
+    )
     op.create_table(
         "enrolment_tokens",
         sa.Column("max_uses", sa.Integer(), nullable=False),
         sa.Column("used", sa.Integer(), nullable=False),
-        sa.Column("id", sa.String(length=16), nullable=False),
-        sa.Column("name", sa.LargeBinary(), nullable=False),
-        sa.Column("digest", sa.LargeBinary(), nullable=False),
-        sa.Column("created", _UTC, nullable=False),
-        sa.Column("expires", _UTC, nullable=True),
-        sa.Column("revoked", _UTC, nullable=True),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("digest"),
+        *_credential_columns(),
     )
     op.create_table(
         "devices",
@@ -252,10 +218,7 @@ def _create_access() -> None:
         sa.Column("token", sa.String(length=16), nullable=False),
         sa.Column("created", _UTC, nullable=False),
         sa.Column("revoked", _UTC, nullable=True),
-        sa.ForeignKeyConstraint(
-            ["token"],
-            ["enrolment_tokens.id"],
-        ),
+        sa.ForeignKeyConstraint(["token"], ["enrolment_tokens.id"]),
         sa.PrimaryKeyConstraint("identity"),
         sa.UniqueConstraint("digest"),
     )
@@ -281,7 +244,7 @@ def _create_processes() -> None:
         sa.Column("created", _UTC, nullable=False),
         sa.PrimaryKeyConstraint("scope", "key"),
     )
-    op.create_index("idempotency_keys_by_age", "idempotency_keys", ["created"], unique=False)
+    op.create_index("idempotency_keys_by_age", "idempotency_keys", ["created"])
     op.create_table(
         "leases",
         sa.Column("job", sa.String(length=96), nullable=False),
@@ -290,7 +253,7 @@ def _create_processes() -> None:
         sa.Column("expires", _UTC, nullable=False),
         sa.PrimaryKeyConstraint("job"),
     )
-    op.create_index("leases_by_expiry", "leases", ["expires"], unique=False)
+    op.create_index("leases_by_expiry", "leases", ["expires"])
     op.create_table(
         "processes",
         sa.Column("name", sa.String(length=64), nullable=False),
