@@ -218,7 +218,9 @@ MEDIUM: Final[dict[str, tuple[str, ...]]] = {
     "tests/secagg/test_split_view.py": ALL,
     "tests/secagg/test_state_machine.py": ALL,
     "tests/secagg/test_sum.py": ALL,
-    "tests/secagg/test_unmasking.py": ("test_whatever_is_dealt_the_sum_is_exact_or_there_is_none",),
+    "tests/secagg/test_unmasking.py": (
+        "test_with_any_false_shares_the_sum_is_exact_or_there_is_none",
+    ),
     "tests/server/api/test_events.py": ALL,
     "tests/server/api/test_foreign.py": ALL,
     "tests/server/api/test_joining.py": ALL,
