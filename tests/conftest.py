@@ -227,7 +227,7 @@ MEDIUM: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/api/test_questions.py": ALL,
     "tests/server/api/test_rounds.py": ALL,
     "tests/server/api/test_uploads.py": ALL,
-    "tests/server/api/test_vanishing.py": ALL,
+    "tests/server/api/test_interrupted_bodies.py": ALL,
     "tests/server/pages": ALL,
     "tests/server/rounds": ALL,
     "tests/server/telemetry": ALL,

@@ -62,7 +62,6 @@ NOT_YET = {
     "tests/protocol/simulation",
     "tests/protocol/sketches",
     "tests/protocol/sketches/iblt",
-    "tests/server/api",
 }
 
 
