@@ -1,6 +1,6 @@
-"""A cohort in memory: the protocol's messages, passed on by hand."""
+"""A cohort in memory: the tests forward the messages of the protocol by hand."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,10 +23,10 @@ ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
 
 
 class Script(Random):
-    """Chance that yields what it was given, in order; what is sampled does not matter."""
+    """Random generator that returns the given bytes in order; samples are arbitrary."""
 
     def __new__(cls, *_parts: bytes) -> "Script":
-        """Return one; the generator beneath takes no parts."""
+        """Return a generator without passing the parts to its base class, a seeded generator."""
         return super().__new__(cls)
 
     def __init__(self, *parts: bytes) -> None:
@@ -40,91 +40,92 @@ class Script(Random):
         return part
 
 
-def same(one: Vector, other: Vector) -> bool:
+def same(first: Vector, second: Vector) -> bool:
     """Return whether two vectors are equal, lane by lane."""
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @dataclass
 class Group:
-    """Participants who have joined, and what they said since; every step is done on demand."""
+    """Participants that have joined, and their messages since; a step runs when it is called."""
 
-    cohort: Session
+    session: Session
     identities: list[Identity]
     joined: list[Joined]
     rng: Random
     shared: dict[int, Shared] = field(default_factory=dict)
-    deals: dict[int, KeyShares] = field(default_factory=dict)
+    key_shares: dict[int, KeyShares] = field(default_factory=dict)
     masked: dict[int, Masked] = field(default_factory=dict)
-    uploads: dict[int, MaskedInput] = field(default_factory=dict)
+    masked_inputs: dict[int, MaskedInput] = field(default_factory=dict)
     confirmed: dict[int, Confirmed] = field(default_factory=dict)
     confirmations: dict[int, bytes] = field(default_factory=dict)
-    reveals: dict[int, UnmaskingShares] = field(default_factory=dict)
+    unmasking_shares: dict[int, UnmaskingShares] = field(default_factory=dict)
 
     @property
-    def everybody(self) -> frozenset[int]:
+    def all_slots(self) -> frozenset[int]:
         """Return all slots."""
-        return frozenset(range(self.cohort.n))
+        return frozenset(range(self.session.n))
 
     def share(self, slots: Collection[int] | None = None) -> Transcript:
-        """Let `slots` (all) share; return the view that follows."""
-        for slot in sorted(self.everybody if slots is None else slots):
-            self.shared[slot], self.deals[slot] = self.joined[slot].share(
-                slot, self.cohort, self.rng
+        """Let `slots` (all by default) share; return the transcript."""
+        for slot in sorted(self.all_slots if slots is None else slots):
+            self.shared[slot], self.key_shares[slot] = self.joined[slot].share(
+                slot, self.session, self.rng
             )
-            aggregator.check_key_shares(self.cohort, slot, self.deals[slot])
-        return self.view
+            aggregator.check_key_shares(self.session, slot, self.key_shares[slot])
+        return self.transcript
 
     @property
-    def view(self) -> Transcript:
-        """Return the cohort with those who shared."""
+    def transcript(self) -> Transcript:
+        """Return the transcript of the participants that shared."""
         return Transcript(
-            self.cohort, {slot: deal.share_commitment for slot, deal in self.deals.items()}
+            self.session,
+            {slot: message.share_commitment for slot, message in self.key_shares.items()},
         )
 
     def mask(self, slots: Collection[int] | None = None) -> UnmaskingRequest:
-        """Let `slots` (all who shared) mask; return what is settled then."""
-        view = self.view
+        """Let `slots` (all that shared) mask; return the request to unmask."""
+        transcript = self.transcript
         for slot in sorted(self.shared if slots is None else slots):
-            self.masked[slot], self.uploads[slot] = self.shared[slot].mask(
-                view, RING, self.vector(slot), self.rng
+            self.masked[slot], self.masked_inputs[slot] = self.shared[slot].mask(
+                transcript, RING, self.vector(slot), self.rng
             )
-            aggregator.check_masked_input(view, slot, self.uploads[slot])
-        return self.settled
+            aggregator.check_masked_input(transcript, slot, self.masked_inputs[slot])
+        return self.request
 
     @property
-    def settled(self) -> UnmaskingRequest:
-        """Return what is settled by those who shared and those who masked."""
-        seeds = {slot: upload.seed_shares for slot, upload in self.uploads.items()}
-        return aggregator.collect_masked_inputs(self.view, self.deals, seeds)
+    def request(self) -> UnmaskingRequest:
+        """Return the request that follows from the messages so far."""
+        seeds = {slot: upload.seed_shares for slot, upload in self.masked_inputs.items()}
+        return aggregator.collect_masked_inputs(self.transcript, self.key_shares, seeds)
 
     def confirm(self, slots: Collection[int] | None = None) -> None:
-        """Let `slots` (all who masked) sign the survivors."""
-        survivors = frozenset(self.uploads)
+        """Let `slots` (all that masked) sign the survivors."""
+        survivors = frozenset(self.masked_inputs)
         for slot in sorted(self.masked if slots is None else slots):
             state, signature = self.masked[slot].confirm(survivors)
-            aggregator.check_confirmation(self.view, slot, survivors, signature)
+            aggregator.check_confirmation(self.transcript, slot, survivors, signature)
             self.confirmed[slot], self.confirmations[slot] = state, signature
 
     def reveal(self, slots: Collection[int] | None = None) -> None:
-        """Let `slots` (all who confirmed) give their shares."""
-        settled = self.settled
+        """Let `slots` (all that confirmed) reveal their shares."""
+        request = self.request
         for slot in sorted(self.confirmed if slots is None else slots):
-            self.reveals[slot] = self.confirmed[slot].unmask(
-                self.confirmations, settled.received_shares[slot], self.rng
+            self.unmasking_shares[slot] = self.confirmed[slot].unmask(
+                self.confirmations, request.received_shares[slot], self.rng
             )
-            aggregator.check_unmasking_shares(settled, slot, self.reveals[slot])
+            aggregator.check_unmasking_shares(request, slot, self.unmasking_shares[slot])
 
     def masked_sum(self) -> Vector:
         """Return the sum of the masked vectors."""
         total = RING.zero()
-        for upload in self.uploads.values():
+        for upload in self.masked_inputs.values():
             RING.add(total, RING.unpack(upload.vector))
         return total
 
     def unmask(self) -> Vector:
-        """Return the survivors' sum, from what was revealed."""
-        return unmasking.unmask(self.settled, RING, self.reveals, self.masked_sum()).total
+        """Return the sum of the survivors, from the revealed shares."""
+        return unmasking.unmask(self.request, RING, self.unmasking_shares, self.masked_sum()).total
 
     def total(
         self,
@@ -133,12 +134,12 @@ class Group:
         confirming: Collection[int],
         unmasking: Collection[int],
     ) -> Vector | None:
-        """Run the whole sum with those who are still there in each phase; None if it fails."""
-        quorum = self.cohort.quorum
+        """Run the whole sum with the slots that take part in each phase; None if it fails."""
+        quorum = self.session.quorum
         stages = (self.share, self.mask, self.confirm, self.reveal)
-        slots: frozenset[int] = self.everybody
-        for stage, there in zip(stages, (sharing, masking, confirming, unmasking), strict=True):
-            slots = slots.intersection(there)
+        slots: frozenset[int] = self.all_slots
+        for stage, present in zip(stages, (sharing, masking, confirming, unmasking), strict=True):
+            slots = slots.intersection(present)
             if len(slots) < quorum:
                 return None
             stage(slots)
@@ -147,8 +148,12 @@ class Group:
         except RecoveryError:
             return None
 
+    def agree(self, slot: int, other: int) -> bytes:
+        """Return the secret that `slot` agrees on with `other`, to derive pads."""
+        return self.joined[slot].encryption_pair.agree(self.session.roster[other].keys.encryption)
+
     def vector(self, slot: int) -> Vector:
-        """Return the input of `slot`, the same whenever asked."""
+        """Return the input of `slot`, the same at each call."""
         chance = np.random.default_rng(slot)
         return RING.vector(
             [chance.integers(0, lane.q, lane.length, np.uint64) for lane in RING.lanes]
@@ -168,7 +173,7 @@ def assemble(
     seed: int = 0,
     registrar: Identity | None = None,
 ) -> Group:
-    """Return a group of n who have joined, enrolled if there is a registrar."""
+    """Return a group of `n` that have joined, enrolled if there is a registrar."""
     rng = Random(seed)
     identities = [Identity.generate(rng) for _ in range(n)]
     joined = [join(identity, rng) for identity in identities]
@@ -184,15 +189,18 @@ def assemble(
     plan = rng.randbytes(32)
     roster = tuple(
         RosterEntry(
-            one.identity.public, one.public_keys, one.advertise(plan), enrol(one.identity.public)
+            state.identity.public,
+            state.public_keys,
+            state.advertise(plan),
+            enrol(state.identity.public),
         )
-        for one in joined
+        for state in joined
     )
-    cohort = Session(plan, 0, roster, assumptions, registry)
-    return Group(cohort, identities, joined, rng)
+    session = Session(plan, 0, roster, assumptions, registry)
+    return Group(session, identities, joined, rng)
 
 
-@pytest.fixture(scope="session")
-def gather() -> Callable[..., Group]:
-    """Return a function that gathers a group of n under some assumptions."""
-    return assemble
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> Group:
+    """Return a group of the size N of the test's module."""
+    return assemble(request.module.N)

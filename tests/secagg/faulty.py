@@ -1,7 +1,7 @@
 """A server that departs from the protocol, and the participants that collude with it.
 
-It keeps all shares that come its way, and reads a vector once it has both secrets of its
-sender, or of all whom the sender masked with. A test plays it and asks what it has in the end.
+It keeps all shares that it receives. It can read a vector once it has the seed of the sender, and
+the sender's mask key or the mask keys of all its neighbours.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,121 +11,132 @@ from secagg.keys import KeyPair, Purpose
 from secagg.masks import MaskApplier
 from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.ring import Vector
-from secagg.session import Transcript
+from secagg.session import Session, Transcript
 from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group
 from tests.secagg.lying import unseal
 from tests.vectors.reference import recover
 
 
-class Crooked:
-    """What the server has by now, together with those of `corrupt`."""
+class MaliciousServer:
+    """The knowledge of the server and the participants in `corrupt`."""
 
     def __init__(self, group: Group, corrupt: Collection[int]) -> None:
-        assert len(corrupt) <= group.cohort.assumptions.max_corrupt(group.cohort.n)
+        assert len(corrupt) <= group.session.assumptions.max_corrupt(group.session.n)
         self.group = group
         self.corrupt = frozenset(corrupt)
-        self._seeds: dict[int, dict[int, bytes]] = {}  # shares by owner, then holder
+        self._seeds: dict[int, dict[int, bytes]] = {}  # shares by dealer, then holder
         self._keys: dict[int, dict[int, bytes]] = {}
 
-    def hear(self, slot: int, reveal: UnmaskingShares) -> None:
-        """Keep the shares that `slot` gave."""
-        for owner, share in reveal.seed_shares.items():
-            self._seeds.setdefault(owner, {})[slot] = share
-        for owner, share in reveal.key_shares.items():
-            self._keys.setdefault(owner, {})[slot] = share
+    def receive(self, slot: int, message: UnmaskingShares) -> None:
+        """Keep the shares that `slot` revealed."""
+        for dealer, share in message.seed_shares.items():
+            self._seeds.setdefault(dealer, {})[slot] = share
+        for dealer, share in message.key_shares.items():
+            self._keys.setdefault(dealer, {})[slot] = share
 
-    def keep(self, owner: int, holder: int, *, key_share: bytes) -> None:
-        """Keep a share of a mask key that came another way."""
-        self._keys.setdefault(owner, {})[holder] = key_share
+    def keep(self, dealer: int, holder: int, *, key_share: bytes) -> None:
+        """Keep a share of a mask key that the server received otherwise."""
+        self._keys.setdefault(dealer, {})[holder] = key_share
 
-    def open_deals(self, owner: int, view: Transcript, upload: MaskedInput | None = None) -> None:
-        """Let the corrupt holders of `owner` open what it dealt, both secrets."""
-        deal, holders = self.group.deals[owner], view.holders(owner)
-        for holder, parcel in zip(holders, deal.encrypted_shares, strict=True):
+    def decrypt_shares_of(
+        self, dealer: int, transcript: Transcript, masked_input: MaskedInput
+    ) -> None:
+        """Let the corrupt holders of `dealer` decrypt its shares of both secrets."""
+        key_shares, holders = self.group.key_shares[dealer], transcript.holders(dealer)
+        for holder, encrypted in zip(holders, key_shares.encrypted_shares, strict=True):
             if holder in self.corrupt:
                 share = self._open(
-                    owner, holder, parcel, view.session.key_share_purpose(owner, holder)
+                    dealer, holder, encrypted, transcript.session.key_share_purpose(dealer, holder)
                 )
-                self.keep(owner, holder, key_share=share)
-        if upload is None:
-            return
-        heard = [holder for holder in holders if holder in view.share_commitments]
-        for holder, parcel in zip(heard, upload.seed_shares.encrypted_shares, strict=True):
+                self.keep(dealer, holder, key_share=share)
+        sharing_holders = [holder for holder in holders if holder in transcript.share_commitments]
+        for holder, encrypted in zip(
+            sharing_holders, masked_input.seed_shares.encrypted_shares, strict=True
+        ):
             if holder in self.corrupt:
-                share = self._open(owner, holder, parcel, view.seed_share_purpose(owner, holder))
-                self._seeds.setdefault(owner, {})[holder] = share
+                share = self._open(
+                    dealer, holder, encrypted, transcript.seed_share_purpose(dealer, holder)
+                )
+                self._seeds.setdefault(dealer, {})[holder] = share
 
-    def _open(self, owner: int, holder: int, parcel: EncryptedShare, purpose: Purpose) -> bytes:
-        public = self.group.cohort.roster[owner].keys.encryption
-        share = unseal(self.group.joined[holder].encryption_pair.agree(public), purpose, parcel)
+    def _open(self, dealer: int, holder: int, encrypted: EncryptedShare, purpose: Purpose) -> bytes:
+        share = unseal(self.group.agree(holder, dealer), purpose, encrypted)
         assert share is not None
         return share
 
-    def seed(self, owner: int) -> bytes | None:
-        """Return the seed of `owner`, if there are shares enough."""
-        return self._recover(owner, self._seeds)
+    def seed(self, dealer: int) -> bytes | None:
+        """Return the seed of `dealer`, or None if there are too few shares."""
+        return self._recover(dealer, self._seeds)
 
-    def pair(self, owner: int) -> KeyPair | None:
-        """Return the mask key of `owner`, if it is corrupt or there are shares enough."""
-        if owner in self.corrupt:
-            return self.group.joined[owner].mask_pair
-        secret = self._recover(owner, self._keys)
+    def pair(self, dealer: int) -> KeyPair | None:
+        """Return the mask key of `dealer` if it is corrupt or enough of its shares are known."""
+        if dealer in self.corrupt:
+            return self.group.joined[dealer].mask_pair
+        secret = self._recover(dealer, self._keys)
         return None if secret is None else KeyPair.of(secret)
 
-    def _recover(self, owner: int, given: Mapping[int, Mapping[int, bytes]]) -> bytes | None:
-        order = (owner, *self.group.view.holders(owner))
-        by_holder = given.get(owner, {})
+    def _recover(self, dealer: int, shares_of: Mapping[int, Mapping[int, bytes]]) -> bytes | None:
+        order = (dealer, *self.group.transcript.holders(dealer))
+        by_holder = shares_of.get(dealer, {})
         shares = {x: by_holder[h] for x, h in enumerate(order, start=1) if h in by_holder}
-        threshold = self.group.cohort.parameters.threshold
+        threshold = self.group.session.parameters.threshold
         return recover(dict(list(shares.items())[:threshold])) if len(shares) >= threshold else None
 
-    def vector(self, owner: int, view: Transcript, upload: MaskedInput) -> Vector | None:
-        """Return what `owner` uploaded under `view`, with all masks off; None if one stays on."""
-        seed, own = self.seed(owner), self.pair(owner)
+    def vector(
+        self, dealer: int, transcript: Transcript, masked_input: MaskedInput
+    ) -> Vector | None:
+        """Return the vector of `dealer` without its masks; None if one cannot be removed."""
+        seed, own = self.seed(dealer), self.pair(dealer)
         if seed is None:
             return None
-        found, wardrobe = RING.unpack(upload.vector), MaskApplier(RING)
-        wardrobe.subtract_mask(found, view.self_mask_purpose(owner).keystream(seed))
-        for other in view.neighbours(owner):
+        vector, applier = RING.unpack(masked_input.vector), MaskApplier(RING)
+        applier.subtract_mask(vector, transcript.self_mask_purpose(dealer).keystream(seed))
+        for other in transcript.neighbours(dealer):
             theirs = self.pair(other)
-            roster = view.session.roster
+            roster = transcript.session.roster
             if own is not None:
                 secret = own.agree(roster[other].keys.mask)
             elif theirs is not None:
-                secret = theirs.agree(roster[owner].keys.mask)
+                secret = theirs.agree(roster[dealer].keys.mask)
             else:
                 return None
-            stream = view.pairwise_mask_purpose(owner, other).keystream(secret)
-            (wardrobe.subtract_mask if owner < other else wardrobe.add_mask)(found, stream)
-        return found
+            stream = transcript.pairwise_mask_purpose(dealer, other).keystream(secret)
+            (applier.subtract_mask if dealer < other else applier.add_mask)(vector, stream)
+        return vector
 
-    def sign(self, view: Transcript, survivors: Collection[int]) -> dict[int, bytes]:
-        """Return the signatures of the corrupt under any set: they sign as many as asked."""
-        kept = frozenset(survivors)
+    def sign(self, transcript: Transcript, survivors: Collection[int]) -> dict[int, bytes]:
+        """Return the signatures of the corrupt participants, which sign any number of sets."""
+        survivor_set = frozenset(survivors)
         return {
-            slot: self.group.identities[slot].sign(view.confirmation_statement(slot, kept))
-            for slot in self.corrupt & kept
+            slot: self.group.identities[slot].sign(
+                transcript.confirmation_statement(slot, survivor_set)
+            )
+            for slot in self.corrupt & survivor_set
         }
 
 
-def with_entry(group: Group, slot: int, **facts: object) -> Group:
-    """Return the group with another roster: the entry of `slot` has other facts."""
-    entries = list(group.cohort.roster)
+def collude(group: Group, victim: int) -> MaliciousServer:
+    """Return a server that colludes with all corrupt participants: holders of `victim`."""
+    count = group.session.assumptions.max_corrupt(group.session.n)
+    return MaliciousServer(group, group.transcript.holders(victim)[:count])
+
+
+def with_entry(session: Session, slot: int, **facts: object) -> Session:
+    """Return the session with another roster: the entry of `slot` has these fields."""
+    entries = list(session.roster)
     entries[slot] = replace(entries[slot], **facts)  # type: ignore[arg-type]
-    return replace(group, cohort=replace(group.cohort, roster=tuple(entries)))
+    return replace(session, roster=tuple(entries))
 
 
-def with_sharer(view: Transcript, slot: int, **facts: bytes) -> Transcript:
-    """Return a view in which `slot` is said to have shared otherwise."""
-    return Transcript(
-        view.session,
-        {**view.share_commitments, slot: replace(view.share_commitments[slot], **facts)},
-    )
+def with_commitment(transcript: Transcript, slot: int, **facts: bytes) -> Transcript:
+    """Return a transcript in which the share commitment of `slot` has these fields."""
+    commitment = replace(transcript.share_commitments[slot], **facts)
+    return replace(transcript, share_commitments={**transcript.share_commitments, slot: commitment})
 
 
-def without(view: Transcript, slots: Collection[int]) -> Transcript:
-    """Return a view in which `slots` are said to have shared nothing."""
-    return Transcript(
-        view.session, {s: said for s, said in view.share_commitments.items() if s not in slots}
-    )
+def without(transcript: Transcript, slots: Collection[int]) -> Transcript:
+    """Return a transcript in which `slots` have not shared."""
+    commitments = transcript.share_commitments.items()
+    kept = {slot: commitment for slot, commitment in commitments if slot not in slots}
+    return replace(transcript, share_commitments=kept)

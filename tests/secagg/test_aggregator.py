@@ -1,306 +1,310 @@
-"""The server refuses what is false as it comes, and never asks for both secrets of one."""
+"""Checks of arriving messages by the server, and the shares that it requests."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from secagg import aggregator
-from secagg.aggregator import UnmaskingRequest
 from secagg.errors import FaultyParticipantError
-from secagg.messages import UnmaskingShares
-from secagg.session import Transcript
+from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, P
 from secagg.shares import ReceivedShares
-from tests.secagg.conftest import Group
+from tests.secagg import lying
+from tests.secagg.conftest import Group, assemble
+from tests.secagg.faulty import with_commitment
 
 N = 15
-LOST = 3  # shares, and is lost before it masks
-EVERYBODY = frozenset(range(N))
-SURVIVORS = EVERYBODY - {LOST}
-Gather = Callable[..., Group]
+DROPOUT = 3  # shares, and drops out before it masks
+ALL_SLOTS = frozenset(range(N))
+SURVIVORS = ALL_SLOTS - {DROPOUT}
 
 
 @pytest.fixture(scope="module")
-def group(gather: Gather) -> Group:
-    """Return a group that lost one and is ready to be summed; leave it as it is."""
-    found = gather(N)
-    found.share()
-    found.mask(SURVIVORS)
-    found.confirm()
-    found.reveal()
-    return found
+def group() -> Group:
+    """Return a group with one dropout that is ready to be unmasked; do not change it."""
+    group = assemble(N)
+    group.share()
+    group.mask(SURVIVORS)
+    group.confirm()
+    group.reveal()
+    return group
 
 
-@pytest.fixture
-def settled(group: Group) -> UnmaskingRequest:
-    return group.settled
-
-
-def resigned(group: Group, slot: int, reveal: UnmaskingShares) -> UnmaskingShares:
-    """Return what `slot` would have said, had it wished to say `reveal`."""
-    settled = group.settled
-    inbox = settled.received_shares[slot].digest
-    answer = settled.transcript.unmasking_statement(
-        slot, settled.survivors, inbox, reveal.signed_bytes()
-    )
-    return reveal.signed(group.identities[slot], answer)
-
-
-def faulty(slot: int, match: str, check: Callable[[], None]) -> None:
+def assert_fault(slot: int, match: str, check: Callable[..., None], *args: object) -> None:
     with pytest.raises(FaultyParticipantError, match=match) as caught:
-        check()
+        check(*args)
     assert caught.value.participant == slot
 
 
-def a_holder(group: Group, owner: int, given: Collection[int] = SURVIVORS) -> int:
-    return next(holder for holder in group.view.holders(owner) if holder in given)
+# Key shares, masked inputs and confirmations
 
 
-# As they come: deals, uploads, confirmations
-
-
-def test_a_deal_of_another_number_of_parcels_is_a_fault(group: Group) -> None:
-    deal, check = group.deals[0], aggregator.check_key_shares
-    check(group.cohort, 0, deal)
-    k = len(deal.encrypted_shares)
-    for parcels in (
-        deal.encrypted_shares[:-1],
-        (*deal.encrypted_shares, deal.encrypted_shares[0]),
-        (),
-    ):
-        other = replace(deal, encrypted_shares=parcels)
-        faulty(
-            0,
-            f"sent {len(parcels)} shares to {k} holders",
-            lambda d=other: check(group.cohort, 0, d),
-        )
+def test_key_shares_of_a_wrong_number_are_a_fault(group: Group) -> None:
+    message, check = group.key_shares[0], partial(aggregator.check_key_shares, group.session, 0)
+    check(message)
+    shares = tuple(message.encrypted_shares)
+    for wrong in (shares[:-1], (*shares, shares[0]), ()):
+        match = f"sent {len(wrong)} shares to {len(shares)} holders"
+        assert_fault(0, match, check, replace(message, encrypted_shares=wrong))
 
 
 @pytest.mark.parametrize("field", ["graph_nonce", "encrypted_shares", "signature"])
-def test_a_deal_that_its_dealer_did_not_sign_is_a_fault(group: Group, field: str) -> None:
-    others = replace(group.deals[0], **{field: getattr(group.deals[1], field)})
-    faulty(0, "did not sign", lambda: aggregator.check_key_shares(group.cohort, 0, others))
+def test_key_shares_that_their_dealer_did_not_sign_are_a_fault(group: Group, field: str) -> None:
+    forged = replace(group.key_shares[0], **{field: getattr(group.key_shares[1], field)})
+    assert_fault(0, "did not sign", aggregator.check_key_shares, group.session, 0, forged)
 
 
-def test_a_deal_of_another_participant_or_cohort_is_a_fault(group: Group) -> None:
-    check, elsewhere = aggregator.check_key_shares, replace(group.cohort, plan_digest=bytes(32))
-    faulty(1, "did not sign", lambda: check(group.cohort, 1, group.deals[0]))
-    faulty(0, "did not sign", lambda: check(elsewhere, 0, group.deals[0]))
+def test_key_shares_of_another_participant_or_cohort_are_a_fault(group: Group) -> None:
+    check, message = aggregator.check_key_shares, group.key_shares[0]
+    assert_fault(1, "did not sign", check, group.session, 1, message)
+    other_session = replace(group.session, plan_digest=bytes(32))
+    assert_fault(0, "did not sign", check, other_session, 0, message)
 
 
-def test_an_upload_with_another_number_of_parcels_is_a_fault(group: Group) -> None:
-    upload, check = group.uploads[0], aggregator.check_masked_input
-    check(group.view, 0, upload)
-    k = len(upload.seed_shares.encrypted_shares)
-    for parcels in (
-        upload.seed_shares.encrypted_shares[:-1],
-        (*upload.seed_shares.encrypted_shares, upload.seed_shares.encrypted_shares[0]),
-    ):
-        other = replace(upload, seed_shares=replace(upload.seed_shares, encrypted_shares=parcels))
-        match = f"sent {len(parcels)} shares of its seed to {k} holders"
-        faulty(0, match, lambda u=other: check(group.view, 0, u))
+def with_seed_shares(masked_input: MaskedInput, **fields: object) -> MaskedInput:
+    seed_shares = replace(masked_input.seed_shares, **fields)  # type: ignore[arg-type]
+    return replace(masked_input, seed_shares=seed_shares)
 
 
-def test_an_upload_that_its_sender_did_not_sign_is_a_fault(group: Group) -> None:
-    upload, check = group.uploads[0], aggregator.check_masked_input
-    other = group.uploads[1]
-    changed = [
-        replace(upload, vector=other.vector),
-        replace(upload, signature=other.signature),
-        replace(upload, seed_shares=replace(upload.seed_shares, seed_commitment=bytes(32))),
-        replace(upload, seed_shares=replace(upload.seed_shares, own_share_commitment=bytes(32))),
-        replace(
-            upload,
-            seed_shares=replace(
-                upload.seed_shares, encrypted_shares=upload.seed_shares.encrypted_shares[::-1]
-            ),
-        ),
-    ]
-    for bad in changed:
-        faulty(0, "did not sign", lambda u=bad: check(group.view, 0, u))
-    faulty(1, "did not sign|dealt", lambda: check(group.view, 1, upload))
+def test_a_masked_input_with_a_wrong_number_of_seed_shares_is_a_fault(group: Group) -> None:
+    message = group.masked_inputs[0]
+    check = partial(aggregator.check_masked_input, group.transcript, 0)
+    check(message)
+    shares = tuple(message.seed_shares.encrypted_shares)
+    for wrong in (shares[:-1], (*shares, shares[0])):
+        match = f"sent {len(wrong)} shares of its seed to {len(shares)} holders"
+        assert_fault(0, match, check, with_seed_shares(message, encrypted_shares=wrong))
 
 
-def test_an_upload_under_another_view_is_a_fault(group: Group) -> None:
-    sharer = replace(group.view.share_commitments[5], shares_digest=bytes(32))
-    other = Transcript(group.cohort, {**group.view.share_commitments, 5: sharer})
+def test_a_masked_input_that_its_sender_did_not_sign_is_a_fault(group: Group) -> None:
+    message, other = group.masked_inputs[0], group.masked_inputs[1]
     check = aggregator.check_masked_input
-    faulty(0, "did not sign", lambda: check(other, 0, group.uploads[0]))
+    shares = message.seed_shares.encrypted_shares
+    for forged in (
+        replace(message, vector=other.vector),
+        replace(message, signature=other.signature),
+        with_seed_shares(message, seed_commitment=bytes(32)),
+        with_seed_shares(message, own_share_commitment=bytes(32)),
+        with_seed_shares(message, encrypted_shares=shares[::-1]),
+    ):
+        assert_fault(0, "did not sign", check, group.transcript, 0, forged)
+    assert_fault(1, "did not sign|holders", check, group.transcript, 1, message)
 
 
-def test_a_confirmation_of_anything_else_is_a_fault(group: Group) -> None:
+def test_a_masked_input_under_another_transcript_is_a_fault(group: Group) -> None:
+    other = with_commitment(group.transcript, 5, shares_digest=bytes(32))
+    check = aggregator.check_masked_input
+    assert_fault(0, "did not sign", check, other, 0, group.masked_inputs[0])
+
+
+def test_a_confirmation_of_another_statement_is_a_fault(group: Group) -> None:
     check, signature = aggregator.check_confirmation, group.confirmations[0]
-    check(group.view, 0, SURVIVORS, signature)
-    for slot, survivors, said in (
+    check(group.transcript, 0, SURVIVORS, signature)
+    for slot, survivors, shown in (
         (0, SURVIVORS - {1}, signature),
-        (0, EVERYBODY, signature),
+        (0, ALL_SLOTS, signature),
         (1, SURVIVORS, signature),
         (0, SURVIVORS, group.confirmations[1]),
         (0, SURVIVORS, b""),
     ):
-        said_by = partial(check, group.view, slot, survivors, said)
-        faulty(slot, "did not sign", said_by)
+        assert_fault(slot, "did not sign", check, group.transcript, slot, survivors, shown)
 
 
-# UnmaskingRequest: which shares matter
+# The requested shares
 
 
-def test_nobody_is_handed_both_secrets_of_one_owner(
-    group: Group, settled: UnmaskingRequest
-) -> None:
-    assert settled.survivors == SURVIVORS
-    assert settled.dropouts == {LOST}
-    view = group.view
-    for holder, inbox in settled.received_shares.items():
-        assert inbox.keys() == {o for o in EVERYBODY if holder in view.holders(o)}
-        for owner, parcel in inbox.items():
-            deal = group.deals[owner] if owner == LOST else group.uploads[owner].seed_shares
-            assert parcel in deal.encrypted_shares
-        assert ReceivedShares.unpack(inbox.pack()) == inbox  # in the order in which holders take it
-    assert settled.own_share_commitments == {
-        slot: upload.seed_shares.own_share_commitment for slot, upload in group.uploads.items()
+def test_no_holder_receives_shares_of_both_secrets_of_a_dealer(group: Group) -> None:
+    request, transcript = group.request, group.transcript
+    assert request.survivors == SURVIVORS
+    assert request.dropouts == {DROPOUT}
+    for holder, received in request.received_shares.items():
+        assert received.keys() == {o for o in ALL_SLOTS if holder in transcript.holders(o)}
+        for dealer, encrypted in received.items():
+            message = (
+                group.key_shares[dealer]
+                if dealer == DROPOUT
+                else group.masked_inputs[dealer].seed_shares
+            )
+            assert encrypted in message.encrypted_shares
+        assert ReceivedShares.unpack(received.pack()) == received  # in the order of holders
+    assert request.own_share_commitments == {
+        slot: message.seed_shares.own_share_commitment
+        for slot, message in group.masked_inputs.items()
     }
 
 
-def test_whoever_never_shared_holds_nothing_and_is_asked_nothing(gather: Gather) -> None:
-    group = gather(N)
-    group.share(EVERYBODY - {7})
-    settled = group.mask(EVERYBODY - {7, 8})
-    assert settled.dropouts == {8}
-    assert 7 not in settled.received_shares
-    assert 7 not in settled.own_share_commitments
-    assert all(7 not in inbox for inbox in settled.received_shares.values())
-    holders = {holder for holder, inbox in settled.received_shares.items() if 8 in inbox}
-    assert holders == set(group.view.holders(8)) - {7}
+def test_a_participant_that_did_not_share_receives_no_shares() -> None:
+    group = assemble(N)
+    group.share(ALL_SLOTS - {7})
+    request = group.mask(ALL_SLOTS - {7, 8})
+    assert request.dropouts == {8}
+    assert 7 not in request.received_shares
+    assert 7 not in request.own_share_commitments
+    assert all(7 not in received for received in request.received_shares.values())
+    holders = {holder for holder, received in request.received_shares.items() if 8 in received}
+    assert holders == set(group.transcript.holders(8)) - {7}
 
 
-def test_a_deal_that_is_missing_is_a_callers_mistake(group: Group) -> None:
-    seeds = {slot: upload.seed_shares for slot, upload in group.uploads.items()}
-    keys = {slot: deal for slot, deal in group.deals.items() if slot != LOST}
-    with pytest.raises(ValueError, match=f"key shares of participant {LOST} are missing"):
-        aggregator.collect_masked_inputs(group.view, keys, seeds)
-    aggregator.collect_masked_inputs(group.view, {LOST: group.deals[LOST]}, seeds)
+def test_missing_key_shares_of_a_dropout_are_the_callers_mistake(group: Group) -> None:
+    seeds = {slot: message.seed_shares for slot, message in group.masked_inputs.items()}
+    keys = dict(group.key_shares)
+    needed = {DROPOUT: keys.pop(DROPOUT)}
+    with pytest.raises(ValueError, match=f"key shares of participant {DROPOUT} are missing"):
+        aggregator.collect_masked_inputs(group.transcript, keys, seeds)
+    aggregator.collect_masked_inputs(group.transcript, needed, seeds)
 
 
-def test_a_parcel_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
-    """Else the parcels of all dealers between the two would go to holders of others."""
-    seeds = {slot: upload.seed_shares for slot, upload in group.uploads.items()}
+def test_one_share_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
+    """Otherwise the shares of all dealers between the two would go to wrong holders."""
+    seeds = {slot: message.seed_shares for slot, message in group.masked_inputs.items()}
     more, fewer = seeds[0], seeds[1]
     seeds[0] = replace(more, encrypted_shares=(*more.encrypted_shares, fewer.encrypted_shares[0]))
     seeds[1] = replace(fewer, encrypted_shares=fewer.encrypted_shares[1:])
     with pytest.raises(ValueError, match="participant 0 did not send one encrypted share to each"):
-        aggregator.collect_masked_inputs(group.view, {LOST: group.deals[LOST]}, seeds)
+        aggregator.collect_masked_inputs(group.transcript, group.key_shares, seeds)
 
 
-# Reveals as they come
+# Unmasking shares
 
 
-def check(group: Group, settled: UnmaskingRequest, slot: int, reveal: UnmaskingShares) -> None:
-    aggregator.check_unmasking_shares(settled, slot, resigned(group, slot, reveal))
+def check(group: Group, slot: int, message: UnmaskingShares) -> None:
+    """Check a message of `slot` with a valid signature."""
+    aggregator.check_unmasking_shares(group.request, slot, lying.reveal(group, slot, message))
 
 
-def test_a_reveal_without_the_share_of_ones_own_seed_is_a_fault(
-    group: Group, settled: UnmaskingRequest
+def holder_of(group: Group, dealer: int) -> int:
+    return next(holder for holder in group.transcript.holders(dealer) if holder in SURVIVORS)
+
+
+def without_seed(message: UnmaskingShares, dealer: int) -> UnmaskingShares:
+    kept = {other: share for other, share in message.seed_shares.items() if other != dealer}
+    return replace(message, seed_shares=kept)
+
+
+def with_seed(message: UnmaskingShares, dealer: int) -> UnmaskingShares:
+    return replace(message, seed_shares={**message.seed_shares, dealer: bytes(SHARE_BYTES)})
+
+
+def renamed(message: UnmaskingShares, name: int) -> UnmaskingShares:
+    """Return `message` with its last share of a seed under the slot of another dealer."""
+    *kept, (_, share) = sorted(message.seed_shares.items())
+    return replace(message, seed_shares=dict(kept) | {name: share})
+
+
+WRONG_ANSWERS: dict[str, tuple[str, Callable[[UnmaskingShares, int], UnmaskingShares]]] = {
+    "nothing": ("own share of its seed", lambda *_: UnmaskingShares({}, {})),
+    "not its own share": ("own share of its seed", without_seed),
+    "both secrets of a dealer": (
+        f"wrong secret of participant {DROPOUT}",
+        lambda message, _: with_seed(message, DROPOUT),
+    ),
+    "the seed of a dropout": (
+        f"wrong secret of participant {DROPOUT}",
+        lambda message, _: replace(with_seed(message, DROPOUT), key_shares={}),
+    ),
+    "the mask key of a survivor": (
+        "wrong secret of participant",
+        lambda message, slot: replace(
+            message, key_shares={**message.key_shares, slot: bytes(SHARE_BYTES)}
+        ),
+    ),
+    "a share of an unknown dealer": (
+        f"wrong secret of participant {N}",
+        lambda message, _: with_seed(message, N),
+    ),
+    "a true share under an unknown name": (
+        "wrong secret of participant 4000",
+        lambda message, _: renamed(message, 4000),
+    ),
+    "a true share under the name of a dropout": (
+        f"wrong secret of participant {DROPOUT}",
+        lambda message, _: renamed(message, DROPOUT),
+    ),
+    "a report of an unknown dealer": (
+        f"share of participant {N}, which sent it none",
+        lambda message, _: replace(message, invalid_dealers=frozenset({N})),
+    ),
+    "no share of a dropout": (
+        f"did not reveal the share of {DROPOUT}",
+        lambda message, _: replace(message, key_shares={}),
+    ),
+    "only its own share": (
+        "did not reveal the share of",
+        lambda message, slot: UnmaskingShares({slot: message.seed_shares[slot]}, {}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("match", "change"), WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())
+def test_a_wrong_answer_is_a_fault(
+    group: Group, match: str, change: Callable[[UnmaskingShares, int], UnmaskingShares]
 ) -> None:
-    good = group.reveals[0]
-    without = {owner: share for owner, share in good.seed_shares.items() if owner}
-    left_out = replace(good, seed_shares=without)
-    faulty(0, "own share of its seed", lambda: check(group, settled, 0, left_out))
+    slot = holder_of(group, DROPOUT)
+    answer = change(group.unmasking_shares[slot], slot)
+    assert_fault(slot, match, check, group, slot, answer)
 
 
-def test_the_other_secret_than_was_asked_for_is_a_fault(
-    group: Group, settled: UnmaskingRequest
-) -> None:
-    slot = a_holder(group, LOST)
-    good = group.reveals[slot]
-    share = good.key_shares[LOST]
-    as_seed = replace(good, seed_shares={**good.seed_shares, LOST: share}, key_shares={})
-    faulty(
-        slot, f"wrong secret of participant {LOST}", lambda: check(group, settled, slot, as_seed)
+def test_a_share_that_is_held_back_or_of_the_wrong_kind_is_a_fault(group: Group) -> None:
+    slot = holder_of(group, DROPOUT)
+    honest = group.unmasking_shares[slot]
+    dealer = next(dealer for dealer in honest.seed_shares if dealer != slot)
+    held_back = without_seed(honest, dealer)
+    assert_fault(slot, f"did not reveal the share of {dealer}", check, group, slot, held_back)
+    as_key = replace(held_back, key_shares={dealer: honest.seed_shares[dealer]})
+    assert_fault(slot, f"wrong secret of participant {dealer}", check, group, slot, as_key)
+
+
+def test_a_share_of_a_dealer_that_sent_none_is_a_fault(group: Group) -> None:
+    slot, dealer = next(
+        (slot, dealer)
+        for slot in SURVIVORS
+        for dealer in SURVIVORS - {slot}
+        if slot not in group.transcript.holders(dealer)
     )
-    owner = next(owner for owner in good.seed_shares if owner != slot)
-    seeds = {o: s for o, s in good.seed_shares.items() if o != owner}
-    as_key = replace(good, seed_shares=seeds, key_shares={owner: good.seed_shares[owner]})
-    faulty(
-        slot, f"wrong secret of participant {owner}", lambda: check(group, settled, slot, as_key)
-    )
-
-
-def test_both_kinds_for_one_owner_are_a_fault(group: Group, settled: UnmaskingRequest) -> None:
-    slot = a_holder(group, LOST)
-    good = group.reveals[slot]
-    share = good.key_shares[LOST]
-    both = replace(good, seed_shares={**good.seed_shares, LOST: share})
-    faulty(slot, "wrong secret", lambda: check(group, settled, slot, both))
-
-
-def test_a_share_for_a_stranger_is_a_fault(group: Group, settled: UnmaskingRequest) -> None:
-    slot, owner = next(
-        (s, o) for s in SURVIVORS for o in SURVIVORS - {s} if is_no_holder(group, s, o)
-    )
-    good = group.reveals[slot]
-    more = replace(good, seed_shares={**good.seed_shares, owner: bytes(SHARE_BYTES)})
-    none = f"a share of participant {owner}, which sent it none"
-    faulty(slot, none, lambda: check(group, settled, slot, more))
-    complaint = replace(good, invalid_dealers=frozenset({owner}))
-    faulty(
-        slot, f"share of participant {owner}, which", lambda: check(group, settled, slot, complaint)
-    )
-    nobody = replace(good, invalid_dealers=frozenset({N}))
-    faulty(slot, f"share of participant {N}, which", lambda: check(group, settled, slot, nobody))
-
-
-def is_no_holder(group: Group, slot: int, owner: int) -> bool:
-    return slot not in group.view.holders(owner)
+    honest = group.unmasking_shares[slot]
+    match = f"a share of participant {dealer}, which sent it none"
+    assert_fault(slot, match, check, group, slot, with_seed(honest, dealer))
+    report = replace(honest, invalid_dealers=frozenset({dealer}))
+    assert_fault(slot, match, check, group, slot, report)
 
 
 @pytest.mark.parametrize("kind", ["seed_shares", "key_shares"])
-def test_a_share_outside_the_field_is_a_fault(
-    group: Group, settled: UnmaskingRequest, kind: str
-) -> None:
-    slot = a_holder(group, LOST)
-    given = getattr(group.reveals[slot], kind)
-    for owner in given:
+def test_a_share_outside_the_field_is_a_fault(group: Group, kind: str) -> None:
+    slot = holder_of(group, DROPOUT)
+    shares = getattr(group.unmasking_shares[slot], kind)
+    for dealer in shares:
+        match = f"a share of participant {dealer} that is not a field element"
         for value in (P, P + 1, 2**264 - 1):
-            bad = {**given, owner: value.to_bytes(SHARE_BYTES, "big")}
-            reveal = replace(group.reveals[slot], **{kind: bad})
-            match = f"a share of participant {owner} that is not a field element"
-            faulty(slot, match, lambda r=reveal: check(group, settled, slot, r))
+            changed = {**shares, dealer: value.to_bytes(SHARE_BYTES, "big")}
+            message = replace(group.unmasking_shares[slot], **{kind: changed})
+            assert_fault(slot, match, check, group, slot, message)
 
 
-def test_a_reveal_that_its_giver_did_not_sign_is_a_fault(
-    group: Group, settled: UnmaskingRequest
+def test_unmasking_shares_that_their_holder_did_not_sign_are_a_fault(group: Group) -> None:
+    honest = group.unmasking_shares[0]
+    check_message = partial(aggregator.check_unmasking_shares, group.request, 0)
+    check_message(honest)
+    unsigned = replace(honest, signature=group.unmasking_shares[1].signature)
+    assert_fault(0, "did not sign", check_message, unsigned)
+    dealer = next(dealer for dealer in honest.seed_shares if dealer)
+    report = replace(without_seed(honest, dealer), invalid_dealers=frozenset({dealer}))
+    assert_fault(0, "did not sign", check_message, report)
+
+
+@pytest.mark.parametrize("slot", [DROPOUT, N, 4000])
+def test_unmasking_shares_of_a_participant_that_did_not_survive_are_a_fault(
+    group: Group, slot: int
 ) -> None:
-    good, check_reveal = group.reveals[0], aggregator.check_unmasking_shares
-    check_reveal(settled, 0, good)
-    unsigned = replace(good, signature=group.reveals[1].signature)
-    faulty(0, "did not sign", lambda: check_reveal(settled, 0, unsigned))
-    owner = next(owner for owner in good.seed_shares if owner)
-    shares = {o: s for o, s in good.seed_shares.items() if o != owner}
-    complaining = replace(good, seed_shares=shares, invalid_dealers=frozenset({owner}))
-    faulty(0, "did not sign", lambda: check_reveal(settled, 0, complaining))
+    check_message = partial(aggregator.check_unmasking_shares, group.request, slot)
+    assert_fault(slot, "is not a survivor", check_message, group.unmasking_shares[0])
 
 
-def test_a_share_that_is_held_back_is_a_fault(group: Group, settled: UnmaskingRequest) -> None:
-    slot = a_holder(group, LOST)
-    good = group.reveals[slot]
-    owner = next(owner for owner in good.seed_shares if owner != slot)
-    seeds = {o: s for o, s in good.seed_shares.items() if o != owner}
-    match = f"did not reveal the share of {owner}"
-    faulty(slot, match, lambda: check(group, settled, slot, replace(good, seed_shares=seeds)))
-    silent = replace(good, key_shares={})
-    faulty(slot, f"share of {LOST}", lambda: check(group, settled, slot, silent))
-
-
-def test_complaints_leave_no_parcels_behind_in_what_is_kept(
-    group: Group, settled: UnmaskingRequest
-) -> None:
-    """Else one dealer of garbage makes what is kept of a cohort four times as large."""
-    slot = a_holder(group, 0)
-    shares = {o: s for o, s in group.reveals[slot].seed_shares.items() if o != 0}
-    complaint = replace(group.reveals[slot], seed_shares=shares, invalid_dealers=frozenset({0}))
-    before = vars(settled.received_shares[slot]).keys()
-    check(group, settled, slot, complaint)
-    assert vars(settled.received_shares[slot]).keys() == before == {"records"}
+def test_a_report_of_an_invalid_dealer_makes_no_objects_of_the_kept_shares(group: Group) -> None:
+    """Otherwise one malicious dealer makes the memory of a cohort four times as large."""
+    slot, request = holder_of(group, 0), group.request
+    message = without_seed(group.unmasking_shares[slot], 0)
+    report = lying.reveal(group, slot, replace(message, invalid_dealers=frozenset({0})))
+    aggregator.check_unmasking_shares(request, slot, report)
+    assert vars(request.received_shares[slot]).keys() == {"records"}

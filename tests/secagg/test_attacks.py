@@ -1,7 +1,8 @@
-"""Each attack of a server that says to each what it likes, played, and what makes it fail.
+"""Attacks of a server that sends different messages to each participant, and their defences.
 
-Slot 0 is the victim. The server colludes with as many participants as are assumed, the worst
-for the victim: its holders. `Guards:` names the check without which the test fails.
+Slot 0 is the victim. The server colludes with the largest number of participants that is assumed,
+and with the worst for the victim: its holders. `Guards:` names the check without which a test
+fails.
 """
 
 from collections.abc import Callable
@@ -13,168 +14,134 @@ import pytest
 
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
-from secagg.keys import Identity, KeyPair, PublicKeys, check_identity
+from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.messages import MaskedInput
 from secagg.participant import Joined, join
 from secagg.session import Session, Transcript
 from secagg.shares import EncryptedShare
-from tests.secagg.conftest import RING, Group, same
-from tests.secagg.faulty import Crooked, with_entry, with_sharer, without
+from tests.secagg.conftest import RING, Group, assemble, same
+from tests.secagg.faulty import MaliciousServer, collude, with_commitment, with_entry, without
 from tests.secagg.lying import unseal
 
-N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
+N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 dropouts, quorum 24, 23 spot checks
 VICTIM = 0
-EVERYBODY = frozenset(range(N))
-Gather = Callable[..., Group]
+ALL_SLOTS = frozenset(range(N))
 
 
-@pytest.fixture
-def group(gather: Gather) -> Group:
-    return gather(N)
-
-
-def collude(group: Group) -> Crooked:
-    """Return a server with the victim's first holders on its side."""
-    count = group.cohort.assumptions.max_corrupt(group.cohort.n)
-    return Crooked(group, group.view.holders(VICTIM)[:count])
-
-
-def honest_holders(group: Group, server: Crooked) -> list[int]:
-    return [h for h in group.view.holders(VICTIM) if h not in server.corrupt]
+def honest_holders(group: Group, server: MaliciousServer) -> list[int]:
+    return [h for h in group.transcript.holders(VICTIM) if h not in server.corrupt]
 
 
 def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
-    """Guards nothing: it shows that what the attacks below end in is a vector if they work."""
-    view = group.share()
+    """Guards nothing: it shows that the attacks below would reveal a vector if they worked."""
+    transcript = group.share()
     group.mask()
-    server = collude(group)
-    upload = group.uploads[VICTIM]
-    server.open_deals(VICTIM, view, upload)
-    assert server.vector(VICTIM, view, upload) is None
+    server = collude(group, VICTIM)
+    upload = group.masked_inputs[VICTIM]
+    server.decrypt_shares_of(VICTIM, transcript, upload)
+    assert server.vector(VICTIM, transcript, upload) is None
     group.confirm()
     group.reveal()
-    for slot, reveal in group.reveals.items():
-        server.hear(slot, reveal)
+    for slot, reveal in group.unmasking_shares.items():
+        server.receive(slot, reveal)
     assert server.seed(VICTIM) is not None
-    assert server.vector(VICTIM, view, upload) is None
+    assert server.vector(VICTIM, transcript, upload) is None
     for holder in honest_holders(group, server)[:3]:
-        parcel = group.deals[VICTIM].encrypted_shares[view.holders(VICTIM).index(holder)]
-        purpose = view.session.key_share_purpose(VICTIM, holder)
-        public = view.session.roster[VICTIM].keys.encryption
-        share = unseal(group.joined[holder].encryption_pair.agree(public), purpose, parcel)
+        encrypted = group.key_shares[VICTIM].encrypted_shares[
+            transcript.holders(VICTIM).index(holder)
+        ]
+        purpose = transcript.session.key_share_purpose(VICTIM, holder)
+        share = unseal(group.agree(holder, VICTIM), purpose, encrypted)
         assert share is not None
         server.keep(VICTIM, holder, key_share=share)
-    found = server.vector(VICTIM, view, upload)
-    assert found is not None
-    assert same(found, group.vector(VICTIM))
+    vector = server.vector(VICTIM, transcript, upload)
+    assert vector is not None
+    assert same(vector, group.vector(VICTIM))
 
 
 # Two rosters
 
 
-def test_who_is_shown_another_roster_deals_shares_that_nobody_else_can_open(group: Group) -> None:
-    """Guards: the roster in `Session.label`, under which envelopes are sealed.
+def test_shares_under_another_roster_cannot_be_decrypted(
+    group: Group,
+) -> None:
+    """Guards: the roster in `Session.label`, from which the pads on shares are derived.
 
-    A colluder signs two pairs of keys: one for the victim to see, one for the others.
+    A colluder signs two pairs of keys: the victim receives one, the others receive the other.
     """
     colluder = group.joined[29]
     twin = join(colluder.identity, group.rng)
-    signature = twin.advertise(group.cohort.plan_digest)
-    cohort = with_entry(group, 29, keys=twin.public_keys, signature=signature).cohort
-    assert cohort.is_authentic(29)
-    state, deal = group.joined[VICTIM].share(VICTIM, cohort, group.rng)
-    true = group.share(EVERYBODY - {VICTIM})
-    told = Transcript(cohort, {**true.share_commitments, VICTIM: deal.share_commitment})
-    _, upload = state.mask(told, RING, RING.zero(), group.rng)
-    group.deals[VICTIM] = deal
-    for parcels, purpose in (
-        (deal.encrypted_shares, group.cohort.key_share_purpose),
-        (upload.seed_shares.encrypted_shares, group.view.seed_share_purpose),
+    signature = twin.advertise(group.session.plan_digest)
+    session = with_entry(group.session, 29, keys=twin.public_keys, signature=signature)
+    assert session.is_authentic(29)
+    state, key_shares = group.joined[VICTIM].share(VICTIM, session, group.rng)
+    true = group.share(ALL_SLOTS - {VICTIM})
+    shown = Transcript(session, {**true.share_commitments, VICTIM: key_shares.share_commitment})
+    _, upload = state.mask(shown, RING, RING.zero(), group.rng)
+    group.key_shares[VICTIM] = key_shares
+    for encrypted_shares, purpose in (
+        (key_shares.encrypted_shares, group.session.key_share_purpose),
+        (upload.seed_shares.encrypted_shares, group.transcript.seed_share_purpose),
     ):
-        for holder, parcel in zip(told.holders(VICTIM), parcels, strict=True):
+        for holder, encrypted in zip(shown.holders(VICTIM), encrypted_shares, strict=True):
             secret = group.joined[holder].encryption_pair.agree(
-                cohort.roster[VICTIM].keys.encryption
+                session.roster[VICTIM].keys.encryption
             )
-            assert unseal(secret, purpose(VICTIM, holder), parcel) is None
+            assert unseal(secret, purpose(VICTIM, holder), encrypted) is None
     with pytest.raises(FaultyParticipantError, match="did not sign"):
-        aggregator.check_key_shares(group.cohort, VICTIM, deal)
+        aggregator.check_key_shares(group.session, VICTIM, key_shares)
     with pytest.raises(FaultyParticipantError, match="did not sign"):
-        aggregator.check_masked_input(group.view, VICTIM, upload)
-
-
-def test_a_roster_that_reads_as_another_is_refused(group: Group) -> None:
-    """Guards: one size of all enrolments in `Session`, whose label joins the entries."""
-    entries = group.cohort.roster
-    joined = replace(entries[1], registrar_signature=entries[2].pack())
-    with pytest.raises(ValueError, match="different sizes"):
-        replace(group.cohort, roster=(entries[0], joined, *entries[3:], entries[2]))
+        aggregator.check_masked_input(group.transcript, VICTIM, upload)
 
 
 @pytest.mark.parametrize("what", ["identity", "keys"])
 def test_a_server_that_sits_in_my_slot_is_refused(group: Group, what: str) -> None:
     """Guards: `Joined._is_mine`."""
-    theirs = getattr(group.cohort.roster[5], what)
+    theirs = getattr(group.session.roster[5], what)
     if what == "keys":
         theirs = PublicKeys(
-            KeyPair.of(b"\1" * 32).public, group.cohort.roster[VICTIM].keys.encryption
+            KeyPair.of(b"\1" * 32).public, group.session.roster[VICTIM].keys.encryption
         )
     else:
         theirs = Identity.of(b"\1" * 32).public
-    seated = with_entry(group, VICTIM, **{what: theirs})
+    seated = with_entry(group.session, VICTIM, **{what: theirs})
     with pytest.raises(UnsafeRequestError, match="another than me"):
-        seated.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
+        group.joined[VICTIM].share(VICTIM, seated, group.rng)
 
 
 def test_one_device_in_two_slots_is_refused(group: Group) -> None:
-    """Guards: distinct identities in `_check_roster` (a Sybil counts once)."""
-    seated = with_entry(group, 29, identity=group.cohort.roster[28].identity)
+    """Guards: `Session.duplicate` in `Joined.share` (a Sybil counts once)."""
+    seated = with_entry(group.session, 29, identity=group.session.roster[28].identity)
     with pytest.raises(UnsafeRequestError, match="same identity twice"):
-        group.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
-
-
-def test_a_key_of_mine_in_another_slot_is_refused(group: Group) -> None:
-    """Guards: distinct keys in `_check_roster`: I would agree with myself."""
-    mine, theirs = group.cohort.roster[VICTIM].keys, group.cohort.roster[29].keys
-    seated = with_entry(group, 29, keys=PublicKeys(theirs.mask, mine.encryption))
-    with pytest.raises(UnsafeRequestError, match="same key twice"):
-        group.joined[VICTIM].share(VICTIM, seated.cohort, group.rng)
-
-
-@pytest.mark.parametrize("key", [bytes(32), (1).to_bytes(32, "little")])
-def test_keys_that_agree_with_everybody_are_in_no_roster(key: bytes) -> None:
-    """Guards: points of low order in `PublicKeys` and `check_identity`."""
-    with pytest.raises(ValueError, match="low order"):
-        PublicKeys(key, b"\7" * 32)
-    with pytest.raises(ValueError, match="low order"):
-        check_identity(key)
+        group.joined[VICTIM].share(VICTIM, seated, group.rng)
 
 
 # Holders that are the server's
 
 
 def surrounded(group: Group, **forged: Callable[[int], object]) -> tuple[Session, Random]:
-    """Return a roster with six forged entries, and chance by which the victim picks three."""
-    slots = range(24, 30)
+    """Return a roster with six forged entries, and a generator that makes three of them holders."""
+    slots, session = range(24, 30), group.session
     for slot in slots:
-        group = with_entry(group, slot, **{fact: of(slot) for fact, of in forged.items()})
-    picking = group.cohort.neighbour_selection
+        session = with_entry(session, slot, **{fact: of(slot) for fact, of in forged.items()})
+    selection = session.neighbour_selection
     for seed in range(1000):
-        picked = picking.holders(VICTIM, Random(seed).randbytes(32))
-        if len(set(slots).intersection(picked)) >= 3:
-            return group.cohort, Random(seed)
-    raise AssertionError("half of all seeds will do")
+        selected = selection.holders(VICTIM, Random(seed).randbytes(32))
+        if len(set(slots).intersection(selected)) >= 3:
+            return session, Random(seed)
+    raise AssertionError("half of all seeds suffice")
 
 
 @pytest.mark.parametrize("which", ["mask", "seal", "both"])
 def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group, which: str) -> None:
-    """Guards: `Session.vouches` in `Joined.share`, before anything is dealt.
+    """Guards: `Session.is_authentic` in `Joined.share`, before any share is encrypted.
 
-    The server seats honest identities with keys of its own, and will name them lost: with
-    three of the victim's holders and three colluders it would open a threshold of shares.
+    The server gives honest identities its own keys, and will name them as dropouts: with three of
+    the victim's holders and three colluders it could decrypt a threshold of shares.
     """
 
     def own(slot: int) -> PublicKeys:
-        true = group.cohort.roster[slot].keys
+        true = group.session.roster[slot].keys
         forged = join(group.identities[slot], Random(slot)).public_keys
         return {
             "mask": PublicKeys(forged.mask, true.encryption),
@@ -182,20 +149,20 @@ def test_honest_holders_with_keys_of_the_servers_are_refused(group: Group, which
             "both": forged,
         }[which]
 
-    cohort, chance = surrounded(group, keys=own)
+    session, chance = surrounded(group, keys=own)
     with pytest.raises(UnsafeRequestError, match="with keys not its own"):
-        group.joined[VICTIM].share(VICTIM, cohort, chance)
-    with pytest.raises(OutOfPhaseError):  # it picks no second time
-        group.joined[VICTIM].share(VICTIM, group.cohort, group.rng)
+        group.joined[VICTIM].share(VICTIM, session, chance)
+    with pytest.raises(OutOfPhaseError):  # holders are selected once
+        group.joined[VICTIM].share(VICTIM, group.session, group.rng)
 
 
-def test_holders_that_no_registrar_let_in_are_refused(gather: Gather) -> None:
-    """Guards: the registry in `Session.vouches`: Sybils sign their own keys."""
-    group = gather(N, registrar=Identity.of(b"r" * 32))
+def test_holders_that_are_not_enrolled_are_refused() -> None:
+    """Guards: the registry in `Session.is_authentic`: Sybils sign their own keys."""
+    group = assemble(N, registrar=Identity.of(b"r" * 32))
     sybils = [join(Identity.of(bytes([x]) * 32), Random(x)) for x in range(N)]
-    plan, registry = group.cohort.plan_digest, group.cohort.registry
+    plan, registry = group.session.plan_digest, group.session.registry
     assert registry is not None
-    cohort, chance = surrounded(
+    session, chance = surrounded(
         group,
         identity=lambda slot: sybils[slot].identity.public,
         keys=lambda slot: sybils[slot].public_keys,
@@ -205,191 +172,192 @@ def test_holders_that_no_registrar_let_in_are_refused(gather: Gather) -> None:
         ),
     )
     with pytest.raises(UnsafeRequestError, match="with keys not its own"):
-        group.joined[VICTIM].share(VICTIM, cohort, chance)
+        group.joined[VICTIM].share(VICTIM, session, chance)
 
 
 # A replayed round
 
 
 def test_keys_of_an_earlier_round_are_refused(group: Group) -> None:
-    """Guards: the plan in `advertisement`.
+    """Guards: the plan in `advertisement_statement`.
 
-    The server knows the mask keys of those that were lost then, and seats them again.
+    The server knows the mask keys of the dropouts of that round, and uses them again.
     """
     again = join(group.identities[VICTIM], group.rng)
     plan = b"\7" * 32
-    seated = with_entry(group, VICTIM, keys=again.public_keys, signature=again.advertise(plan))
-    later = replace(seated.cohort, plan_digest=plan)
+    seated = with_entry(
+        group.session, VICTIM, keys=again.public_keys, signature=again.advertise(plan)
+    )
+    later = replace(seated, plan_digest=plan)
     with pytest.raises(UnsafeRequestError, match="with keys not its own"):
         again.share(VICTIM, later, group.rng)
 
 
 @pytest.mark.parametrize("other", [{"plan_digest": b"\7" * 32}, {"cohort_number": 1}])
-def test_envelopes_of_another_sum_do_not_open(group: Group, other: dict[str, Any]) -> None:
+def test_shares_of_another_sum_cannot_be_decrypted(group: Group, other: dict[str, Any]) -> None:
     """Guards: plan and number of the cohort in `Session.label`."""
-    view, later = group.share(), replace(group.cohort, **other)
-    holder = view.holders(VICTIM)[0]
-    secret = group.joined[holder].encryption_pair.agree(group.cohort.roster[VICTIM].keys.encryption)
-    parcel = group.deals[VICTIM].encrypted_shares[0]
-    assert unseal(secret, view.session.key_share_purpose(VICTIM, holder), parcel) is not None
-    assert unseal(secret, later.key_share_purpose(VICTIM, holder), parcel) is None
-    assert Transcript(later, view.share_commitments).label != view.label
+    transcript, later = group.share(), replace(group.session, **other)
+    holder = transcript.holders(VICTIM)[0]
+    secret = group.agree(holder, VICTIM)
+    encrypted = group.key_shares[VICTIM].encrypted_shares[0]
+    assert (
+        unseal(secret, transcript.session.key_share_purpose(VICTIM, holder), encrypted) is not None
+    )
+    assert unseal(secret, later.key_share_purpose(VICTIM, holder), encrypted) is None
+    assert Transcript(later, transcript.share_commitments).label != transcript.label
 
 
 # The graph
 
 
-def test_nobody_steers_the_holders_of_another(group: Group) -> None:
-    """Guards: `Picking.holders`, which reads one contribution only.
+def test_no_participant_influences_the_holders_of_another(group: Group) -> None:
+    """Guards: `NeighbourSelection.holders`, which uses one graph nonce only.
 
-    Colluders speak last, and choose among many contributions; the victim's holders are as
-    they were, and only the colluders' own picks follow.
+    Colluders share last and try many graph nonces. The victim's holders do not change: only the
+    colluders' own holders do.
     """
-    view = group.share()
-    before = view.holders(VICTIM)
-    server, chance = collude(group), Random(1)
+    transcript = group.share()
+    before = transcript.holders(VICTIM)
+    server, chance = collude(group, VICTIM), Random(1)
     for _ in range(100):
-        told = view
+        shown = transcript
         for slot in server.corrupt:
-            told = with_sharer(told, slot, graph_nonce=chance.randbytes(32))
-        assert told.holders(VICTIM) == before
-        honest = told.neighbours(VICTIM) - server.corrupt
-        assert honest == view.neighbours(VICTIM) - server.corrupt
+            shown = with_commitment(shown, slot, graph_nonce=chance.randbytes(32))
+        assert shown.holders(VICTIM) == before
+        honest = shown.neighbours(VICTIM) - server.corrupt
+        assert honest == transcript.neighbours(VICTIM) - server.corrupt
 
 
-def test_nobody_knows_a_participants_holders_before_it_speaks(group: Group) -> None:
-    """Guards: the fresh contribution in `Joined.share`.
+def test_holders_are_not_known_before_their_participant_shares(group: Group) -> None:
+    """Guards: the fresh graph nonce in `Joined.share`.
 
-    Else a server would try rosters until the victim's holders are its own.
+    Otherwise a server would try rosters until the victim's holders are its own.
     """
     state = group.joined[VICTIM]
-    picked = set()
+    selected = set()
     for seed in range(20):
         again = Joined(state.identity, state.mask_pair, state.encryption_pair)
-        _, deal = again.share(VICTIM, group.cohort, Random(seed))
-        picked.add(group.cohort.neighbour_selection.holders(VICTIM, deal.graph_nonce))
-    assert len(picked) == 20
+        _, key_shares = again.share(VICTIM, group.session, Random(seed))
+        selected.add(group.session.neighbour_selection.holders(VICTIM, key_shares.graph_nonce))
+    assert len(selected) == 20
 
 
-# Two lists of sharers
+# Two lists of share commitments
 
 
-def tell_the_others(group: Group, server: Crooked, told: Transcript, upload: MaskedInput) -> None:
-    """Take the victim, who was told another view, for a survivor; hear what the others give."""
-    view = group.view
-    heard = [holder for holder in view.holders(VICTIM) if holder in told.share_commitments]
-    dealt = dict(zip(heard, upload.seed_shares.encrypted_shares, strict=True))
+def continue_with_the_others(
+    group: Group, server: MaliciousServer, shown: Transcript, upload: MaskedInput
+) -> None:
+    """Treat the victim with its false transcript as a survivor; receive the others' shares."""
+    transcript = group.transcript
+    sharing_holders = [
+        holder for holder in transcript.holders(VICTIM) if holder in shown.share_commitments
+    ]
+    sent = dict(zip(sharing_holders, upload.seed_shares.encrypted_shares, strict=True))
     nothing = EncryptedShare(bytes(32), bytes(33))
-    parcels = tuple(dealt.get(holder, nothing) for holder in view.holders(VICTIM))
-    group.mask(EVERYBODY - {VICTIM})
-    group.uploads[VICTIM] = replace(
-        upload, seed_shares=replace(upload.seed_shares, encrypted_shares=parcels)
+    encrypted_shares = tuple(sent.get(holder, nothing) for holder in transcript.holders(VICTIM))
+    group.mask(ALL_SLOTS - {VICTIM})
+    group.masked_inputs[VICTIM] = replace(
+        upload, seed_shares=replace(upload.seed_shares, encrypted_shares=encrypted_shares)
     )
-    group.confirm(EVERYBODY - {VICTIM})
-    group.reveal(EVERYBODY - {VICTIM})
-    for slot, reveal in group.reveals.items():
-        server.hear(slot, reveal)
-    assert {h for h, reveal in group.reveals.items() if VICTIM in reveal.invalid_dealers} == {
-        holder for holder in view.holders(VICTIM) if holder in group.reveals
-    }
+    group.confirm(ALL_SLOTS - {VICTIM})
+    group.reveal(ALL_SLOTS - {VICTIM})
+    for slot, reveal in group.unmasking_shares.items():
+        server.receive(slot, reveal)
+    assert {
+        h for h, reveal in group.unmasking_shares.items() if VICTIM in reveal.invalid_dealers
+    } == {holder for holder in transcript.holders(VICTIM) if holder in group.unmasking_shares}
 
 
-def test_seeds_of_who_was_told_of_fewer_sharers_open_for_nobody_else(group: Group) -> None:
-    """Guards: the view in the label of seed shares (`Transcript.seed_share`).
+def test_seed_shares_for_a_shortened_list_of_dealers_cannot_be_decrypted(group: Group) -> None:
+    """Guards: the transcript in the label of seed shares (`Transcript.seed_share_purpose`).
 
-    The victim is left as few honest holders as a quorum lets. The others are told the truth
-    and take it for a survivor, so they would give the shares of its seed that they can open.
+    The victim has as few honest holders as a quorum allows. The others receive the true list and
+    treat it as a survivor, so they would reveal the shares of its seed that they can decrypt.
     """
-    view = group.share()
-    server = collude(group)
-    gone = honest_holders(group, server)[: group.cohort.n - group.cohort.quorum]
-    told = without(view, gone)
-    _, upload = group.shared[VICTIM].mask(told, RING, group.vector(VICTIM), group.rng)
-    server.open_deals(VICTIM, told, upload)
-    tell_the_others(group, server, told, upload)
+    transcript = group.share()
+    server = collude(group, VICTIM)
+    hidden = honest_holders(group, server)[: group.session.n - group.session.quorum]
+    shown = without(transcript, hidden)
+    _, upload = group.shared[VICTIM].mask(shown, RING, group.vector(VICTIM), group.rng)
+    server.decrypt_shares_of(VICTIM, shown, upload)
+    continue_with_the_others(group, server, shown, upload)
     assert server.seed(VICTIM) is None
-    assert server.vector(VICTIM, told, upload) is None
+    assert server.vector(VICTIM, shown, upload) is None
 
 
 @pytest.mark.parametrize("is_holder", [True, False])
-def test_an_edge_hidden_from_the_victim_makes_it_a_stranger(group: Group, is_holder: bool) -> None:
-    """Guards: contributions in `Transcript.label`.
+def test_a_victim_with_an_edge_hidden_from_it_stays_masked(group: Group, is_holder: bool) -> None:
+    """Guards: graph nonces in `Transcript.label`.
 
-    One that picked the victim is given a contribution with which it did not, so that the
-    victim leaves out a mask; or a holder of the victim's, another one's.
+    The victim receives a false graph nonce of a participant that selected it, with which that
+    participant did not, so that the victim leaves out a mask; or of one of the victim's holders.
     """
-    view, chance = group.share(), Random(3)
-    server = collude(group)
-    suitor = next(
+    transcript, chance = group.share(), Random(3)
+    server = collude(group, VICTIM)
+    selecting = next(
         slot
-        for slot in view.neighbours(VICTIM)
-        if (slot in view.holders(VICTIM)) == is_holder and VICTIM in view.holders(slot)
+        for slot in transcript.neighbours(VICTIM)
+        if (slot in transcript.holders(VICTIM)) == is_holder and VICTIM in transcript.holders(slot)
     )
-    told = next(
+    shown = next(
         other
-        for _ in range(100)  # odds of a half each time
-        for other in [with_sharer(view, suitor, graph_nonce=chance.randbytes(32))]
-        if VICTIM not in other.holders(suitor)
+        for _ in range(100)  # probability of a half each time
+        for other in [with_commitment(transcript, selecting, graph_nonce=chance.randbytes(32))]
+        if VICTIM not in other.holders(selecting)
     )
-    _, upload = group.shared[VICTIM].mask(told, RING, RING.zero(), group.rng)
-    tell_the_others(group, server, told, upload)
+    _, upload = group.shared[VICTIM].mask(shown, RING, RING.zero(), group.rng)
+    continue_with_the_others(group, server, shown, upload)
     assert server.seed(VICTIM) is None
 
 
-def test_a_deal_hidden_from_the_victim_makes_it_a_stranger(group: Group) -> None:
-    """Guards: digests of what was dealt in `Transcript.label`."""
-    view = group.share()
-    server = collude(group)
+def test_a_victim_with_key_shares_hidden_from_it_stays_masked(group: Group) -> None:
+    """Guards: digests of key shares in `Transcript.label`."""
+    transcript = group.share()
+    server = collude(group, VICTIM)
     other = next(
-        slot for slot in view.share_commitments if slot not in {VICTIM, *view.holders(VICTIM)}
+        slot
+        for slot in transcript.share_commitments
+        if slot not in {VICTIM, *transcript.holders(VICTIM)}
     )
-    told = with_sharer(view, other, shares_digest=bytes(32))
-    _, upload = group.shared[VICTIM].mask(told, RING, RING.zero(), group.rng)
-    tell_the_others(group, server, told, upload)
+    shown = with_commitment(transcript, other, shares_digest=bytes(32))
+    _, upload = group.shared[VICTIM].mask(shown, RING, RING.zero(), group.rng)
+    continue_with_the_others(group, server, shown, upload)
     assert server.seed(VICTIM) is None
 
 
-def test_masks_under_two_views_do_not_cancel(group: Group) -> None:
-    """Guards: the view in the label of masks (`Transcript.pairwise`, `Transcript.own`).
+def test_masks_under_two_transcripts_do_not_cancel(group: Group) -> None:
+    """Guards: the transcript in the label of masks (`Transcript.pairwise_mask_purpose`).
 
-    Else a server could tell each of a crowd of another few lost partners, so that the crowd
-    shares no mask with the others, and read two sums.
+    Otherwise a server could name different neighbours as dropouts to each member of a group, so
+    that the group shares no mask with the others, and read two sums.
     """
-    view = group.share()
-    told = without(view, [29])
-    other = next(slot for slot in view.neighbours(VICTIM) if slot in told.share_commitments)
-    secret = group.joined[VICTIM].mask_pair.agree(group.cohort.roster[other].keys.mask)
-    for purpose in (Transcript.pairwise_mask_purpose, lambda v, slot, _: v.self_mask_purpose(slot)):
-        one, two = (purpose(v, VICTIM, other).derive(secret) for v in (view, told))
-        assert one != two
+    transcript = group.share()
+    shown = without(transcript, [29])
+    other = next(slot for slot in transcript.neighbours(VICTIM) if slot in shown.share_commitments)
+    secret = group.joined[VICTIM].mask_pair.agree(group.session.roster[other].keys.mask)
+    for purpose in (Transcript.pairwise_mask_purpose, lambda t, slot, _: t.self_mask_purpose(slot)):
+        keys = [purpose(t, VICTIM, other).derive(secret) for t in (transcript, shown)]
+        assert keys[0] != keys[1]
 
 
-def test_a_list_of_sharers_below_the_quorum_is_refused(group: Group) -> None:
-    """Guards: the quorum in `Shared.mask`."""
-    view = group.share()
-    server = collude(group)
-    gone = honest_holders(group, server)[: group.cohort.n - group.cohort.quorum + 1]
-    with pytest.raises(UnsafeRequestError, match="fewer than the quorum"):
-        group.shared[VICTIM].mask(without(view, gone), RING, RING.zero(), group.rng)
+def test_a_vector_that_the_server_withholds_keeps_its_own_mask(group: Group) -> None:
+    """Guards: one secret of each dealer in `Confirmed.unmask`.
 
-
-def test_a_vector_that_was_lost_on_purpose_keeps_its_own_mask(group: Group) -> None:
-    """Guards: one secret of each owner in `Confirmed.reveal`.
-
-    The victim's vector arrived, but the others are told that it did not: its mask key is
-    given away, and only its seed still hides it.
+    The victim's vector arrived, but the server names it as a dropout to the others: its mask key
+    is revealed, and only its seed still hides it.
     """
-    view = group.share()
+    transcript = group.share()
     group.mask()
-    server = collude(group)
-    upload = group.uploads.pop(VICTIM)
-    server.open_deals(VICTIM, view, upload)
-    group.confirm(EVERYBODY - {VICTIM})
-    group.reveal(EVERYBODY - {VICTIM})
-    for slot, reveal in group.reveals.items():
-        server.hear(slot, reveal)
+    server = collude(group, VICTIM)
+    upload = group.masked_inputs.pop(VICTIM)
+    server.decrypt_shares_of(VICTIM, transcript, upload)
+    group.confirm(ALL_SLOTS - {VICTIM})
+    group.reveal(ALL_SLOTS - {VICTIM})
+    for slot, reveal in group.unmasking_shares.items():
+        server.receive(slot, reveal)
     assert server.pair(VICTIM) is not None
     assert server.seed(VICTIM) is None
-    assert server.vector(VICTIM, view, upload) is None
+    assert server.vector(VICTIM, transcript, upload) is None
     with pytest.raises(UnsafeRequestError, match="left my vector out"):
-        group.masked[VICTIM].confirm(EVERYBODY - {VICTIM})
+        group.masked[VICTIM].confirm(ALL_SLOTS - {VICTIM})

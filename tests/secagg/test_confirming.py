@@ -1,6 +1,5 @@
-"""What a participant refuses to confirm and to give, and that it does either only once."""
+"""Refusals to confirm survivors and to reveal shares; a participant does both only once."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +9,11 @@ from secagg.errors import OutOfPhaseError, UnsafeRequestError
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Masked
 from secagg.shamir import P
-from tests.secagg.conftest import Group
+from tests.secagg.conftest import Group, assemble
 from tests.secagg.lying import seal, unseal
 
 N = 12
-EVERYBODY = frozenset(range(N))
-Gather = Callable[..., Group]
-
-
-@pytest.fixture
-def group(gather: Gather) -> Group:
-    return gather(N)
+ALL_SLOTS = frozenset(range(N))
 
 
 @pytest.fixture
@@ -43,39 +36,39 @@ def confirmed(group: Group, masked: Masked) -> Confirmed:
     ("survivors", "match"),
     [
         ([*range(N), 1], "twice"),
-        (EVERYBODY | {N}, "did not share"),
-        (EVERYBODY | {-1}, "did not share"),
-        (EVERYBODY - {0}, "left my vector out"),
-        (EVERYBODY - {1, 2, 3}, "named only 9 of 12 participants, fewer than the quorum of 10"),
+        (ALL_SLOTS | {N}, "did not share"),
+        (ALL_SLOTS | {-1}, "did not share"),
+        (ALL_SLOTS - {0}, "left my vector out"),
+        (ALL_SLOTS - {1, 2, 3}, "named only 9 of 12 participants, fewer than the quorum of 10"),
         (frozenset(), "left my vector out"),
     ],
 )
-def test_survivors_that_would_open_a_vector_are_refused(
+def test_survivors_that_would_reveal_a_vector_are_refused(
     masked: Masked, survivors: Any, match: str
 ) -> None:
     with pytest.raises(UnsafeRequestError, match=match):
         masked.confirm(survivors)
 
 
-def test_a_survivor_who_did_not_share_is_refused(group: Group) -> None:
+def test_a_survivor_that_did_not_share_is_refused(group: Group) -> None:
     group.share(range(11))
     group.mask()
     with pytest.raises(UnsafeRequestError, match="did not share"):
-        group.masked[0].confirm(EVERYBODY)
+        group.masked[0].confirm(ALL_SLOTS)
 
 
-def test_survivors_without_enough_of_my_holders_are_refused(gather: Gather) -> None:
-    group = gather(18, Assumptions(0.05, 0.4, sigma=3, eta=2))  # 8 holders, threshold 3, 7 lost
+def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
+    group = assemble(18, Assumptions(0.05, 0.4, sigma=3, eta=2))  # threshold 3, 7 dropouts
     group.share()
     group.mask()
-    holders = group.view.holders(0)
+    holders = group.transcript.holders(0)
     with pytest.raises(UnsafeRequestError, match="named only 1 of my holders: too few"):
-        group.masked[0].confirm(group.everybody - set(holders[:7]))
-    group.masked[0].confirm(group.everybody - set(holders[:6]))
+        group.masked[0].confirm(group.all_slots - set(holders[:7]))
+    group.masked[0].confirm(group.all_slots - set(holders[:6]))
 
 
-def test_a_sum_of_one_is_never_confirmed(gather: Gather) -> None:
-    group = gather(2, Assumptions(0, 0.3, mode="semi-honest"))
+def test_a_sum_of_one_vector_is_never_confirmed() -> None:
+    group = assemble(2, Assumptions(0, 0.3, mode="semi-honest"))
     group.share()
     group.mask()
     with pytest.raises(UnsafeRequestError, match="quorum"):
@@ -83,29 +76,29 @@ def test_a_sum_of_one_is_never_confirmed(gather: Gather) -> None:
 
 
 def test_survivors_are_confirmed_once(masked: Masked) -> None:
-    masked.confirm(EVERYBODY)
-    for again in (EVERYBODY, EVERYBODY - {3}):
+    masked.confirm(ALL_SLOTS)
+    for again in (ALL_SLOTS, ALL_SLOTS - {3}):
         with pytest.raises(OutOfPhaseError, match="Masked"):
             masked.confirm(again)
 
 
-def test_refused_survivors_spend_nothing(masked: Masked) -> None:
+def test_a_refusal_of_survivors_does_not_spend_the_state(masked: Masked) -> None:
     with pytest.raises(UnsafeRequestError):
-        masked.confirm(EVERYBODY - {0})
-    masked.confirm(EVERYBODY)
+        masked.confirm(ALL_SLOTS - {0})
+    masked.confirm(ALL_SLOTS)
 
 
-# Confirmed: the signatures and the parcels
+# Confirmed: the signatures and the shares
 
 
-def test_a_parcel_of_one_who_did_not_share_or_of_mine_is_refused(
+def test_a_share_of_oneself_or_of_a_dealer_that_did_not_share_is_refused(
     group: Group, confirmed: Confirmed
 ) -> None:
-    inbox = group.settled.received_shares[0]
-    parcel = next(iter(inbox.values()))
-    for owner in (0, -1, N):
+    received = group.request.received_shares[0]
+    encrypted = next(iter(received.values()))
+    for dealer in (0, -1, N):
         with pytest.raises(UnsafeRequestError, match="sent me none"):
-            confirmed.unmask(group.confirmations, {**inbox, owner: parcel}, group.rng)
+            confirmed.unmask(group.confirmations, {**received, dealer: encrypted}, group.rng)
 
 
 def test_fewer_signatures_than_a_quorum_are_refused(group: Group, confirmed: Confirmed) -> None:
@@ -114,40 +107,40 @@ def test_fewer_signatures_than_a_quorum_are_refused(group: Group, confirmed: Con
         confirmed.unmask(few, {}, group.rng)
 
 
-def test_the_signature_of_one_who_is_no_survivor_is_refused(group: Group) -> None:
+def test_the_signature_of_a_dropout_is_refused(group: Group) -> None:
     group.share()
-    group.mask(EVERYBODY - {3})
+    group.mask(ALL_SLOTS - {3})
     group.confirm()
     more = {**group.confirmations, 3: bytes(64)}
     with pytest.raises(UnsafeRequestError, match="did not survive"):
         group.confirmed[0].unmask(more, {}, group.rng)
 
 
-def test_a_witness_who_did_not_sign_is_refused(group: Group, confirmed: Confirmed) -> None:
-    # Of 12, nine of the eleven others are checked: five forged ones leave six to pick from.
+def test_a_false_signature_in_the_spot_check_is_refused(group: Group, confirmed: Confirmed) -> None:
+    # Of 12, nine of the eleven others are checked, and only six are not forged.
     forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
     with pytest.raises(UnsafeRequestError, match=r"that participant [1-5] did not sign"):
         confirmed.unmask(forged, {}, group.rng)
 
 
-def test_one_quorum_of_signatures_will_do(group: Group, confirmed: Confirmed) -> None:
+def test_a_quorum_of_signatures_suffices(group: Group, confirmed: Confirmed) -> None:
     confirmed.unmask(dict(list(group.confirmations.items())[:10]), {}, group.rng)
 
 
-def test_my_own_signature_counts_and_is_not_asked_for(group: Group, confirmed: Confirmed) -> None:
+def test_the_own_signature_counts_and_is_not_checked(group: Group, confirmed: Confirmed) -> None:
     confirmed.unmask({**group.confirmations, 0: b""}, {}, group.rng)
 
 
-def test_shares_are_given_once(group: Group, confirmed: Confirmed) -> None:
+def test_shares_are_revealed_once(group: Group, confirmed: Confirmed) -> None:
     group.reveal([0])
     with pytest.raises(OutOfPhaseError, match="Confirmed"):
         confirmed.unmask(group.confirmations, {}, group.rng)
 
 
-def test_a_server_that_showed_a_forged_witness_has_no_second_try(
+def test_a_server_that_showed_forged_signatures_has_no_second_try(
     group: Group, confirmed: Confirmed
 ) -> None:
-    # Asked again, a participant would draw other witnesses, and one day miss all the forged.
+    # A second request would draw other spot checks, until one misses all forged signatures.
     forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
     with pytest.raises(UnsafeRequestError, match="did not sign"):
         confirmed.unmask(forged, {}, group.rng)
@@ -156,13 +149,13 @@ def test_a_server_that_showed_a_forged_witness_has_no_second_try(
             confirmed.unmask(again, {}, group.rng)
 
 
-def test_one_secret_of_each_owner_is_given_never_both(group: Group) -> None:
+def test_one_secret_of_each_dealer_is_revealed(group: Group) -> None:
     group.share()
-    group.mask(EVERYBODY - {3, 4})
+    group.mask(ALL_SLOTS - {3, 4})
     group.confirm()
     group.reveal()
-    for slot, reveal in group.reveals.items():
-        held = {owner for owner in EVERYBODY if slot in group.view.holders(owner)}
+    for slot, reveal in group.unmasking_shares.items():
+        held = {dealer for dealer in ALL_SLOTS if slot in group.transcript.holders(dealer)}
         assert reveal.key_shares.keys() == held & {3, 4}
         assert reveal.seed_shares.keys() == (held | {slot}) - {3, 4}
         assert not reveal.invalid_dealers
@@ -173,45 +166,35 @@ def test_one_secret_of_each_owner_is_given_never_both(group: Group) -> None:
     [b"\xff" * 33, P.to_bytes(33, "big")],
     ids=["far above P", "P"],
 )
-def test_what_is_no_share_is_reported_not_passed_on_as_mine(
+def test_a_share_outside_the_field_is_reported_and_not_revealed(
     group: Group, confirmed: Confirmed, noise: bytes
 ) -> None:
-    owner, parcel = next(iter(group.settled.received_shares[0].items()))
-    purpose, secret = group.view.seed_share_purpose(owner, 0), agreed(group, 0, owner)
+    dealer, encrypted = next(iter(group.request.received_shares[0].items()))
+    purpose, secret = group.transcript.seed_share_purpose(dealer, 0), group.agree(0, dealer)
     sealed = seal(secret, purpose, noise)
-    assert unseal(secret, purpose, parcel) is not None  # or the test seals for nobody
-    reveal = confirmed.unmask(group.confirmations, {owner: sealed}, group.rng)
-    assert reveal.invalid_dealers == {owner}
+    assert unseal(secret, purpose, encrypted) is not None  # the secret and the purpose are right
+    reveal = confirmed.unmask(group.confirmations, {dealer: sealed}, group.rng)
+    assert reveal.invalid_dealers == {dealer}
     assert reveal.seed_shares.keys() == {0}
 
 
-def test_a_share_that_is_not_the_one_committed_to_is_reported(
+def test_a_share_that_differs_from_its_commitment_is_reported(
     group: Group, confirmed: Confirmed
 ) -> None:
-    owner, parcel = next(iter(group.settled.received_shares[0].items()))
-    for bad in (replace(parcel, commitment=bytes(32)), replace(parcel, ciphertext=bytes(33))):
-        reveal = confirmed.unmask(group.confirmations, {owner: bad}, group.rng)
-        assert reveal.invalid_dealers == {owner}
-        confirmed = fresh_copy(confirmed)
+    dealer, encrypted = next(iter(group.request.received_shares[0].items()))
+    for bad in (replace(encrypted, commitment=bytes(32)), replace(encrypted, ciphertext=bytes(33))):
+        reveal = confirmed.unmask(group.confirmations, {dealer: bad}, group.rng)
+        assert reveal.invalid_dealers == {dealer}
+        confirmed = replace(confirmed)  # a state that has not taken its step
 
 
-def agreed(group: Group, one: int, other: int) -> bytes:
-    return group.joined[one].encryption_pair.agree(group.cohort.roster[other].keys.encryption)
-
-
-def fresh_copy(state: Confirmed) -> Confirmed:
-    """Return the state unspent, for tests that ask twice."""
-    facts = (state.slot, state.transcript, state.joined, state.agreed_secrets, state.own_share)
-    return Confirmed(*facts, state.survivors)
-
-
-def test_nobody_draws_the_same_secrets(group: Group, confirmed: Confirmed) -> None:
-    group.reveal(EVERYBODY - {0})
+def test_all_secrets_differ(group: Group, confirmed: Confirmed) -> None:
+    group.reveal(ALL_SLOTS - {0})
     secrets = {
         pair.secret
         for joined in group.joined
         for pair in (joined.mask_pair, joined.encryption_pair)
     }
     secrets |= {state.own_share for state in group.masked.values()} | {confirmed.own_share}
-    secrets |= {deal.graph_nonce for deal in group.deals.values()}
+    secrets |= {message.graph_nonce for message in group.key_shares.values()}
     assert len(secrets) == 4 * N

@@ -1,4 +1,4 @@
-"""Keys agree, signatures bind, and each label tells a key from all others."""
+"""Keys agree, signatures bind, and each label and purpose has its own key."""
 
 from itertools import product
 from random import Random
@@ -20,27 +20,29 @@ from secagg.keys import (
 )
 
 Q = 2**255 - 19  # both curves are over GF(Q)
-ONE = KeyPair.of(b"\1" * 32)
-OTHER = KeyPair.of(b"\2" * 32)
+PAIR = KeyPair.of(b"\1" * 32)
+OTHER_PAIR = KeyPair.of(b"\2" * 32)
 DEVICE = Identity.of(b"\3" * 32)
 SECRET = b"s" * 32
 PURPOSE = Purpose(b"L" * 32, "seed share", 3, 5)
-ELSEWHERE = {
+OTHER_PURPOSES = {
     "in another sum": PURPOSE._replace(label=b"M" * 32),
     "for another use": PURPOSE._replace(name="key share"),
     "from another sender": PURPOSE._replace(sender=4),
     "to another receiver": PURPOSE._replace(receiver=6),
     "reflected": PURPOSE._replace(sender=5, receiver=3),
 }
-elsewhere = pytest.mark.parametrize("elsewhere", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+other_purposes = pytest.mark.parametrize(
+    "other", OTHER_PURPOSES.values(), ids=OTHER_PURPOSES.keys()
+)
 
 
 def roots(square: int) -> set[int]:
     """Return the square roots modulo Q = 5 mod 8."""
     root = pow(square, (Q + 3) // 8, Q)
     candidates = {root, root * pow(2, (Q - 1) // 4, Q) % Q}
-    found = {x for x in candidates if x * x % Q == square % Q}
-    return found | {-x % Q for x in found}
+    solutions = {x for x in candidates if x * x % Q == square % Q}
+    return solutions | {-x % Q for x in solutions}
 
 
 def of_order_dividing_8_on_curve25519() -> set[int]:
@@ -78,7 +80,7 @@ def encodings(coordinate: int) -> list[bytes]:
 
 
 def test_both_ends_agree_on_one_secret() -> None:
-    assert ONE.agree(OTHER.public) == OTHER.agree(ONE.public)
+    assert PAIR.agree(OTHER_PAIR.public) == OTHER_PAIR.agree(PAIR.public)
 
 
 def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
@@ -86,18 +88,18 @@ def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
     low = [encoded for point in points for encoded in encodings(point)]
     assert (len(points), len(low)) == (5, 14)  # 0 and 1 are below 2^255 - Q: two encodings more
     for encoded in low:
-        with pytest.raises(ValueError):  # the library's own opinion of the point
+        with pytest.raises(ValueError):  # the library refuses the point too
             X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(encoded))
         with pytest.raises(ValueError, match=r"low order|unused bit"):
-            PublicKeys(encoded, ONE.public)
+            PublicKeys(encoded, PAIR.public)
         with pytest.raises(ValueError, match=r"low order|unused bit"):
-            PublicKeys(ONE.public, encoded)
+            PublicKeys(PAIR.public, encoded)
 
 
-def test_a_key_with_its_unused_bit_set_could_pass_for_two_and_is_refused() -> None:
-    alias = ONE.public[:31] + bytes([ONE.public[31] | 0x80])
-    assert OTHER.agree(alias) == OTHER.agree(ONE.public)
-    for keys in ((alias, OTHER.public), (OTHER.public, alias), (ONE.public, alias)):
+def test_a_key_with_its_unused_bit_set_disguises_another_and_is_refused() -> None:
+    alias = PAIR.public[:31] + bytes([PAIR.public[31] | 0x80])
+    assert OTHER_PAIR.agree(alias) == OTHER_PAIR.agree(PAIR.public)
+    for keys in ((alias, OTHER_PAIR.public), (OTHER_PAIR.public, alias), (PAIR.public, alias)):
         with pytest.raises(ValueError, match="unused bit"):
             PublicKeys(*keys)
 
@@ -111,9 +113,9 @@ def test_all_points_of_low_order_are_refused_as_identities() -> None:
     check_identity(DEVICE.public)
 
 
-def test_a_signature_under_an_identity_of_low_order_would_be_anybodys() -> None:
+def test_a_signature_under_an_identity_of_low_order_proves_nothing() -> None:
     # R = the neutral point and S = 0 satisfy S B = R + h A for every message where A is the
-    # neutral point too: the library lets it pass, so nobody may claim such an identity.
+    # neutral point too: the library accepts it, so such identities must be refused.
     neutral = (1).to_bytes(32, "little")
     forged = neutral + bytes(32)
     assert is_signed(neutral, b"anything", forged)
@@ -124,16 +126,16 @@ def test_a_signature_under_an_identity_of_low_order_would_be_anybodys() -> None:
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_key_or_identity_of_the_wrong_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        PublicKeys(ONE.public, bytes(size))
+        PublicKeys(PAIR.public, bytes(size))
     with pytest.raises(ValueError, match="32 bytes"):
-        PublicKeys(bytes(size), ONE.public)
+        PublicKeys(bytes(size), PAIR.public)
     with pytest.raises(ValueError, match="32 bytes"):
         check_identity(bytes(size))
 
 
 def test_one_key_for_both_purposes_is_refused() -> None:
     with pytest.raises(ValueError, match="differ"):
-        PublicKeys(ONE.public, ONE.public)
+        PublicKeys(PAIR.public, PAIR.public)
 
 
 def test_a_signature_is_of_its_statement_and_identity_only() -> None:
@@ -148,17 +150,17 @@ def test_a_signature_is_of_its_statement_and_identity_only() -> None:
 
 
 @pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64), bytes(65)])
-def test_what_is_no_signature_is_not_one(signature: bytes) -> None:
+def test_malformed_signatures_are_not_valid(signature: bytes) -> None:
     assert not is_signed(DEVICE.public, b"this", signature)
 
 
 @pytest.mark.parametrize("identity", [b"", bytes(31), b"\xff" * 32])
-def test_what_is_no_identity_has_signed_nothing(identity: bytes) -> None:
+def test_malformed_identities_have_signed_nothing(identity: bytes) -> None:
     assert not is_signed(identity, b"this", DEVICE.sign(b"this"))
 
 
 def test_each_part_of_a_statement_changes_it() -> None:
-    said = statement("key shares", b"L" * 32, 3, b"payload")
+    signed = statement("key shares", b"L" * 32, 3, b"payload")
     others = [
         statement("masked input", b"L" * 32, 3, b"payload"),
         statement("key shares", b"M" * 32, 3, b"payload"),
@@ -166,36 +168,36 @@ def test_each_part_of_a_statement_changes_it() -> None:
         statement("key shares", b"L" * 32, 3, b"another"),
         statement("key shares", b"L" * 32, 3),
     ]
-    assert len({said, *others}) == 6
+    assert len({signed, *others}) == 6
 
 
-@elsewhere
-def test_each_part_of_a_purpose_changes_the_key(elsewhere: Purpose) -> None:
-    assert elsewhere.derive(SECRET) != PURPOSE.derive(SECRET)
+@other_purposes
+def test_each_part_of_a_purpose_changes_the_key(other: Purpose) -> None:
+    assert other.derive(SECRET) != PURPOSE.derive(SECRET)
 
 
 def test_blocks_are_permuted_by_aes_128() -> None:
     # The example of FIPS 197, appendix C.1, twice.
     key, plain = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
     blocks = np.frombuffer(plain * 2, "<u4").reshape(1, 8)
-    meant = bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a")
-    assert permute_blocks(key, blocks).tobytes() == meant * 2
+    expected = bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a")
+    assert permute_blocks(key, blocks).tobytes() == expected * 2
 
 
 def test_secrets_stay_out_of_representations() -> None:
-    for holder, secret in ((ONE, ONE.secret), (DEVICE, b"\3" * 32)):
+    for holder, secret in ((PAIR, PAIR.secret), (DEVICE, b"\3" * 32)):
         for shown in (repr(holder), str(holder), f"{holder}"):
             assert repr(secret) not in shown
             assert secret.hex() not in shown
             assert "secret" not in shown
 
 
-def test_fresh_keys_are_drawn_from_the_chance_given() -> None:
+def test_fresh_keys_are_drawn_from_the_given_generator() -> None:
     assert KeyPair.generate(Random(1)) == KeyPair.of(Random(1).randbytes(32))
     assert Identity.generate(Random(1)) == Identity.of(Random(1).randbytes(32))
 
 
-def test_a_stream_goes_on_where_it_stopped_across_its_buffer() -> None:
+def test_a_stream_continues_where_it_stopped_across_its_buffer() -> None:
     whole, parts = np.empty(200_000, np.uint8), np.empty(200_000, np.uint8)
     Keystream(b"k" * 16).fill(whole)
     stream = Keystream(b"k" * 16)

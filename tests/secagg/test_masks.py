@@ -1,4 +1,4 @@
-"""Masks are what the module's first page says, element for element, and come off again."""
+"""Masks follow their definition, element by element, and can be removed."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ KEY = bytes(range(16))
 
 
 def by_definition(ring: Ring) -> list[list[int]]:
-    """Draw the mask of KEY one word at a time, as the definition has it."""
+    """Draw the mask of KEY one word at a time, by the definition."""
     encryptor = Cipher(AES(KEY), CTR(bytes(16))).encryptor()
 
     def words(size: int) -> Iterator[int]:
@@ -48,23 +48,23 @@ def test_a_mask_is_the_next_words_below_q(lanes: tuple[Lane, ...]) -> None:
     assert [lane.tolist() for lane in mask] == by_definition(ring)
 
 
-def test_what_is_put_on_comes_off() -> None:
+def test_a_mask_that_is_added_can_be_subtracted() -> None:
     ring = Ring((Lane(2**13, 70), Lane(131071, 30), Lane(2**64, 9)))
     chance = np.random.default_rng(1)
     vector = ring.vector([chance.integers(0, 1000, lane.length) for lane in ring.lanes])
-    worn = tuple(lane.copy() for lane in vector)
-    wardrobe = MaskApplier(ring)
-    wardrobe.add_mask(worn, Keystream(KEY))
-    ring.check(worn)
-    assert not np.array_equal(worn[0], vector[0])
-    wardrobe.subtract_mask(worn, Keystream(KEY))
-    assert all(np.array_equal(a, b) for a, b in zip(worn, vector, strict=True))
+    masked = tuple(lane.copy() for lane in vector)
+    applier = MaskApplier(ring)
+    applier.add_mask(masked, Keystream(KEY))
+    ring.check(masked)
+    assert not np.array_equal(masked[0], vector[0])
+    applier.subtract_mask(masked, Keystream(KEY))
+    assert all(np.array_equal(a, b) for a, b in zip(masked, vector, strict=True))
 
 
-def test_elements_of_a_prime_lane_are_uniform_to_the_last() -> None:
-    # q = 3 * 2^6 - 1: were words reduced instead of rejected, elements below 2^8 - q would
-    # come twice as often. Chi-squared over q cells, 191,000 draws: mean 190, sd 19.5; odds
-    # of exceeding 290 are 4e-6, and reducing would give about 20,000. The key is fixed.
+def test_elements_of_a_prime_lane_are_uniform() -> None:
+    # q = 3 * 2^6 - 1: if words were reduced instead of rejected, elements below 2^8 - q would
+    # be twice as frequent. Chi-squared over q cells, 191,000 draws: mean 190, sd 19.5; it exceeds
+    # 290 with probability 4e-6, and reducing would give about 20,000. The key is fixed.
     ring = Ring((Lane(191, 191_000),))
     mask = ring.zero()
     MaskApplier(ring).add_mask(mask, Keystream(KEY))

@@ -1,4 +1,4 @@
-"""How many hold, mask and vouch: the independent table, the promises, and what cannot be."""
+"""Numbers of holders, neighbours and spot checks: an independent table, promises, refusals."""
 
 from fractions import Fraction
 from math import log2
@@ -49,46 +49,46 @@ ACTIVE = [
 def test_semi_honest_holders_and_thresholds_are_those_computed_independently(
     eta: int, rate: float, n: int, entry: str
 ) -> None:
-    found = choose_parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
-    greatest = found.threshold + found.slack
-    assert f"{found.holders}/{found.threshold}({greatest})" == entry
-    assert 1 <= found.neighbours <= found.holders
-    assert found.spot_checks == 0
+    parameters = choose_parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
+    greatest = parameters.threshold + parameters.slack
+    assert f"{parameters.holders}/{parameters.threshold}({greatest})" == entry
+    assert 1 <= parameters.neighbours <= parameters.holders
+    assert parameters.spot_checks == 0
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
 def test_active_thresholds_lie_between_the_tails(n: int, assumptions: Assumptions) -> None:
-    found = choose_parameters(n, assumptions)
-    if found.is_complete:
+    parameters = choose_parameters(n, assumptions)
+    if parameters.is_complete:
         return
     corrupt, kept = assumptions.max_corrupt(n), assumptions.quorum(n)
-    greatest = found.threshold + found.slack
+    greatest = parameters.threshold + parameters.slack
 
-    def stolen(threshold: int) -> float:  # somebody has so many corrupt holders or more
-        return float(n * hypergeom.sf(threshold - 1, n - 1, corrupt, found.holders))
+    def stolen(threshold: int) -> float:  # Pr[a participant has this many corrupt holders or more]
+        return float(n * hypergeom.sf(threshold - 1, n - 1, corrupt, parameters.holders))
 
-    def short(threshold: int) -> float:  # somebody has fewer surviving holders than that
-        return float(n * hypergeom.cdf(threshold - 1, n, kept, found.holders))
+    def short(threshold: int) -> float:  # Pr[a participant has fewer surviving holders]
+        return float(n * hypergeom.cdf(threshold - 1, n, kept, parameters.holders))
 
-    assert stolen(found.threshold) <= 2.0 ** -(assumptions.sigma + 2) * 1.0001
+    assert stolen(parameters.threshold) <= 2.0 ** -(assumptions.sigma + 2) * 1.0001
     assert short(greatest) <= 2.0**-assumptions.eta * 1.0001
     assert short(greatest + 1) > 2.0**-assumptions.eta * 0.9999
 
 
 @pytest.mark.parametrize("n", [20, 60, 1_000])
-def test_with_its_own_share_a_survivor_is_short_no_oftener_than_the_tail(n: int) -> None:
-    # The tail counts survivors among k of n; a survivor keeps one share, and picks k of n - 1.
+def test_a_participant_lacks_shares_no_more_often_than_the_tail(n: int) -> None:
+    # The tail counts survivors among k of n. A survivor keeps one share, and selects k of n - 1.
     assumptions = Assumptions(0.1, 0.2)
-    found, kept = choose_parameters(n, assumptions), assumptions.quorum(n)
-    greatest = found.threshold + found.slack
-    own = hypergeom.cdf(greatest - 2, n - 1, kept - 1, found.holders)
-    assert own <= hypergeom.cdf(greatest - 1, n, kept, found.holders)
-    lost = hypergeom.cdf(greatest - 1, n - 1, kept, found.holders)  # of one who keeps none
-    assert lost <= hypergeom.cdf(greatest - 1, n, kept, found.holders)
+    parameters, kept = choose_parameters(n, assumptions), assumptions.quorum(n)
+    greatest = parameters.threshold + parameters.slack
+    own = hypergeom.cdf(greatest - 2, n - 1, kept - 1, parameters.holders)
+    assert own <= hypergeom.cdf(greatest - 1, n, kept, parameters.holders)
+    dropout = hypergeom.cdf(greatest - 1, n - 1, kept, parameters.holders)  # which keeps none
+    assert dropout <= hypergeom.cdf(greatest - 1, n, kept, parameters.holders)
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
-def test_witnesses_are_the_least_that_find_one_of_a_quarter_forged(
+def test_spot_checks_are_the_fewest_that_detect_forged_signatures(
     n: int, assumptions: Assumptions
 ) -> None:
     q = assumptions.quorum(n)
@@ -102,22 +102,22 @@ def test_witnesses_are_the_least_that_find_one_of_a_quarter_forged(
         assert s == q - 1
 
 
-def test_random_holders_keep_both_promises_as_often_as_claimed() -> None:
-    # At sigma = 9 and eta = 7 the odds are large enough to count: over 400 draws of 200, the
-    # share with a breach must stay below 2^-9 and 2^-7. Odds of a false alarm, were the bounds
-    # tight: Pr[Binomial(400, 2^-9) > 5] < 1e-3 and Pr[Binomial(400, 2^-7) > 11] < 1e-3.
+def test_random_holders_keep_both_promises() -> None:
+    # At sigma = 9 and eta = 7 the probabilities are large enough to measure: over 400 draws of
+    # 200, the fraction with a breach must stay below 2^-9 and 2^-7. Probability of a false alarm
+    # with tight bounds: Pr[Binomial(400, 2^-9) > 5] < 1e-3, Pr[Binomial(400, 2^-7) > 11] < 1e-3.
     n, assumptions = 200, Assumptions(0.15, 0.15, 9, 7, "semi-honest")
-    found = choose_parameters(n, assumptions)
-    assert not found.is_complete
+    parameters = choose_parameters(n, assumptions)
+    assert not parameters.is_complete
     bad, gone = (
         set(range(assumptions.max_corrupt(n))),
         set(range(n - assumptions.max_dropouts(n), n)),
     )
     chance, private, correct = Random(7), 0, 0
     for _ in range(400):
-        drawn = [set(chance.sample(range(n), found.holders)) for _ in range(n)]
-        private += any(len(holders & bad) >= found.threshold for holders in drawn)
-        correct += any(len(holders - gone) < found.threshold for holders in drawn)
+        drawn = [set(chance.sample(range(n), parameters.holders)) for _ in range(n)]
+        private += any(len(holders & bad) >= parameters.threshold for holders in drawn)
+        correct += any(len(holders - gone) < parameters.threshold for holders in drawn)
     assert private <= 5
     assert correct <= 11
 
@@ -133,20 +133,20 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
     n: int, corrupt: float, dropout: float, mode: Mode
 ) -> None:
     assumptions = Assumptions(corrupt, dropout, mode=mode)
-    least = assumptions.max_corrupt(n) + 1 + assumptions.is_active
+    smallest = assumptions.max_corrupt(n) + 1 + assumptions.is_active
     try:
-        found = choose_parameters(n, assumptions)
+        parameters = choose_parameters(n, assumptions)
     except InfeasibleError:
         load = corrupt + dropout * (1 + assumptions.is_active)
-        assert assumptions.quorum(n) < max(least, 2) or load > MAX_FAULT_FRACTION
+        assert assumptions.quorum(n) < max(smallest, 2) or load > MAX_FAULT_FRACTION
         return
-    assert 2 <= found.threshold <= found.holders + 1 <= n
-    assert 1 <= found.neighbours <= found.holders
-    if found.is_complete:
-        assert found.threshold == max(least, 2) <= assumptions.quorum(n)
-        assert found.neighbours == n - 1
+    assert 2 <= parameters.threshold <= parameters.holders + 1 <= n
+    assert 1 <= parameters.neighbours <= parameters.holders
+    if parameters.is_complete:
+        assert parameters.threshold == max(smallest, 2) <= assumptions.quorum(n)
+        assert parameters.neighbours == n - 1
     if mode == "active":
-        assert 1 <= found.spot_checks <= max(assumptions.quorum(n) - 1, 1)
+        assert 1 <= parameters.spot_checks <= max(assumptions.quorum(n) - 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
         (1_000, Assumptions(1 / 3, 1 / 3), r"corrupt \+ 2 dropout is 1.00, above 0.9"),
         (1_000, Assumptions(0.5, 0.45, mode="semi-honest"), r"corrupt \+ dropout is 0.95"),
         (5, Assumptions(0.8, 0.05), "but with 4 corrupt participants the threshold is 6"),
-        (4, Assumptions(0.5, 0.2), None),  # two corrupt of four: three shares of four will do
+        (4, Assumptions(0.5, 0.2), None),  # feasible with two corrupt of four
         (100_000, Assumptions(0.45, 0.44, 256, 256, "semi-honest"), "2,000 holders each"),
     ],
 )
-def test_what_cannot_be_kept_is_infeasible(
+def test_promises_that_cannot_be_kept_are_infeasible(
     n: int, assumptions: Assumptions, match: str | None
 ) -> None:
     if match is None:
@@ -180,17 +180,17 @@ def test_a_rate_outside_zero_to_one_is_refused(rate: float) -> None:
 
 
 @pytest.mark.parametrize(("sigma", "eta"), [(0, 30), (257, 30), (40, 0), (40, 257)])
-def test_odds_outside_one_to_256_are_refused(sigma: int, eta: int) -> None:
+def test_exponents_outside_one_to_256_are_refused(sigma: int, eta: int) -> None:
     with pytest.raises(ValueError, match="sigma and eta"):
         Assumptions(0.1, 0.1, sigma, eta)
 
 
-def test_a_mode_of_ones_own_is_refused() -> None:
+def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode is"):
         Assumptions(0.1, 0.1, mode="honest")  # type: ignore[arg-type]
 
 
-def test_rates_that_are_no_binary_fractions_count_whole_participants() -> None:
+def test_rates_count_whole_participants() -> None:
     assumptions = Assumptions(0.2, 0.2)
     assert [assumptions.max_corrupt(n) for n in (4, 5, 1_000)] == [0, 1, 200]
     assert [assumptions.max_dropouts(n) for n in (4, 5, 1_000)] == [0, 1, 200]

@@ -1,4 +1,4 @@
-"""Lanes add, wrap, pack and refuse as integers modulo q would."""
+"""Lanes add, wrap, pack and refuse like integers modulo q."""
 
 import re
 from typing import TypeAlias
@@ -35,24 +35,24 @@ def integers(vector: Vector) -> list[list[int]]:
 
 @given(rings())
 def test_addition_and_subtraction_are_those_of_integers_modulo_q(drawn: Drawn) -> None:
-    ring, one, other = drawn
-    total = ring.vector(one)
-    ring.add(total, ring.vector(other))
+    ring, first, second = drawn
+    total = ring.vector(first)
+    ring.add(total, ring.vector(second))
     assert integers(total) == [
         [(a + b) % lane.q for a, b in zip(left, right, strict=True)]
-        for lane, left, right in zip(ring.lanes, one, other, strict=True)
+        for lane, left, right in zip(ring.lanes, first, second, strict=True)
     ]
-    ring.subtract(total, ring.vector(other))
-    assert integers(total) == one
+    ring.subtract(total, ring.vector(second))
+    assert integers(total) == first
 
 
 @given(rings())
-def test_a_packed_vector_is_added_as_it_would_be_unpacked(drawn: Drawn) -> None:
-    ring, one, other = drawn
-    total, meant = ring.vector(one), ring.vector(one)
-    ring.add(meant, ring.vector(other))
-    ring.add_packed(total, ring.pack(ring.vector(other)))
-    assert integers(total) == integers(meant)
+def test_adding_a_packed_vector_adds_the_unpacked_vector(drawn: Drawn) -> None:
+    ring, first, second = drawn
+    total, expected = ring.vector(first), ring.vector(first)
+    ring.add(expected, ring.vector(second))
+    ring.add_packed(total, ring.pack(ring.vector(second)))
+    assert integers(total) == integers(expected)
 
 
 def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
@@ -67,11 +67,11 @@ def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
 
 
 @given(rings(), st.data())
-def test_what_is_checked_packed_is_refused_as_if_it_were_unpacked(
+def test_checking_a_packed_vector_refuses_the_same_as_unpacking(
     drawn: Drawn, data: st.DataObject
 ) -> None:
-    ring, one, _ = drawn
-    packed = bytearray(ring.pack(ring.vector(one)))
+    ring, first, _ = drawn
+    packed = bytearray(ring.pack(ring.vector(first)))
     place = data.draw(st.integers(0, len(packed) - 1))
     packed[place] = data.draw(st.integers(0, 255))
     packed = packed[: data.draw(st.sampled_from([len(packed), len(packed) - 1]))]
@@ -86,27 +86,27 @@ def test_what_is_checked_packed_is_refused_as_if_it_were_unpacked(
 
 def test_an_unpacked_vector_may_be_written_to() -> None:
     ring = Ring((Lane(2**32, 1), Lane(2**64, 1), Lane(2**13, 1)))
-    found = ring.unpack(bytes(ring.nbytes))
-    ring.add(found, ring.vector([[1], [2], [3]]))
-    assert integers(found) == [[1], [2], [3]]
+    vector = ring.unpack(bytes(ring.nbytes))
+    ring.add(vector, ring.vector([[1], [2], [3]]))
+    assert integers(vector) == [[1], [2], [3]]
 
 
 @given(rings())
-def test_packing_takes_the_stated_bytes_and_comes_back(drawn: Drawn) -> None:
-    ring, one, _ = drawn
-    packed = ring.pack(ring.vector(one))
+def test_packing_takes_the_stated_bytes_and_is_reversible(drawn: Drawn) -> None:
+    ring, first, _ = drawn
+    packed = ring.pack(ring.vector(first))
     assert (
         len(packed) == ring.nbytes == sum(-(-lane.length * lane.bits // 8) for lane in ring.lanes)
     )
-    assert integers(ring.unpack(packed)) == one
+    assert integers(ring.unpack(packed)) == first
 
 
 @given(rings())
 def test_element_i_lies_at_bit_i_times_b_little_end_first(drawn: Drawn) -> None:
-    ring, one, _ = drawn
-    lane, values = ring.lanes[0], one[0]
+    ring, first, _ = drawn
+    lane, values = ring.lanes[0], first[0]
     number = sum(value << (i * lane.bits) for i, value in enumerate(values))
-    assert lane.pack(ring.vector(one)[0]) == number.to_bytes(lane.nbytes, "little")
+    assert lane.pack(ring.vector(first)[0]) == number.to_bytes(lane.nbytes, "little")
 
 
 def test_a_vector_of_the_wrong_size_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_a_lane_or_ring_of_nothing_is_refused() -> None:
         Ring(())
 
 
-def test_check_tells_vectors_of_other_rings() -> None:
+def test_check_refuses_vectors_of_other_rings() -> None:
     ring = Ring((Lane(251, 2), Lane(2**13, 3)))
     ring.check(ring.zero())
     with pytest.raises(ValueError, match="2 lanes expected"):
@@ -152,6 +152,6 @@ def test_check_tells_vectors_of_other_rings() -> None:
         ring.check((np.array([0, 251], np.uint32), ring.zero()[1]))
 
 
-def test_vector_wants_the_lengths_of_the_ring() -> None:
+def test_a_vector_needs_the_lengths_of_the_ring() -> None:
     with pytest.raises(ValueError, match="lanes of"):
         Ring((Lane(251, 2),)).vector([[1, 2, 3]])

@@ -1,4 +1,4 @@
-"""What is secret is in no representation, no message and no error."""
+"""Secrets are in no representation, no message and no error."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -9,36 +9,35 @@ from secagg.errors import OutOfPhaseError, ProtocolError
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.session import Transcript
-from tests.secagg.conftest import RING, Group
+from tests.secagg.conftest import RING, Group, assemble
 
 N = 12
-Gather = Callable[..., Group]
 
 
 @pytest.fixture(scope="module")
-def group(gather: Gather) -> Group:
-    """Return a group that lost one, up to the reveals."""
-    found = gather(N)
-    found.share()
-    found.mask(set(range(N)) - {3})
-    found.confirm()
-    found.reveal()
-    return found
+def group() -> Group:
+    """Return a group with one dropout that has revealed its shares."""
+    group = assemble(N)
+    group.share()
+    group.mask(set(range(N)) - {3})
+    group.confirm()
+    group.reveal()
+    return group
 
 
 def secrets(group: Group) -> set[bytes]:
-    """Return all that must stay inside: keys, agreements, shares, seeds' shares."""
-    found = {
+    """Return all secrets: keys, agreed secrets and shares."""
+    secrets = {
         pair.secret
         for joined in group.joined
         for pair in (joined.mask_pair, joined.encryption_pair)
     }
     for state in group.shared.values():
-        found |= set(state.agreed_secrets.values())
-    found |= {state.own_share for state in group.masked.values()}
-    for reveal in group.reveals.values():
-        found |= set(reveal.seed_shares.values()) | set(reveal.key_shares.values())
-    return found
+        secrets |= set(state.agreed_secrets.values())
+    secrets |= {state.own_share for state in group.masked.values()}
+    for reveal in group.unmasking_shares.values():
+        secrets |= set(reveal.seed_shares.values()) | set(reveal.key_shares.values())
+    return secrets
 
 
 def texts(shown: object) -> Iterable[str]:
@@ -66,25 +65,25 @@ def test_identities_show_no_secret(group: Group) -> None:
 
 
 def test_messages_show_no_secret_and_no_vector(group: Group) -> None:
-    for messages in (group.deals, group.uploads, group.reveals):
+    for messages in (group.key_shares, group.masked_inputs, group.unmasking_shares):
         assert_quiet(group, messages.values())
-    for upload in group.uploads.values():
+    for upload in group.masked_inputs.values():
         assert repr(upload.vector) not in repr(upload)
 
 
-def test_what_is_settled_and_summed_shows_no_secret(group: Group) -> None:
-    assert_quiet(group, [group.settled, group.view, group.cohort])
+def test_requests_transcripts_and_sessions_show_no_secret(group: Group) -> None:
+    assert_quiet(group, [group.request, group.transcript, group.session])
 
 
-def test_deals_and_uploads_carry_no_secret_in_the_open(group: Group) -> None:
-    said = [deal.pack() for deal in group.deals.values()]
-    said += [upload.pack() for upload in group.uploads.values()]
+def test_messages_carry_no_secret_unencrypted(group: Group) -> None:
+    bodies = [message.pack() for message in group.key_shares.values()]
+    bodies += [message.pack() for message in group.masked_inputs.values()]
     for secret in secrets(group):
-        assert not any(secret in body for body in said)
+        assert not any(secret in body for body in bodies)
 
 
-def test_errors_show_no_secret(gather: Gather) -> None:
-    group = gather(N)
+def test_errors_show_no_secret() -> None:
+    group = assemble(N)
     caught: list[BaseException] = []
 
     def attempt(step: Callable[[], object]) -> None:
@@ -92,39 +91,39 @@ def test_errors_show_no_secret(gather: Gather) -> None:
             step()
         caught.append(error.value)
 
-    attempt(lambda: group.joined[0].share(1, group.cohort, group.rng))
-    view = group.share()
-    attempt(lambda: group.joined[0].share(0, group.cohort, group.rng))
+    attempt(lambda: group.joined[0].share(1, group.session, group.rng))
+    transcript = group.share()
+    attempt(lambda: group.joined[0].share(0, group.session, group.rng))
     attempt(
-        lambda: group.shared[0].mask(Transcript(group.cohort, {}), RING, RING.zero(), group.rng)
+        lambda: group.shared[0].mask(Transcript(group.session, {}), RING, RING.zero(), group.rng)
     )
-    attempt(lambda: group.shared[0].mask(view, RING, (), group.rng))
+    attempt(lambda: group.shared[0].mask(transcript, RING, (), group.rng))
     group.mask()
     attempt(lambda: group.masked[0].confirm([]))
     group.confirm()
     attempt(lambda: group.confirmed[0].unmask({}, {}, group.rng))
     group.reveal(set(range(1, N)))
-    settled = group.settled
-    few = {slot: replace(r, seed_shares={}) for slot, r in group.reveals.items()}
-    group.reveals, kept = few, group.reveals
+    request = group.request
+    few = {slot: replace(r, seed_shares={}) for slot, r in group.unmasking_shares.items()}
+    group.unmasking_shares, kept = few, group.unmasking_shares
     attempt(group.unmask)
-    group.reveals = kept
-    assert_quiet(group, [*caught, settled])
+    group.unmasking_shares = kept
+    assert_quiet(group, [*caught, request])
     assert any(isinstance(error, OutOfPhaseError) for error in caught)
 
 
-def test_a_reveal_shows_whom_it_complains_of_only() -> None:
+def test_unmasking_shares_show_invalid_dealers_only() -> None:
     reveal = UnmaskingShares({1: b"\x17" * 33}, {2: b"\x18" * 33}, frozenset({3}))
     assert "x17" not in repr(reveal)
     assert "x18" not in repr(reveal)
     assert "frozenset({3})" in repr(reveal)
 
 
-def test_a_semi_honest_sum_is_as_quiet(gather: Gather) -> None:
-    group = gather(N, Assumptions(0.1, 0.2, mode="semi-honest"))
+def test_a_semi_honest_sum_shows_no_secret() -> None:
+    group = assemble(N, Assumptions(0.1, 0.2, mode="semi-honest"))
     group.share()
     group.mask()
     group.confirm()
     group.reveal()
-    for states in (group.shared, group.masked, group.confirmed, group.reveals):
+    for states in (group.shared, group.masked, group.confirmed, group.unmasking_shares):
         assert_quiet(group, states.values())

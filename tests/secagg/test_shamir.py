@@ -1,4 +1,4 @@
-"""Any threshold of shares meets in the secret; fewer say nothing; bad ones are refused."""
+"""Any threshold of shares gives the secret, fewer reveal nothing, false ones are refused."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -64,7 +64,7 @@ def test_all_shares_lie_on_one_polynomial_of_degree_below_the_threshold(
 
 
 @given(st.sets(st.integers(1, 400), min_size=1, max_size=12), st.randoms())
-def test_recovery_is_lagranges_whatever_the_numbers(xs: set[int], chance: Random) -> None:
+def test_recovery_is_lagranges_for_any_numbers(xs: set[int], chance: Random) -> None:
     ys = {x: chance.randrange(P) for x in xs}
     assert together([ys]) == one_by_one([ys])
 
@@ -73,7 +73,7 @@ Row = dict[int, int]  # values by number
 
 
 def together(rows: list[Row]) -> list[bytes | None]:
-    """Return what `recover_many` says of these values, one secret a row."""
+    """Return the secrets that `recover_many` gives, one per row of values."""
     numbers = [sorted(row) for row in rows]
     packed = b"".join(share_of(row[x]) for row, xs in zip(rows, numbers, strict=True) for x in xs)
     shares = np.frombuffer(packed, np.uint8).reshape(len(rows), -1, SHARE_BYTES)
@@ -93,7 +93,7 @@ def one_by_one(rows: list[Row]) -> list[bytes | None]:
 def test_secrets_recovered_together_are_those_recovered_one_by_one(
     count: int, last: int, below: int, data: st.DataObject
 ) -> None:
-    """Each of numbers of its own: none is missing in some, hundreds in others."""
+    """Each row has its own numbers: in some none is missing, in others hundreds."""
     chance = data.draw(st.randoms())
     spans = data.draw(st.lists(st.integers(count, max(count, last)), min_size=1, max_size=5))
     rows = [
@@ -108,7 +108,7 @@ def test_secrets_recovered_together_are_those_recovered_one_by_one(
 
 @pytest.mark.parametrize("top", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 62, 500, 1_000])
-def test_the_greatest_and_the_least_of_sums_do_not_overflow(count: int, top: bool) -> None:
+def test_the_largest_and_smallest_sums_do_not_overflow(count: int, top: bool) -> None:
     signs = range(count)  # weights alternate
     row = {i + 1: P - 1 if (i % 2 == 0) is top else 0 for i in signs}
     gapped = {2 * i + 1: P - 1 if (i % 2 == 0) is top else 0 for i in signs[:62]}
@@ -125,7 +125,7 @@ def test_lagranges_weights_of_unbroken_numbers_are_binomials(count: int) -> None
         assert weight == (-1) ** (i - 1) * comb(count, i)
 
 
-def test_one_share_short_any_secret_is_possible() -> None:
+def test_with_one_share_missing_any_secret_is_possible() -> None:
     # Through threshold - 1 points and any value at zero goes a polynomial: each candidate
     # secret has its own completing share, so the points alone exclude none.
     shares = numbered(SECRET, 3, 3)
@@ -136,8 +136,8 @@ def test_one_share_short_any_secret_is_possible() -> None:
 
 def test_every_share_of_a_fixed_secret_is_uniform() -> None:
     # 2,000 sharings of one secret at threshold 3: the lowest and highest bytes of each of the
-    # five shares, 16 bins each, chi-squared with 15 degrees of freedom: a sound one exceeds
-    # 50.5 with odds of 1e-5, ten of them with 1e-4. The seed is fixed.
+    # five shares, 16 bins each, chi-squared with 15 degrees of freedom: it exceeds 50.5
+    # with probability 1e-5, and one of ten with 1e-4. The seed is fixed.
     rng = Random(3)
     drawn = [split(SECRET, 5, 3, rng) for _ in range(2000)]
     for place in range(5):
@@ -148,9 +148,9 @@ def test_every_share_of_a_fixed_secret_is_uniform() -> None:
             assert sum((count - 125) ** 2 / 125 for count in bins) < 50.5
 
 
-def test_two_sharings_of_one_secret_have_nothing_in_common() -> None:
-    one, other = split(SECRET, 5, 3, Random(1)), split(SECRET, 5, 3, Random(2))
-    assert not set(one) & set(other)
+def test_two_sharings_of_one_secret_have_no_common_share() -> None:
+    first, second = split(SECRET, 5, 3, Random(1)), split(SECRET, 5, 3, Random(2))
+    assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33)])
@@ -162,23 +162,23 @@ def test_only_32_byte_secrets_are_shared(secret: bytes) -> None:
 @pytest.mark.parametrize(
     ("count", "threshold"), [(2, 0), (2, 3), (0, 0), (MAX_SHARES + 1, 2), (2, -1)]
 )
-def test_a_threshold_nobody_can_meet_is_refused(count: int, threshold: int) -> None:
+def test_an_impossible_threshold_is_refused(count: int, threshold: int) -> None:
     with pytest.raises(ValueError, match="threshold"):
         split(SECRET, count, threshold, Random(1))
 
 
 @pytest.mark.parametrize("share", [b"", bytes(32), bytes(34), P.to_bytes(33, "big"), b"\xff" * 33])
-def test_a_share_that_is_no_field_element_is_refused(share: bytes) -> None:
+def test_a_share_outside_the_field_is_refused(share: bytes) -> None:
     assert not is_share(share)
 
 
-def test_shares_that_meet_outside_the_secrets_give_none() -> None:
+def test_shares_of_more_than_32_bytes_give_no_secret() -> None:
     assert recover({1: share_of(2**256)}) is None
     assert correct_errors({x: share_of(2**256) for x in (1, 2, 3)}, 1) is None
 
 
 @given(secrets, st.data())
-def test_as_many_false_shares_as_a_code_allows_are_found(
+def test_false_shares_are_detected_up_to_the_limit_of_the_code(
     secret: bytes, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(1, 15))
@@ -192,23 +192,23 @@ def test_as_many_false_shares_as_a_code_allows_are_found(
     assert correct_errors(kept, threshold) == (secret, frozenset(liars))
 
 
-def test_more_false_shares_than_that_are_no_secret() -> None:
-    # Three of five at threshold 3: two true ones lie on no common line with the others. The
-    # odds that random ones do are 1 / P.
+def test_more_false_shares_give_no_secret() -> None:
+    # Three of five at threshold 3: two true ones lie on no common line with the others. Random
+    # ones do with probability 1 / P.
     shares, false = numbered(SECRET, 5, 3), numbered(bytes(32), 5, 5, seed=2)
     for liars in combinations(shares, 3):
         assert correct_errors({**shares, **{x: false[x] for x in liars}}, 3) is None
 
 
-def test_a_dealer_of_two_secrets_in_one_is_decoded_to_neither_or_the_one_that_most_hold() -> None:
-    one, other = numbered(SECRET, 9, 3), numbered(bytes(32), 9, 3, seed=2)
-    half = {x: (one if x <= 4 else other)[x] for x in range(1, 9)}
+def test_shares_of_two_secrets_decode_to_neither_or_to_that_of_most_shares() -> None:
+    first, second = numbered(SECRET, 9, 3), numbered(bytes(32), 9, 3, seed=2)
+    half = {x: (first if x <= 4 else second)[x] for x in range(1, 9)}
     assert correct_errors(half, 3) is None
-    most = {x: (one if x <= 6 else other)[x] for x in range(1, 10)}
+    most = {x: (first if x <= 6 else second)[x] for x in range(1, 10)}
     assert correct_errors(most, 3) == (SECRET, frozenset({7, 8, 9}))
 
 
-def test_a_secret_of_zeros_is_one_like_others() -> None:
+def test_a_secret_of_zeros_is_recovered_and_corrected() -> None:
     shares = numbered(bytes(32), 5, 3)
     assert recover({x: shares[x] for x in (2, 3, 5)}) == bytes(32)
     assert correct_errors(shares, 3) == (bytes(32), frozenset())

@@ -1,46 +1,45 @@
-"""A server that has all vectors tells two stories of who survived: played, and refused.
+"""A server that has all vectors and reports different survivors to the participants.
 
-Slot 0 is the victim. `Guards:` names the check without which the test fails.
+Slot 0 is the victim. `Guards:` names the check without which a test fails.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from secagg.errors import OutOfPhaseError, RecoveryError, UnsafeRequestError
+from secagg.errors import RecoveryError, UnsafeRequestError
 from secagg.masks import MaskApplier
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
 from secagg.shares import EncryptedShare
 from secagg.unmasking import Unmasking
-from tests.secagg.conftest import RING, Group, same
-from tests.secagg.faulty import Crooked, without
-from tests.secagg.lying import unseal
+from tests.secagg import faulty
+from tests.secagg.conftest import RING, Group, assemble, same
+from tests.secagg.lying import encrypted_key_shares, encrypted_seed_shares, unseal
 
-N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 lost, quorum 24, 23 witnesses
+N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 dropouts, quorum 24, 23 spot checks
 VICTIM = 0
-EVERYBODY = frozenset(range(N))
-WITHOUT_VICTIM = EVERYBODY - {VICTIM}
-# Of 62: 14 holders, threshold 5; 3 corrupt, 24 lost: a device's 24 partners may all be named.
-SPARSE = Assumptions(0.05, 0.4, sigma=1, eta=1)
-Gather = Callable[..., Group]
+ALL_SLOTS = frozenset(range(N))
+SLOTS_WITHOUT_VICTIM = ALL_SLOTS - {VICTIM}
+# Of 62: 14 holders, threshold 5; 3 corrupt, 24 dropouts, which may be all neighbours of a device.
+SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=1, eta=1)
 
 
 @pytest.fixture
-def group(gather: Gather) -> Group:
+def group() -> Group:
     """Return a group whose vectors have arrived."""
-    found = gather(N)
-    found.share()
-    found.mask()
-    return found
+    group = assemble(N)
+    group.share()
+    group.mask()
+    return group
 
 
-def collude(group: Group) -> Crooked:
-    count = group.cohort.assumptions.max_corrupt(group.cohort.n)
-    server = Crooked(group, group.view.holders(VICTIM)[:count])
-    server.open_deals(VICTIM, group.view, group.uploads[VICTIM])
+def collude(group: Group) -> faulty.MaliciousServer:
+    """Return a server whose colluders have decrypted their shares of the victim's secrets."""
+    server = faulty.collude(group, VICTIM)
+    server.decrypt_shares_of(VICTIM, group.transcript, group.masked_inputs[VICTIM])
     return server
 
 
@@ -48,300 +47,246 @@ def confirmed(
     group: Group, slots: frozenset[int], survivors: frozenset[int]
 ) -> tuple[dict[int, Confirmed], dict[int, bytes]]:
     """Let `slots` confirm `survivors`; return their states and signatures."""
-    both = {slot: group.masked[slot].confirm(survivors) for slot in slots}
-    return {s: state for s, (state, _) in both.items()}, {s: said for s, (_, said) in both.items()}
-
-
-def key_parcel(group: Group, owner: int, holder: int) -> EncryptedShare:
-    return group.deals[owner].encrypted_shares[group.view.holders(owner).index(holder)]
-
-
-def seed_parcel(group: Group, owner: int, holder: int) -> EncryptedShare:
-    return group.uploads[owner].seed_shares.encrypted_shares[
-        group.view.holders(owner).index(holder)
-    ]
+    states, signatures = {}, {}
+    for slot in slots:
+        states[slot], signatures[slot] = group.masked[slot].confirm(survivors)
+    return states, signatures
 
 
 # Two sets of survivors
 
 
-@pytest.mark.parametrize("fill", ["forged", "of the other story", "of another slot"])
-def test_two_sets_of_survivors_find_no_two_quorums(group: Group, fill: str) -> None:
-    """Guards: the signatures of witnesses in `Confirmed.reveal`, and what they are under.
+@pytest.mark.parametrize("fill", ["forged", "of the other set", "of another slot"])
+def test_two_sets_of_survivors_do_not_both_have_a_quorum(group: Group, fill: str) -> None:
+    """Guards: the spot check of signatures in `Confirmed.unmask`, and the statements they cover.
 
-    Half of the honest are told that the victim survived, half that it did not: the first
-    would give shares of its seed, the others of its mask key. Each is shown a full list, in
-    which only those who were told the same and the corrupt signed.
+    Half of the honest participants learn that the victim survived, half that it dropped out: the
+    first would reveal shares of its seed, the others of its mask key. Each receives a full list,
+    in which only those that received the same set and the corrupt signed.
     """
     server = collude(group)
-    honest = sorted(EVERYBODY - server.corrupt)
-    stories = (
-        (frozenset(honest[:14]), EVERYBODY),
-        (frozenset(honest[14:]), WITHOUT_VICTIM),
-    )
-    told = [confirmed(group, slots, survivors) for slots, survivors in stories]
-    said = {**told[0][1], **told[1][1]}
+    honest = sorted(ALL_SLOTS - server.corrupt)
+    sets = ((frozenset(honest[:14]), ALL_SLOTS), (frozenset(honest[14:]), SLOTS_WITHOUT_VICTIM))
+    confirmations = [confirmed(group, slots, survivors) for slots, survivors in sets]
+    all_signatures = {**confirmations[0][1], **confirmations[1][1]}
+    seed_shares = encrypted_seed_shares(group, VICTIM)
     refused = 0
-    for (states, signatures), (_, survivors) in zip(told, stories, strict=True):
-        shown = {**signatures, **server.sign(group.view, survivors)}
+    for (states, signatures), (_, survivors) in zip(confirmations, sets, strict=True):
+        shown = {**signatures, **server.sign(group.transcript, survivors)}
         for slot in survivors - shown.keys():
             shown[slot] = {
                 "forged": bytes(64),
-                "of the other story": said[slot],
+                "of the other set": all_signatures[slot],
                 "of another slot": next(iter(signatures.values())),
             }[fill]
         for slot, state in states.items():
-            inbox = (
-                {VICTIM: seed_parcel(group, VICTIM, slot)} if slot in seed_holders(group) else {}
-            )
+            received = {VICTIM: seed_shares[slot]} if slot in seed_shares else {}
             with pytest.raises(UnsafeRequestError, match="did not sign"):
-                server.hear(slot, state.unmask(shown, inbox, group.rng))
+                server.receive(slot, state.unmask(shown, received, group.rng))
             refused += 1
     assert refused == len(honest)
     assert server.seed(VICTIM) is None
     assert server.pair(VICTIM) is None
 
 
-def seed_holders(group: Group) -> set[int]:
-    return set(group.view.holders(VICTIM))
+def test_signatures_of_an_earlier_sum_are_refused() -> None:
+    """Guards: the transcript in `Transcript.confirmation_statement`.
 
-
-def test_the_signatures_of_half_are_no_quorum(group: Group) -> None:
-    """Guards: the quorum of signatures in `Confirmed.reveal`."""
-    server = collude(group)
-    half = frozenset(sorted(EVERYBODY - server.corrupt)[:14])
-    states, signatures = confirmed(group, half, EVERYBODY)
-    shown = {**signatures, **server.sign(group.view, EVERYBODY)}
-    for state in states.values():
-        with pytest.raises(UnsafeRequestError, match=r"17 signatures .* quorum of 24"):
-            state.unmask(shown, {}, group.rng)
-
-
-def test_signatures_of_those_that_are_lost_do_not_count(group: Group) -> None:
-    """Guards: that only survivors confirm, in `Confirmed.reveal`."""
-    lost = frozenset(range(24, 30))
-    states, signatures = confirmed(group, EVERYBODY - lost, EVERYBODY - lost)
-    del signatures[1]
-    shown = {**signatures, 24: bytes(64)}
-    with pytest.raises(UnsafeRequestError, match="did not survive"):
-        states[VICTIM].unmask(shown, {}, group.rng)
-
-
-def test_signatures_of_an_earlier_sum_are_no_signatures(gather: Gather) -> None:
-    """Guards: the view in `View.confirmation`.
-
-    The same devices sum twice, and the same survive; those who signed in the first sum are
+    The same devices sum twice, and the same survive; those that signed in the first sum are
     silent in the second.
     """
-    first = gather(N)
+    first = assemble(N)
     first.share()
     first.mask()
     first.confirm()
     plan, joined = b"\7" * 32, [join(identity, first.rng) for identity in first.identities]
     roster = tuple(
         replace(entry, keys=state.public_keys, signature=state.advertise(plan))
-        for entry, state in zip(first.cohort.roster, joined, strict=True)
+        for entry, state in zip(first.session.roster, joined, strict=True)
     )
-    cohort = replace(first.cohort, plan_digest=plan, roster=roster)
-    again = Group(cohort, first.identities, joined, first.rng)
-    again.share()
-    again.mask()
-    states, signatures = confirmed(again, EVERYBODY, EVERYBODY)
+    session = replace(first.session, plan_digest=plan, roster=roster)
+    second = Group(session, first.identities, joined, first.rng)
+    second.share()
+    second.mask()
+    states, signatures = confirmed(second, ALL_SLOTS, ALL_SLOTS)
+    shown = {**first.confirmations, VICTIM: signatures[VICTIM]}
     with pytest.raises(UnsafeRequestError, match="did not sign"):
-        states[VICTIM].unmask({**first.confirmations, VICTIM: signatures[VICTIM]}, {}, again.rng)
+        states[VICTIM].unmask(shown, {}, second.rng)
 
 
-def test_signatures_under_another_view_are_no_signatures(group: Group) -> None:
-    """Guards: the view in `View.confirmation`: one set of survivors, but of two graphs."""
-    told = without(group.view, [29])
-    twin = Group(group.cohort, group.identities, group.joined, group.rng)
-    survivors = EVERYBODY - {29}
+def test_signatures_under_another_transcript_are_refused(group: Group) -> None:
+    """Guards: the transcript in `Transcript.confirmation_statement`: one set, but two graphs."""
+    survivors = ALL_SLOTS - {29}
     _, signatures = confirmed(group, survivors, survivors)
-    state = group.masked[VICTIM]
-    other = type(state)(VICTIM, told, state.joined, state.agreed_secrets, state.own_share)
+    other = replace(group.masked[VICTIM], transcript=faulty.without(group.transcript, [29]))
     with pytest.raises(UnsafeRequestError, match="did not sign"):
-        other.confirm(survivors)[0].unmask(signatures, {}, twin.rng)
+        other.confirm(survivors)[0].unmask(signatures, {}, group.rng)
 
 
-def test_one_set_is_signed_and_no_other(group: Group) -> None:
-    """Guards: `_spend` in `Masked.confirm`."""
-    state = group.masked[VICTIM]
-    state.confirm(EVERYBODY)
-    with pytest.raises(OutOfPhaseError):
-        state.confirm(EVERYBODY - {5})
+# Both secrets of one dealer
 
 
-# Both secrets of one
+def request_shares(
+    group: Group, survivors: frozenset[int], encrypted: Mapping[int, EncryptedShare]
+) -> tuple[faulty.MaliciousServer, set[int]]:
+    """Let all confirm `survivors` and decrypt shares of the victim, given by holder.
 
-
-def asked(
-    group: Group, survivors: frozenset[int], parcels: Mapping[int, EncryptedShare]
-) -> tuple[Crooked, set[int]]:
-    """Let all confirm `survivors` and open `parcels` of the victim, by holder.
-
-    Return what the server has then, and which honest holders gave a share of the victim.
+    Return the server with the revealed shares, and the honest holders that revealed one.
     """
     server = collude(group)
     states, signatures = confirmed(group, survivors - server.corrupt, survivors)
-    shown, gave = {**signatures, **server.sign(group.view, survivors)}, set()
+    shown = {**signatures, **server.sign(group.transcript, survivors)}
+    revealing = set()
     for slot, state in states.items():
-        inbox = {VICTIM: parcels[slot]} if slot in parcels else {}
-        reveal = state.unmask(shown, inbox, group.rng)
-        server.hear(slot, reveal)
-        if slot != VICTIM and VICTIM in {**reveal.seed_shares, **reveal.key_shares}:
-            gave.add(slot)
-    return server, gave
+        received = {VICTIM: encrypted[slot]} if slot in encrypted else {}
+        message = state.unmask(shown, received, group.rng)
+        server.receive(slot, message)
+        if slot != VICTIM and VICTIM in {**message.seed_shares, **message.key_shares}:
+            revealing.add(slot)
+    return server, revealing
 
 
-def assert_hidden(group: Group, server: Crooked) -> None:
-    assert server.vector(VICTIM, group.view, group.uploads[VICTIM]) is None
+def assert_hidden(group: Group, server: faulty.MaliciousServer) -> None:
+    assert server.vector(VICTIM, group.transcript, group.masked_inputs[VICTIM]) is None
 
 
-def test_a_mask_key_is_not_given_in_the_place_of_a_seed(group: Group) -> None:
-    """Guards: that survivors' parcels open as seed shares only, in `Confirmed._pad`."""
-    holders = group.view.holders(VICTIM)
-    server, gave = asked(group, EVERYBODY, {h: key_parcel(group, VICTIM, h) for h in holders})
-    assert not gave
+def test_a_mask_key_is_not_revealed_instead_of_a_seed(group: Group) -> None:
+    """Guards: survivors' shares are decrypted as seed shares only, in `Confirmed._pad`."""
+    server, revealing = request_shares(group, ALL_SLOTS, encrypted_key_shares(group, VICTIM))
+    assert not revealing
     assert_hidden(group, server)
 
 
-def test_a_seed_is_not_given_in_the_place_of_a_mask_key(group: Group) -> None:
-    """Guards: that parcels of the lost open as shares of mask keys only, in `Confirmed._pad`."""
-    parcels = {h: seed_parcel(group, VICTIM, h) for h in group.view.holders(VICTIM)}
-    server, gave = asked(group, WITHOUT_VICTIM, parcels)
-    assert not gave
+def test_a_seed_is_not_revealed_instead_of_a_mask_key(group: Group) -> None:
+    """Guards: shares of dropouts are decrypted as shares of mask keys only, in `_pad`."""
+    encrypted = encrypted_seed_shares(group, VICTIM)
+    server, revealing = request_shares(group, SLOTS_WITHOUT_VICTIM, encrypted)
+    assert not revealing
     assert_hidden(group, server)
 
 
-def test_half_of_the_holders_are_not_asked_for_the_other_secret(group: Group) -> None:
-    """Guards: as above: one set of survivors settles for everybody which secret is given."""
-    holders = group.view.holders(VICTIM)
-    parcels = {
-        h: (seed_parcel if place % 2 else key_parcel)(group, VICTIM, h)
-        for place, h in enumerate(holders)
-    }
-    server, gave = asked(group, EVERYBODY, parcels)
-    assert gave == set(holders[1::2]) - server.corrupt
+def test_half_of_the_holders_do_not_reveal_the_other_secret(group: Group) -> None:
+    """Guards: as above: one set of survivors determines for all which secret is revealed."""
+    holders = group.transcript.holders(VICTIM)
+    keys = encrypted_key_shares(group, VICTIM)
+    seeds = {holder: encrypted_seed_shares(group, VICTIM)[holder] for holder in holders[1::2]}
+    server, revealing = request_shares(group, ALL_SLOTS, {**keys, **seeds})
+    assert revealing == seeds.keys() - server.corrupt
     assert server.seed(VICTIM) is not None
     assert_hidden(group, server)
 
 
-def test_a_second_reveal_is_out_of_phase(group: Group) -> None:
-    """Guards: `_spend` in `Confirmed.reveal`."""
-    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
-    states[1].unmask(signatures, {}, group.rng)
-    with pytest.raises(OutOfPhaseError):
-        states[1].unmask(signatures, {}, group.rng)
+# Encrypted shares for another sender, holder or purpose
 
 
-# Envelopes that are moved
-
-
-def test_an_envelope_of_mine_reflected_to_me_does_not_open(group: Group) -> None:
+def test_my_own_share_reflected_to_me_cannot_be_decrypted(group: Group) -> None:
     """Guards: sender and receiver in `Purpose.info`, in this order.
 
-    The server names as many of the victim's holders lost as it may, and hands the victim its
-    own shares back as if these had dealt them: it would give away its own mask key.
+    The server names the allowed number of the victim's holders as dropouts, and sends the victim
+    its own shares as if these had sent them: it would reveal its own mask key.
     """
-    lost = frozenset(group.view.holders(VICTIM)[3:9])
-    mine = {holder: key_parcel(group, VICTIM, holder) for holder in lost}
-    survivors = EVERYBODY - lost
+    dropouts = frozenset(group.transcript.holders(VICTIM)[3:9])
+    keys, seeds = encrypted_key_shares(group, VICTIM), encrypted_seed_shares(group, VICTIM)
+    reflected = {holder: keys[holder] for holder in dropouts}
+    survivors = ALL_SLOTS - dropouts
     server = collude(group)
     states, signatures = confirmed(group, survivors - server.corrupt, survivors)
-    shown = {**signatures, **server.sign(group.view, survivors)}
+    shown = {**signatures, **server.sign(group.transcript, survivors)}
     for slot, state in states.items():
-        is_holder = slot in seed_holders(group)
-        inbox = {VICTIM: seed_parcel(group, VICTIM, slot)} if is_holder else {}
-        reveal = state.unmask(shown, mine if slot == VICTIM else inbox, group.rng)
-        server.hear(slot, reveal)
+        received = {VICTIM: seeds[slot]} if slot in seeds else {}
+        message = state.unmask(shown, reflected if slot == VICTIM else received, group.rng)
+        server.receive(slot, message)
         if slot != VICTIM:
             continue
-        for holder, share in reveal.key_shares.items():
+        for holder, share in message.key_shares.items():
             server.keep(VICTIM, holder, key_share=share)
-        assert reveal.invalid_dealers == lost
+        assert message.invalid_dealers == dropouts
     assert server.pair(VICTIM) is None
     assert_hidden(group, server)
 
 
-def test_envelopes_of_two_senders_swapped_do_not_open(group: Group) -> None:
-    """Guards: that an envelope opens for one sender's key only, in `Confirmed._pad`."""
-    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
-    one, two = [owner for owner in EVERYBODY if VICTIM in group.view.holders(owner)][:2]
-    swapped = {one: seed_parcel(group, two, VICTIM), two: seed_parcel(group, one, VICTIM)}
-    assert states[VICTIM].unmask(signatures, swapped, group.rng).invalid_dealers == {one, two}
+def test_swapped_shares_of_two_dealers_cannot_be_decrypted(group: Group) -> None:
+    """Guards: a share is decrypted with the key of one dealer only, in `Confirmed._pad`."""
+    states, signatures = confirmed(group, ALL_SLOTS, ALL_SLOTS)
+    dealers = [dealer for dealer in ALL_SLOTS if VICTIM in group.transcript.holders(dealer)][:2]
+    shares = [encrypted_seed_shares(group, dealer)[VICTIM] for dealer in reversed(dealers)]
+    swapped = dict(zip(dealers, shares, strict=True))
+    message = states[VICTIM].unmask(signatures, swapped, group.rng)
+    assert message.invalid_dealers == set(dealers)
 
 
-def test_an_envelope_moved_to_another_holder_does_not_open(group: Group) -> None:
-    """Guards: the key of the receiver under an envelope."""
-    states, signatures = confirmed(group, EVERYBODY, EVERYBODY)
-    meant, other = group.view.holders(VICTIM)[:2]
-    moved = {VICTIM: seed_parcel(group, VICTIM, meant)}
+def test_a_share_for_another_holder_cannot_be_decrypted(group: Group) -> None:
+    """Guards: the key of the receiver under the pad."""
+    states, signatures = confirmed(group, ALL_SLOTS, ALL_SLOTS)
+    intended, other = group.transcript.holders(VICTIM)[:2]
+    moved = {VICTIM: encrypted_seed_shares(group, VICTIM)[intended]}
     assert states[other].unmask(signatures, moved, group.rng).invalid_dealers == {VICTIM}
 
 
-def test_an_envelope_under_the_name_of_another_sender_does_not_open(group: Group) -> None:
+def test_a_share_under_the_name_of_another_dealer_cannot_be_decrypted(group: Group) -> None:
     """Guards: the sender in `Purpose.info`, even if both agree on one secret."""
-    view, (holder, colluder) = group.view, group.view.holders(VICTIM)[:2]
-    secret = group.joined[holder].encryption_pair.agree(group.cohort.roster[VICTIM].keys.encryption)
-    parcel = seed_parcel(group, VICTIM, holder)
-    assert unseal(secret, view.seed_share_purpose(VICTIM, holder), parcel) is not None
-    assert unseal(secret, view.seed_share_purpose(colluder, holder), parcel) is None
-    assert unseal(secret, view.seed_share_purpose(VICTIM, colluder), parcel) is None
+    purpose, (holder, colluder) = (
+        group.transcript.seed_share_purpose,
+        group.transcript.holders(VICTIM)[:2],
+    )
+    secret, encrypted = group.agree(holder, VICTIM), encrypted_seed_shares(group, VICTIM)[holder]
+    assert unseal(secret, purpose(VICTIM, holder), encrypted) is not None
+    assert unseal(secret, purpose(colluder, holder), encrypted) is None
+    assert unseal(secret, purpose(VICTIM, colluder), encrypted) is None
 
 
-# One device alone
+# A device without neighbours
 
 
-def isolated(gather: Gather) -> tuple[Group, frozenset[int]]:
-    """Return a sparse group, and all honest partners of the victim.
+def isolated() -> tuple[Group, frozenset[int]]:
+    """Return a sparse group, and all honest neighbours of the victim.
 
-    These are fewer than may be lost, and their mask keys can be had from the others.
+    They are fewer than the allowed dropouts, and the others can reveal their mask keys.
     """
     for seed in range(100):
-        group = gather(62, SPARSE, seed)
-        server = Crooked(group, group.share().holders(VICTIM)[:3])
-        lost = group.view.neighbours(VICTIM) - server.corrupt
-        there = [
-            len(group.everybody.difference(lost, {VICTIM}) & set(group.view.holders(slot)))
-            for slot in lost
-        ]
-        few = len(lost) < group.cohort.n - group.cohort.quorum
-        if few and min(there) >= group.cohort.parameters.threshold:
+        group = assemble(62, SPARSE_ASSUMPTIONS, seed)
+        group.share()
+        dropouts = group.transcript.neighbours(VICTIM) - faulty.collude(group, VICTIM).corrupt
+        others = group.all_slots.difference(dropouts, {VICTIM})
+        holders = [len(others.intersection(group.transcript.holders(slot))) for slot in dropouts]
+        few = len(dropouts) < group.session.n - group.session.quorum
+        if few and min(holders) >= group.session.parameters.threshold:
             group.mask()
-            return group, lost
-    raise AssertionError("most seeds will do")
+            return group, dropouts
+    raise AssertionError("most seeds suffice")
 
 
-def go_on_without(group: Group, lost: frozenset[int]) -> frozenset[int]:
-    """Name `lost` lost; let all others but the victim go on; return the survivors."""
-    survivors = group.everybody - lost
-    group.uploads = {slot: sent for slot, sent in group.uploads.items() if slot in survivors}
+def continue_without(group: Group, dropouts: frozenset[int]) -> frozenset[int]:
+    """Name `dropouts`; let all others except the victim continue; return the survivors."""
+    survivors = group.all_slots - dropouts
+    for slot in dropouts:
+        del group.masked_inputs[slot]
     group.confirm(survivors - {VICTIM})
     group.reveal(survivors - {VICTIM})
     return survivors
 
 
-def test_a_device_whose_holders_are_all_named_lost_confirms_nothing(gather: Gather) -> None:
+def test_a_device_whose_holders_are_all_named_as_dropouts_confirms_nothing() -> None:
     """Guards: the threshold of surviving holders in `Masked.confirm`."""
-    group, lost = isolated(gather)
+    group, dropouts = isolated()
     with pytest.raises(UnsafeRequestError, match="too few to unmask me"):
-        group.masked[VICTIM].confirm(group.everybody - lost)
+        group.masked[VICTIM].confirm(group.all_slots - dropouts)
 
 
-def test_a_device_whose_partners_are_all_named_lost_keeps_its_own_mask(gather: Gather) -> None:
-    """Guards: the threshold, above what corrupt holders and the victim itself have.
+def test_a_device_whose_neighbours_are_all_named_as_dropouts_keeps_its_own_mask() -> None:
+    """Guards: the threshold, above the shares of corrupt holders and of the victim itself.
 
-    The victim's masks with others are all known then, and it is named a survivor; but those
-    of its holders that are honest are the lost ones.
+    All masks of the victim with others are known then, and it is named as a survivor; but its
+    honest holders are the dropouts.
     """
-    group, lost = isolated(gather)
-    survivors = go_on_without(group, lost)
+    group, dropouts = isolated()
+    survivors = continue_without(group, dropouts)
     server = collude(group)
-    for slot, reveal in group.reveals.items():
-        server.hear(slot, reveal)
+    for slot, message in group.unmasking_shares.items():
+        server.receive(slot, message)
     own = UnmaskingShares({VICTIM: group.masked[VICTIM].own_share}, {})
-    server.hear(VICTIM, own)  # even if it had confirmed
-    assert all(server.pair(slot) is not None for slot in group.view.neighbours(VICTIM))
+    server.receive(VICTIM, own)  # even if it had confirmed
+    assert all(server.pair(slot) is not None for slot in group.transcript.neighbours(VICTIM))
     assert server.seed(VICTIM) is None
     assert_hidden(group, server)
     with pytest.raises(RecoveryError) as caught:
@@ -350,32 +295,23 @@ def test_a_device_whose_partners_are_all_named_lost_keeps_its_own_mask(gather: G
     assert VICTIM in survivors
 
 
-def test_naming_more_lost_than_assumed_is_refused(gather: Gather) -> None:
-    """Guards: the quorum in `Masked.confirm`."""
-    group, lost = isolated(gather)
-    others = sorted(group.everybody - lost - {VICTIM})
-    more = lost.union(others[: group.cohort.n - group.cohort.quorum + 1 - len(lost)])
-    with pytest.raises(UnsafeRequestError, match="fewer than the quorum"):
-        group.masked[VICTIM].confirm(group.everybody - more)
+def test_an_isolated_device_can_be_left_out_of_the_one_sum() -> None:
+    """Guards nothing: the claim "one set of n - D survivors" does not exclude this.
 
-
-def test_an_isolated_device_can_be_left_out_of_the_one_sum(gather: Gather) -> None:
-    """Guards nothing: it says what "one set of n - D survivors" does not exclude.
-
-    Only colluders' vectors wear masks of the victim's, so the server can leave its vector out:
-    it learns the sum of the others, one fewer than confirmed, instead of the sum of all.
+    Only colluders' vectors have masks of the victim, so the server can leave its vector out: it
+    learns the sum of the others, one fewer than confirmed, instead of the sum of all.
     """
-    group, lost = isolated(gather)
-    survivors = go_on_without(group, lost)
-    partners, keys = group.view.neighbours(VICTIM), group.cohort.roster[VICTIM].keys
-    del group.uploads[VICTIM]
-    summing = Unmasking(group.settled, RING, group.reveals, group.masked_sum())
+    group, dropouts = isolated()
+    survivors = continue_without(group, dropouts)
+    transcript, keys = group.transcript, group.session.roster[VICTIM].keys
+    del group.masked_inputs[VICTIM]
+    summing = Unmasking(group.request, RING, group.unmasking_shares, group.masked_sum())
     for slot in survivors - {VICTIM}:
         summing.remove_self_mask(slot)
-    for slot in lost:
+    for slot in dropouts:
         summing.remove_pairwise_masks(slot)
-    for slot in survivors & partners:  # colluders
-        stream = group.view.pairwise_mask_purpose(VICTIM, slot).keystream(
+    for slot in survivors & transcript.neighbours(VICTIM):  # colluders
+        stream = transcript.pairwise_mask_purpose(VICTIM, slot).keystream(
             group.joined[slot].mask_pair.agree(keys.mask)
         )
         MaskApplier(RING).add_mask(summing.total, stream)  # the victim's slot is the lowest

@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: exact or failed, one secret of each, only liars blamed.
+"""A sum after any events: exact or failed, one secret per dealer, and only liars are blamed.
 
-A small cohort goes from phase to phase while participants are lost, asked twice, told other
-things than the others, and lie. The server that misleads is an active one; the one that sums
-in the end keeps to the protocol, with all whom nobody misled.
+A small cohort goes from phase to phase. Participants drop out, receive requests twice, receive
+inconsistent messages, and lie. The server that sends these messages is active; the server that
+computes the sum in the end follows the protocol, with all participants that were not deceived.
 """
 
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from secagg.shares import EncryptedShare
 from tests.examples import fewer
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same
-from tests.secagg.faulty import with_entry, with_sharer, without
+from tests.secagg.faulty import with_commitment, with_entry, without
 
 PHASES = ("sharing", "masking", "confirming", "unmasking", "summing", "over")
 GARBAGE = EncryptedShare(bytes(32), bytes(33))
 slots = st.integers(0, 11)
-few = st.lists(slots, max_size=4).map(lambda drawn: set(drawn[2:]))  # often nobody
+few = st.lists(slots, max_size=4).map(lambda drawn: set(drawn[2:]))  # often empty
 several = st.sampled_from((1, 0, 0, 2, 9))
 
 
 def during(phase: str) -> Callable[[Any], Any]:
-    """Enable a rule in `phase`, while at most one more is gone than may be."""
+    """Enable a rule in `phase`, while the dropouts are at most one more than allowed."""
     return precondition(lambda self: PHASES[self.phase] == phase and self.room >= 0)
 
 
@@ -46,7 +46,7 @@ def by_liar(slot: int, check: Callable[[], None]) -> None:
 
 
 class _Sum(RuleBasedStateMachine):
-    """One cohort, its phase, and all that anybody was made to give."""
+    """One cohort, its phase, and all revealed shares."""
 
     @initialize(
         n=st.integers(6, 12),
@@ -70,39 +70,39 @@ class _Sum(RuleBasedStateMachine):
         self.group: Group = assemble(n, Assumptions(*rates, mode=mode), seed)
         self.phase = 0
         self.chance = Random(seed)
-        self.liars = liars & self.group.everybody
-        self.gone: set[int] = set()  # lost, misled, or refused for a lie
-        self.given: dict[int, UnmaskingShares] = {}  # all that anybody was made to reveal
-        self.counts, self.how = lies, how  # of false and of garbage parcels; what is revealed
+        self.liars = liars & self.group.all_slots
+        self.gone: set[int] = set()  # dropped out, deceived, or refused for a lie
+        self.given: dict[int, UnmaskingShares] = {}  # by holder, also to the active server
+        self.counts, self.how = lies, how  # of false and garbage shares; how liars reveal
         self.lied = False
 
     @property
     def room(self) -> int:
-        """Return how many more may be lost."""
-        return self.group.cohort.n - self.group.cohort.quorum - len(self.gone)
+        """Return the number of participants that may still drop out."""
+        return self.group.session.n - self.group.session.quorum - len(self.gone)
 
     @precondition(lambda self: PHASES[self.phase] != "over")
-    @rule(lost=few)
-    def go_on(self, lost: set[int]) -> None:
-        """Close the phase, once all who are still there have taken their step."""
-        self.gone |= lost & self.group.everybody
+    @rule(dropouts=few)
+    def close_phase(self, dropouts: set[int]) -> None:
+        """Close the phase, after all present participants have taken their step."""
+        self.gone |= dropouts & self.group.all_slots
         (self.share, self.mask, self.confirm, self.reveal, self.unmask)[self.phase]()
 
     def teardown(self) -> None:
-        """Play to the end, whatever was left undone."""
+        """Run the remaining phases."""
         while PHASES[getattr(self, "phase", -1)] != "over":
-            self.go_on(set())
-        self.nobody_gives_both_secrets_of_one()
+            self.close_phase(set())
+        self.no_dealer_has_both_secrets_revealed()
 
     def here(self, states: Any) -> list[int]:
-        """Return who has a state and is still there, in any order."""
-        found = sorted((self.group.everybody & set(states)) - self.gone)
-        self.chance.shuffle(found)
-        return found
+        """Return the present participants with a state, in random order."""
+        present = sorted((self.group.all_slots & set(states)) - self.gone)
+        self.chance.shuffle(present)
+        return present
 
-    def close(self, heard: Any) -> None:
-        """Go on to the next phase if a quorum was heard, else give up."""
-        enough = len(heard) >= max(self.group.cohort.quorum, 2)
+    def close(self, received: Any) -> None:
+        """Go to the next phase if a quorum sent a message, otherwise to the end."""
+        enough = len(received) >= max(self.group.session.quorum, 2)
         self.phase = self.phase + 1 if enough else PHASES.index("over")
 
     def lies(
@@ -112,16 +112,16 @@ class _Sum(RuleBasedStateMachine):
         purpose: Callable[[Group, int, int], Purpose],
     ) -> dict[int, EncryptedShare]:
         """Return false shares for some of the liar's holders, and garbage for others."""
-        found = {}
+        wrong = {}
         for place, (holder, share) in enumerate(shares.items()):
             if place < self.counts[0]:
                 sealing = purpose(self.group, liar, holder)
                 false = lying.false(share)
-                found[holder] = lying.sealed(self.group, liar, holder, false, sealing)
+                wrong[holder] = lying.sealed(self.group, liar, holder, false, sealing)
             elif place < sum(self.counts):
-                found[holder] = GARBAGE
-        self.lied |= bool(found)
-        return found
+                wrong[holder] = GARBAGE
+        self.lied |= bool(wrong)
+        return wrong
 
     # Sharing
 
@@ -129,75 +129,75 @@ class _Sum(RuleBasedStateMachine):
     @rule(slot=slots, other=slots, is_signed=st.booleans())
     def show_another_roster(self, slot: int, other: int, is_signed: bool) -> None:
         group = self.group
-        if slot == other or slot in self.gone or max(slot, other) >= group.cohort.n:
+        if slot == other or slot in self.gone or max(slot, other) >= group.session.n:
             return
         twin = join(group.identities[other], group.rng)
         facts: dict[str, object] = {"keys": twin.public_keys}
         if is_signed:
-            facts["signature"] = twin.advertise(group.cohort.plan_digest)
-        cohort = with_entry(group, other, **facts).cohort
+            facts["signature"] = twin.advertise(group.session.plan_digest)
+        session = with_entry(group.session, other, **facts)
         self.gone.add(slot)
         try:
-            state, deal = group.joined[slot].share(slot, cohort, group.rng)
+            state, key_shares = group.joined[slot].share(slot, session, group.rng)
         except UnsafeRequestError:
             assert not is_signed
             return
-        assert is_signed or other not in state.agreed_secrets or not cohort.assumptions.is_active
-        for holder, parcel in zip(state.agreed_secrets, deal.encrypted_shares, strict=True):
-            secret = group.joined[holder].encryption_pair.agree(
-                group.cohort.roster[slot].keys.encryption
-            )
-            assert (
-                lying.unseal(secret, group.cohort.key_share_purpose(slot, holder), parcel) is None
-            )
-        by_liar(slot, lambda: aggregator.check_key_shares(group.cohort, slot, deal))
+        assert is_signed or other not in state.agreed_secrets or not session.assumptions.is_active
+        for holder, encrypted in zip(
+            state.agreed_secrets, key_shares.encrypted_shares, strict=True
+        ):
+            purpose = group.session.key_share_purpose(slot, holder)
+            assert lying.unseal(group.agree(holder, slot), purpose, encrypted) is None
+        by_liar(slot, lambda: aggregator.check_key_shares(group.session, slot, key_shares))
 
     def share(self) -> None:
-        for slot in self.here(self.group.everybody):
+        for slot in self.here(self.group.all_slots):
             self.group.share([slot])
-        for liar in self.liars & self.group.deals.keys():
+        for liar in self.liars & self.group.key_shares.keys():
             shares = lying.key_shares(self.group, liar)
             false = self.lies(liar, shares, lying.key_purpose)
-            lying.deal_keys(self.group, liar, false)
-        self.view = self.group.view
-        self.close(self.group.deals)
+            lying.replace_key_shares(self.group, liar, false)
+        self.transcript = self.group.transcript
+        self.close(self.group.key_shares)
 
     # Masking
 
     @during("masking")
     @rule(slot=slots, other=slots, how=st.sampled_from(["hide", "graph_nonce", "shares_digest"]))
-    def show_another_view(self, slot: int, other: int, how: str) -> None:
+    def show_another_transcript(self, slot: int, other: int, how: str) -> None:
         group, chance = self.group, self.chance
-        if slot not in self.here(group.shared) or other not in self.view.share_commitments:
+        if slot not in self.here(group.shared) or other not in self.transcript.share_commitments:
             return
-        told = (
-            without(self.view, [other])
+        shown = (
+            without(self.transcript, [other])
             if how == "hide"
-            else with_sharer(self.view, other, **{how: chance.randbytes(32)})
+            else with_commitment(self.transcript, other, **{how: chance.randbytes(32)})
         )
         try:
-            _, upload = group.shared[slot].mask(told, RING, group.vector(slot), group.rng)
+            _, upload = group.shared[slot].mask(shown, RING, group.vector(slot), group.rng)
         except UnsafeRequestError:
             return
         assert slot != other
         self.gone.add(slot)
-        by_liar(slot, lambda: aggregator.check_masked_input(self.view, slot, upload))
+        by_liar(slot, lambda: aggregator.check_masked_input(self.transcript, slot, upload))
 
     def mask(self) -> None:
         for slot in self.here(self.group.shared):
             self.group.mask([slot])
-        for liar in self.liars & self.group.uploads.keys():
+        for liar in self.liars & self.group.masked_inputs.keys():
             shares = lying.seed_shares(self.group, liar)
-            lying.upload(self.group, liar, self.lies(liar, shares, lying.seed_purpose))
-        self.close(self.group.uploads)
+            lying.replace_masked_input(
+                self.group, liar, self.lies(liar, shares, lying.seed_purpose)
+            )
+        self.close(self.group.masked_inputs)
 
     # Confirming
 
     @during("confirming")
     @rule(slot=slots, missing=few)
     def show_other_survivors(self, slot: int, missing: set[int]) -> None:
-        group, survivors = self.group, self.group.uploads.keys() - missing
-        if slot not in self.here(group.masked) or len(survivors) == len(group.uploads):
+        group, survivors = self.group, self.group.masked_inputs.keys() - missing
+        if slot not in self.here(group.masked) or len(survivors) == len(group.masked_inputs):
             return
         try:
             state, signature = group.masked[slot].confirm(survivors)
@@ -205,14 +205,14 @@ class _Sum(RuleBasedStateMachine):
             kept = len(survivors & group.masked[slot].agreed_secrets.keys()) + 1
             assert (
                 slot in missing
-                or len(survivors) < max(group.cohort.quorum, 2)
-                or kept < group.cohort.parameters.threshold
+                or len(survivors) < max(group.session.quorum, 2)
+                or kept < group.session.parameters.threshold
             )
             return
         self.gone.add(slot)
-        true = frozenset(group.uploads)
-        by_liar(slot, lambda: aggregator.check_confirmation(self.view, slot, true, signature))
-        if group.cohort.assumptions.is_active:
+        true = frozenset(group.masked_inputs)
+        by_liar(slot, lambda: aggregator.check_confirmation(self.transcript, slot, true, signature))
+        if group.session.assumptions.is_active:
             with pytest.raises(UnsafeRequestError):
                 state.unmask(dict.fromkeys(survivors, bytes(64)), {}, group.rng)
 
@@ -227,11 +227,11 @@ class _Sum(RuleBasedStateMachine):
     @rule(slot=slots, how=st.sampled_from(["forged", "few", "strangers"]))
     def show_bad_signatures(self, slot: int, how: str) -> None:
         group = self.group
-        if slot not in self.here(group.confirmed) or not group.cohort.assumptions.is_active:
+        if slot not in self.here(group.confirmed) or not group.session.assumptions.is_active:
             return
         shown = {
             "forged": dict.fromkeys(group.confirmations, bytes(64)),
-            "few": dict(list(group.confirmations.items())[: group.cohort.quorum - 1]),
+            "few": dict(list(group.confirmations.items())[: group.session.quorum - 1]),
             "strangers": {**group.confirmations, 99: bytes(64)},
         }[how]
         with pytest.raises(UnsafeRequestError):
@@ -240,45 +240,45 @@ class _Sum(RuleBasedStateMachine):
 
     @during("unmasking")
     @rule(slot=slots)
-    def ask_for_the_other_secrets(self, slot: int) -> None:
-        group, holders = self.group, self.view.holders
+    def request_the_other_secrets(self, slot: int) -> None:
+        group, holders = self.group, self.transcript.holders
         if slot not in self.here(group.confirmed):
             return
         swapped = {
-            owner: group.deals[owner].encrypted_shares[holders(owner).index(slot)]
-            for owner in group.uploads
-            if slot in holders(owner)
+            dealer: group.key_shares[dealer].encrypted_shares[holders(dealer).index(slot)]
+            for dealer in group.masked_inputs
+            if slot in holders(dealer)
         }
         self.gone.add(slot)
         self.given[slot] = group.confirmed[slot].unmask(group.confirmations, swapped, group.rng)
         assert self.given[slot].invalid_dealers == swapped.keys()
 
     def reveal(self) -> None:
-        group, settled = self.group, self.group.settled
+        group, request = self.group, self.group.request
         for slot in self.here(group.confirmed):
-            inbox = settled.received_shares[slot]
-            said = group.confirmed[slot].unmask(group.confirmations, inbox, group.rng)
-            self.given[slot] = said
+            received = request.received_shares[slot]
+            message = group.confirmed[slot].unmask(group.confirmations, received, group.rng)
+            self.given[slot] = message
             if slot in self.liars and self.how != "truly":
                 self.lied = True
-                said = self.falsified(slot, said)
-            if self.how == "silently" and said.signed_bytes() != self.given[slot].signed_bytes():
+                message = self.falsified(slot, message)
+            if self.how == "silently" and message.signed_bytes() != self.given[slot].signed_bytes():
                 by_liar(
-                    slot, lambda s=slot, r=said: aggregator.check_unmasking_shares(settled, s, r)
+                    slot, lambda s=slot, r=message: aggregator.check_unmasking_shares(request, s, r)
                 )
             else:
-                aggregator.check_unmasking_shares(settled, slot, said)
-                group.reveals[slot] = said
-        self.close(group.reveals)
+                aggregator.check_unmasking_shares(request, slot, message)
+                group.unmasking_shares[slot] = message
+        self.close(group.unmasking_shares)
 
-    def falsified(self, slot: int, said: UnmaskingShares) -> UnmaskingShares:
-        own = {slot: said.seed_shares[slot]}
-        others = frozenset({**said.seed_shares, **said.key_shares}) - {slot}
+    def falsified(self, slot: int, message: UnmaskingShares) -> UnmaskingShares:
+        own = {slot: message.seed_shares[slot]}
+        others = frozenset({**message.seed_shares, **message.key_shares}) - {slot}
         instead = {
-            "complaining": UnmaskingShares(own, {}, others | said.invalid_dealers),
+            "complaining": UnmaskingShares(own, {}, others | message.invalid_dealers),
             "silently": UnmaskingShares(own, {}),
             "falsely": replace(
-                said, seed_shares={o: lying.false(s) for o, s in said.seed_shares.items()}
+                message, seed_shares={o: lying.false(s) for o, s in message.seed_shares.items()}
             ),
         }
         return lying.reveal(self.group, slot, instead[self.how])
@@ -288,31 +288,33 @@ class _Sum(RuleBasedStateMachine):
     def unmask(self) -> None:
         group, self.phase = self.group, PHASES.index("over")
         try:
-            found = unmasking.unmask(group.settled, RING, group.reveals, group.masked_sum())
+            result = unmasking.unmask(
+                group.request, RING, group.unmasking_shares, group.masked_sum()
+            )
         except RecoveryError as error:
             self.failed(error)
             return
-        assert same(found.total, group.plain_sum(group.uploads))
-        assert found.blamed.keys() <= self.liars
+        assert same(result.total, group.plain_sum(group.masked_inputs))
+        assert result.blamed.keys() <= self.liars
 
     def failed(self, error: RecoveryError) -> None:
-        assert self.lied, "within a quorum the honest have shares enough, but for 2^-30"
+        assert self.lied, "too few shares of the honest, which has probability 2^-30"
         assert error.blamed.keys() <= self.liars
 
     @precondition(lambda self: PHASES[self.phase] == "over")
     @rule()
-    def rest(self) -> None:
-        """Do nothing: it is over."""
+    def stay(self) -> None:
+        """Stay in the final phase, in which no other rule is enabled."""
 
     @rule(slot=slots)
-    def ask_again(self, slot: int) -> None:
-        group, true = self.group, frozenset(self.group.uploads)
+    def request_again(self, slot: int) -> None:
+        group, true = self.group, frozenset(self.group.masked_inputs)
         if slot in group.shared:
             with pytest.raises(OutOfPhaseError):
-                group.joined[slot].share(slot, group.cohort, group.rng)
-        if slot in group.uploads:
+                group.joined[slot].share(slot, group.session, group.rng)
+        if slot in group.masked_inputs:
             with pytest.raises(OutOfPhaseError):
-                group.shared[slot].mask(self.view, RING, RING.zero(), group.rng)
+                group.shared[slot].mask(self.transcript, RING, RING.zero(), group.rng)
         if slot in group.confirmed:
             with pytest.raises(OutOfPhaseError):
                 group.masked[slot].confirm(true)
@@ -321,10 +323,10 @@ class _Sum(RuleBasedStateMachine):
                 group.confirmed[slot].unmask(group.confirmations, {}, group.rng)
 
     @invariant()
-    def nobody_gives_both_secrets_of_one(self) -> None:
+    def no_dealer_has_both_secrets_revealed(self) -> None:
         given = getattr(self, "given", {})
-        seeds = {owner for reveal in given.values() for owner in reveal.seed_shares}
-        keys = {owner for reveal in given.values() for owner in reveal.key_shares}
+        seeds = {dealer for reveal in given.values() for dealer in reveal.seed_shares}
+        keys = {dealer for reveal in given.values() for dealer in reveal.key_shares}
         assert not seeds & keys
 
 

@@ -1,300 +1,234 @@
-"""The sum is exact; false shares are corrected and their dealer named; or there is none."""
+"""The sum is exact; false shares are corrected and their dealer blamed; or there is no sum."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from secagg import aggregator, unmasking
+from secagg import unmasking
 from secagg.errors import RecoveryError
 from secagg.messages import commit_seed
 from secagg.shamir import split
-from secagg.shares import commit_share
-from secagg.unmasking import UnmaskedSum, Unmasking
+from secagg.shares import EncryptedShare, commit_share
+from secagg.unmasking import FALSE_DEALER, UnmaskedSum, Unmasking
 from tests.examples import fewer
 from tests.secagg import lying
-from tests.secagg.conftest import RING, Group, same
+from tests.secagg.conftest import RING, Group, assemble, same
+from tests.secagg.lying import assert_exact, finish
 
 N = 15
-LOST = 3  # shares, and is lost before it masks
+DROPOUT = 3  # shares, and drops out before it masks
 LIAR = 0
-EVERYBODY = frozenset(range(N))
-SURVIVORS = EVERYBODY - {LOST}
-Gather = Callable[..., Group]
-Before = Callable[[Group], None]
-
-
-def honest(group: Group) -> None:
-    """Lie about nothing."""
-
-
-def play(group: Group, share: Before = honest, mask: Before = honest) -> UnmaskedSum:
-    """Run the sum in which somebody lies after sharing, or after masking."""
-    group.share()
-    share(group)
-    for slot, deal in group.deals.items():
-        aggregator.check_key_shares(group.cohort, slot, deal)
-    group.mask(SURVIVORS)
-    mask(group)
-    for slot, upload in group.uploads.items():
-        aggregator.check_masked_input(group.view, slot, upload)
-    group.confirm()
-    group.reveal()
-    return unmasking.unmask(group.settled, RING, group.reveals, group.masked_sum())
-
-
-def assert_exact(group: Group, found: UnmaskedSum) -> None:
-    assert same(found.total, group.plain_sum(SURVIVORS))
-
-
-def room(group: Group, owner: int) -> int:
-    """Return how many false shares of `owner` can be corrected."""
-    given = sum(holder in SURVIVORS for holder in (owner, *group.view.holders(owner)))
-    return (given - group.cohort.parameters.threshold) // 2
+SURVIVORS = frozenset(range(N)) - {DROPOUT}
 
 
 @pytest.fixture
-def group(gather: Gather) -> Group:
-    return gather(N)
+def shared() -> Group:
+    group = assemble(N)
+    group.share()
+    return group
 
 
-def test_the_sum_is_exact_and_nobody_is_blamed_among_the_honest(group: Group) -> None:
-    found = play(group)
-    assert_exact(group, found)
-    assert not found.blamed
+@pytest.fixture
+def masked(shared: Group) -> Group:
+    shared.mask(SURVIVORS)
+    return shared
 
 
-def test_unmasking_leaves_the_masked_sum_as_it_is(group: Group) -> None:
-    play(group)
-    before = group.masked_sum()
-    unmasking.unmask(group.settled, RING, group.reveals, before)
-    assert same(before, group.masked_sum())
+def correctable(group: Group, dealer: int) -> int:
+    """Return the largest number of false shares of `dealer` that can be corrected."""
+    revealing = SURVIVORS.intersection((dealer, *group.transcript.holders(dealer)))
+    return (len(revealing) - group.session.parameters.threshold) // 2
 
 
-def test_a_threshold_of_shares_will_do_and_one_less_does_not(group: Group) -> None:
-    play(group)
-    t = group.cohort.parameters.threshold
-    givers = [slot for slot in (LIAR, *group.view.holders(LIAR)) if slot in SURVIVORS]
+def test_the_sum_of_honest_participants_is_exact_and_blames_nobody(masked: Group) -> None:
+    assert_exact(masked, finish(masked))
 
-    def take_off(count: int) -> None:
-        few = {slot: group.reveals[slot] for slot in givers[-count:]}
-        Unmasking(group.settled, RING, few, RING.zero()).remove_self_mask(LIAR)
 
-    take_off(t)
+def test_unmasking_does_not_change_the_masked_sum(masked: Group) -> None:
+    finish(masked)
+    before = masked.masked_sum()
+    unmasking.unmask(masked.request, RING, masked.unmasking_shares, before)
+    assert same(before, masked.masked_sum())
+
+
+def test_a_threshold_of_shares_suffices_and_one_fewer_does_not(masked: Group) -> None:
+    finish(masked)
+    t = masked.session.parameters.threshold
+    holders = [slot for slot in (LIAR, *masked.transcript.holders(LIAR)) if slot in SURVIVORS]
+
+    def remove_mask(count: int) -> None:
+        few = {slot: masked.unmasking_shares[slot] for slot in holders[-count:]}
+        Unmasking(masked.request, RING, few, RING.zero()).remove_self_mask(LIAR)
+
+    remove_mask(t)
     with pytest.raises(RecoveryError, match=f"{t - 1} shares of the {t} needed") as caught:
-        take_off(t - 1)
-    assert caught.value.dealer == LIAR
-    assert not caught.value.blamed  # who gave too few is not the dealer's fault
+        remove_mask(t - 1)
+    assert (caught.value.dealer, caught.value.blamed) == (LIAR, {})
 
 
-def test_fewer_survivors_than_a_quorum_are_no_sum(group: Group) -> None:
-    play(group)
-    few = dict(list(group.settled.seed_commitments.items())[: group.cohort.quorum - 1])
+def test_fewer_survivors_than_a_quorum_have_no_sum(masked: Group) -> None:
+    finish(masked)
+    few = dict(list(masked.request.seed_commitments.items())[: masked.session.quorum - 1])
+    request = replace(masked.request, seed_commitments=few)
     with pytest.raises(ValueError, match="fewer than a quorum"):
-        unmasking.unmask(
-            replace(group.settled, seed_commitments=few), RING, group.reveals, RING.zero()
-        )
+        unmasking.unmask(request, RING, masked.unmasking_shares, RING.zero())
 
 
-# A dealer that commits to false shares
+# Dealers that commit to false shares
 
 
-def falsify_seed(group: Group, count: int, owner: int = LIAR) -> None:
-    holders = [h for h in group.view.holders(owner) if h in SURVIVORS][:count]
-    shares = lying.seed_shares(group, owner)
-    parcel = {
-        h: lying.sealed(
-            group,
-            owner,
-            h,
-            lying.false(shares[h]),
-            lying.seed_purpose(group, owner, h),
-        )
-        for h in holders
-    }
-    lying.upload(group, owner, parcel)
-
-
-def falsify_key(group: Group, count: int, owner: int = LOST) -> None:
-    holders = [h for h in group.view.holders(owner) if h in SURVIVORS][:count]
-    shares = lying.key_shares(group, owner)
-    parcel = {
-        h: lying.sealed(
-            group,
-            owner,
-            h,
-            lying.false(shares[h]),
-            lying.key_purpose(group, owner, h),
-        )
-        for h in holders
-    }
-    lying.deal_keys(group, owner, parcel)
-
-
-def test_false_shares_of_a_seed_are_corrected_and_their_dealer_blamed(group: Group) -> None:
-    def lie(group: Group) -> None:
-        assert room(group, LIAR) >= 1
-        falsify_seed(group, room(group, LIAR))
-
-    found = play(group, mask=lie)
-    assert_exact(group, found)
-    assert set(found.blamed) == {LIAR}
-
-
-def test_false_shares_of_a_mask_key_are_corrected_and_their_dealer_blamed(group: Group) -> None:
-    def lie(group: Group) -> None:
-        assert room(group, LOST) >= 1
-        falsify_key(group, room(group, LOST))
-
-    found = play(group, share=lie)
-    assert_exact(group, found)
-    assert set(found.blamed) == {LOST}
-
-
-def test_more_false_shares_of_a_seed_cost_the_sum_and_name_the_dealer(group: Group) -> None:
-    lie = partial(falsify_seed, count=N)
-    with pytest.raises(RecoveryError, match=r"participant 0 .* another secret") as caught:
-        play(group, mask=lie)
-    assert caught.value.dealer == LIAR
-    assert set(caught.value.blamed) == {LIAR}
-
-
-def test_more_false_shares_of_a_mask_key_cost_the_sum_and_name_the_dealer(group: Group) -> None:
-    lie = partial(falsify_key, count=N)
-    with pytest.raises(RecoveryError, match=r"participant 3 .* another secret") as caught:
-        play(group, share=lie)
-    assert caught.value.dealer == LOST
-    assert set(caught.value.blamed) == {LOST}
-
-
-def test_one_false_share_too_many_costs_the_sum_and_names_the_dealer(group: Group) -> None:
-    def lie(group: Group) -> None:
-        falsify_seed(group, room(group, LIAR) + 1)
-
-    with pytest.raises(RecoveryError) as caught:
-        play(group, mask=lie)
-    assert caught.value.dealer == LIAR
-
-
-def test_two_dealers_of_few_false_shares_are_both_blamed(group: Group) -> None:
-    def lie(group: Group) -> None:
-        falsify_seed(group, 1, owner=1)
-        falsify_seed(group, 1, owner=2)
-
-    found = play(group, mask=lie)
-    assert_exact(group, found)
-    assert set(found.blamed) == {1, 2}
-
-
-def test_whoever_else_lied_is_named_where_the_sum_fails(group: Group) -> None:
-    def lie(group: Group) -> None:
-        falsify_seed(group, 1, owner=1)
-        falsify_seed(group, N, owner=2)
-        falsify_seed(group, 1, owner=5)
-        falsify_seed(group, N, owner=6)
-
-    with pytest.raises(RecoveryError) as caught:
-        play(group, mask=lie)
-    assert caught.value.dealer == 2
-    assert set(caught.value.blamed) == {1, 2, 5, 6}
-
-
-def test_once_a_sum_failed_no_time_is_spent_on_what_liars_dealt(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+def send_seed_shares(
+    group: Group, dealer: int, shares: Mapping[int, bytes], **commitments: bytes
 ) -> None:
-    def lie(group: Group) -> None:
-        for owner in (1, 2, 5, 6):
-            falsify_seed(group, N, owner=owner)
+    """Replace shares of the seed of `dealer`, by holder."""
+    lying.replace_masked_input(
+        group, dealer, encrypted(group, dealer, shares, is_seed=True), **commitments
+    )
 
-    tried = list[int]()
+
+def encrypted(
+    group: Group, dealer: int, shares: Mapping[int, bytes], *, is_seed: bool
+) -> dict[int, EncryptedShare]:
+    purpose = lying.seed_purpose if is_seed else lying.key_purpose
+    return {
+        holder: lying.sealed(group, dealer, holder, share, purpose(group, dealer, holder))
+        for holder, share in shares.items()
+    }
+
+
+def falsify(group: Group, dealer: int, count: int) -> None:
+    """Falsify `count` shares: of the mask key if `dealer` drops out, otherwise of the seed."""
+    holders = [h for h in group.transcript.holders(dealer) if h in SURVIVORS][:count]
+    if dealer == DROPOUT:
+        shares = lying.key_shares(group, dealer)
+        false = {holder: lying.false(shares[holder]) for holder in holders}
+        changed = encrypted(group, dealer, false, is_seed=False)
+        lying.replace_key_shares(group, dealer, changed)
+    else:
+        shares = lying.seed_shares(group, dealer)
+        send_seed_shares(group, dealer, {h: lying.false(shares[h]) for h in holders})
+
+
+def shared_or_masked(group: Group, dealer: int) -> None:
+    """Continue to the phase in which `dealer` sends the shares that the server will request."""
+    if dealer != DROPOUT:
+        group.mask(SURVIVORS)
+
+
+secrets = pytest.mark.parametrize("dealer", [LIAR, DROPOUT], ids=["seed", "mask key"])
+
+
+@secrets
+def test_false_shares_are_corrected_and_their_dealer_blamed(shared: Group, dealer: int) -> None:
+    count = correctable(shared, dealer)
+    assert count >= 1
+    shared_or_masked(shared, dealer)
+    falsify(shared, dealer, count)
+    assert_exact(shared, finish(shared, [DROPOUT]), {dealer: FALSE_DEALER})
+
+
+@secrets
+def test_only_false_shares_cost_the_sum_and_blame_the_dealer(shared: Group, dealer: int) -> None:
+    shared_or_masked(shared, dealer)
+    falsify(shared, dealer, N)
+    with pytest.raises(RecoveryError, match=rf"participant {dealer} .* another secret") as caught:
+        finish(shared, [DROPOUT])
+    assert (caught.value.dealer, set(caught.value.blamed)) == (dealer, {dealer})
+
+
+def test_one_false_share_too_many_costs_the_sum(masked: Group) -> None:
+    falsify(masked, LIAR, correctable(masked, LIAR) + 1)
+    with pytest.raises(RecoveryError) as caught:
+        finish(masked)
+    assert caught.value.dealer == LIAR
+
+
+def test_two_dealers_of_false_shares_are_both_blamed(masked: Group) -> None:
+    falsify(masked, 1, 1)
+    falsify(masked, 2, 1)
+    assert_exact(masked, finish(masked), {1: FALSE_DEALER, 2: FALSE_DEALER})
+
+
+def test_other_liars_are_blamed_where_the_sum_fails(masked: Group) -> None:
+    for dealer, count in ((1, 1), (2, N), (5, 1), (6, N)):
+        falsify(masked, dealer, count)
+    with pytest.raises(RecoveryError) as caught:
+        finish(masked)
+    assert (caught.value.dealer, set(caught.value.blamed)) == (2, {1, 2, 5, 6})
+
+
+def test_after_a_failure_no_shares_are_corrected(
+    masked: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dealer in (1, 2, 5, 6):
+        falsify(masked, dealer, N)
+    corrections = list[int]()
 
     def correct(shares: dict[int, bytes], threshold: int) -> None:
-        tried.append(len(shares) - threshold)  # the slowest step by far: it grows with their square
+        corrections.append(len(shares) - threshold)  # by far the slowest step
 
     monkeypatch.setattr(unmasking, "correct_errors", correct)
     with pytest.raises(RecoveryError) as caught:
-        play(group, mask=lie)
+        finish(masked)
     assert set(caught.value.blamed) == {1, 2, 5, 6}
-    assert len(tried) == 1
+    assert len(corrections) == 1
 
 
-# A dealer whose shares meet, but in another secret
+# Dealers whose shares give another secret
 
 
-def another_secret(group: Group, owner: int) -> dict[int, bytes]:
-    t, holders = group.cohort.parameters.threshold, group.view.holders(owner)
+def another_secret(group: Group, dealer: int) -> dict[int, bytes]:
+    t, holders = group.session.parameters.threshold, group.transcript.holders(dealer)
     shares = split(bytes(32), len(holders) + 1, t, Random(5))
-    return dict(zip((owner, *holders), shares, strict=True))
+    return dict(zip((dealer, *holders), shares, strict=True))
 
 
-def test_a_dealer_of_another_seed_than_it_committed_to_is_named(group: Group) -> None:
-    def lie(group: Group) -> None:
-        shares = another_secret(group, LIAR)
-        own = group.masked[LIAR].own_share = shares.pop(LIAR)
-        parcels = {
-            h: lying.sealed(group, LIAR, h, share, lying.seed_purpose(group, LIAR, h))
-            for h, share in shares.items()
-        }
-        lying.upload(group, LIAR, parcels, own=commit_share(own))
-
+def assert_blamed(group: Group, dealer: int) -> None:
     with pytest.raises(RecoveryError) as caught:
-        play(group, mask=lie)
-    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
+        finish(group, [DROPOUT])
+    assert (caught.value.dealer, set(caught.value.blamed)) == (dealer, {dealer})
 
 
-def test_a_seed_committed_to_that_is_not_the_one_dealt_is_named(group: Group) -> None:
-    with pytest.raises(RecoveryError) as caught:
-        play(
-            group,
-            mask=lambda group: lying.upload(group, LIAR, commitment=commit_seed(bytes(32))),
-        )
-    assert (caught.value.dealer, set(caught.value.blamed)) == (LIAR, {LIAR})
+def test_a_dealer_that_shares_another_seed_than_it_committed_to_is_blamed(masked: Group) -> None:
+    shares = another_secret(masked, LIAR)
+    own = masked.masked[LIAR].own_share = shares.pop(LIAR)
+    send_seed_shares(masked, LIAR, shares, own_share_commitment=commit_share(own))
+    assert_blamed(masked, LIAR)
 
 
-def test_a_dealer_of_another_key_than_it_advertised_is_named(group: Group) -> None:
-    def lie(group: Group) -> None:
-        parcels = {
-            h: lying.sealed(group, LOST, h, share, lying.key_purpose(group, LOST, h))
-            for h, share in another_secret(group, LOST).items()
-            if h != LOST
-        }
-        lying.deal_keys(group, LOST, parcels)
+def test_a_dealer_that_commits_to_another_seed_than_it_shared_is_blamed(masked: Group) -> None:
+    lying.replace_masked_input(masked, LIAR, seed_commitment=commit_seed(bytes(32)))
+    assert_blamed(masked, LIAR)
 
-    with pytest.raises(RecoveryError) as caught:
-        play(group, share=lie)
-    assert (caught.value.dealer, set(caught.value.blamed)) == (LOST, {LOST})
+
+def test_a_dealer_that_shares_another_key_than_it_advertised_is_blamed(shared: Group) -> None:
+    shares = another_secret(shared, DROPOUT)
+    del shares[DROPOUT]
+    changed = encrypted(shared, DROPOUT, shares, is_seed=False)
+    lying.replace_key_shares(shared, DROPOUT, changed)
+    assert_blamed(shared, DROPOUT)
 
 
 @fewer(0.2, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_whatever_is_dealt_the_sum_is_exact_or_there_is_none(
-    gather: Gather, data: st.DataObject
-) -> None:
-    group = gather(N)
-    liars = data.draw(st.sets(st.sampled_from(sorted(EVERYBODY)), max_size=4))
-
-    def lie(group: Group) -> None:
-        for liar in liars & SURVIVORS:
-            falsify_seed(group, data.draw(st.integers(0, 4)), owner=liar)
-
-    def lie_before(group: Group) -> None:
-        if LOST in liars:
-            falsify_key(group, data.draw(st.integers(0, 4)))
-
-    found = play_or_fail(group, lie_before, lie)
-    assert found.blamed.keys() <= liars
-    if isinstance(found, RecoveryError):
-        assert found.dealer in liars
-    else:
-        assert_exact(group, found)
-
-
-def play_or_fail(group: Group, share: Before, mask: Before) -> UnmaskedSum | RecoveryError:
+@given(liars=st.dictionaries(st.integers(0, N - 1), st.integers(0, 4), max_size=4))
+def test_with_any_false_shares_the_sum_is_exact_or_there_is_none(liars: dict[int, int]) -> None:
+    group = assemble(N)
+    group.share()
+    for dealer in sorted(liars, key=lambda dealer: dealer != DROPOUT):
+        if dealer != DROPOUT and not group.masked_inputs:
+            group.mask(SURVIVORS)
+        falsify(group, dealer, liars[dealer])
+    result: UnmaskedSum | RecoveryError
     try:
-        return play(group, share, mask)
+        result = finish(group, [DROPOUT])
     except RecoveryError as error:
-        return error
+        result = error
+    assert result.blamed.keys() <= liars.keys()
+    if isinstance(result, RecoveryError):
+        assert result.dealer in liars
+    else:
+        assert_exact(group, result, result.blamed)

@@ -33,8 +33,8 @@ from tests.secagg.conftest import Script
 from tests.secagg.lying import seal, unseal
 from tests.vectors import generate
 
-HERE = Path(generate.__file__).parent
-FILES = {name: json.loads((HERE / f"{name}.json").read_text()) for name in generate.FILES}
+VECTORS_FOLDER = Path(generate.__file__).parent
+FILES = {name: json.loads((VECTORS_FOLDER / f"{name}.json").read_text()) for name in generate.FILES}
 unhex = bytes.fromhex
 
 
@@ -47,23 +47,23 @@ def each(file: str, *keys: str) -> Any:
 
 @pytest.mark.parametrize("name", generate.FILES)
 def test_a_file_is_what_the_generator_writes(name: str) -> None:
-    assert (HERE / f"{name}.json").read_text() == generate.text(name)
+    assert (VECTORS_FOLDER / f"{name}.json").read_text() == generate.text(name)
 
 
-def test_more_is_refused_than_accepted() -> None:
-    # Lists of what must be refused, or must come to nothing, have a comment in each case.
+def test_more_cases_are_refused_than_accepted() -> None:
+    # Lists of cases that must be refused have a comment in each case.
     cases = [case for file in FILES.values() for key in file for case in file[key]]
     bad = [
         case
         for file in FILES.values()
-        for key, found in file.items()
+        for key, cases_of_key in file.items()
         if key.startswith(("no_", "infeasible")) or "refuse" in key or "do_not" in key
-        for case in found
+        for case in cases_of_key
     ]
-    bad += [case for found in FILES["refusals"].values() for case in found]
-    parameters_found = len(FILES["parameters"]["parameters"])  # a table, not messages
+    bad += [case for refused in FILES["refusals"].values() for case in refused]
+    parameter_cases = len(FILES["parameters"]["parameters"])  # a table, not messages
     assert all(case["comment"] for case in bad)
-    assert len(bad) > len(cases) - len(bad) - parameters_found
+    assert len(bad) > len(cases) - len(bad) - parameter_cases
 
 
 # Keys
@@ -85,7 +85,7 @@ def test_derivations(case: dict[str, Any]) -> None:
 
 
 @each("keys", "encrypted_shares")
-def test_parcels(case: dict[str, Any]) -> None:
+def test_encrypted_shares(case: dict[str, Any]) -> None:
     secret, share = unhex(case["secret"]), unhex(case["share"])
     assert seal(secret, purpose(case), share).pack().hex() == case["encrypted_share"]
     assert (
@@ -95,9 +95,9 @@ def test_parcels(case: dict[str, Any]) -> None:
 
 
 @each("keys", "encrypted_shares_to_refuse")
-def test_parcels_that_do_not_open(case: dict[str, Any]) -> None:
-    parcel = EncryptedShare.unpack(unhex(case["encrypted_share"]))
-    assert unseal(unhex(case["secret"]), purpose(case), parcel) is None
+def test_encrypted_shares_to_refuse(case: dict[str, Any]) -> None:
+    encrypted = EncryptedShare.unpack(unhex(case["encrypted_share"]))
+    assert unseal(unhex(case["secret"]), purpose(case), encrypted) is None
 
 
 @each("keys", "keys_to_refuse")
@@ -110,7 +110,7 @@ def test_keys_to_refuse(case: dict[str, str]) -> None:
 # Signatures
 
 
-def said(case: dict[str, Any]) -> bytes:
+def signed_bytes(case: dict[str, Any]) -> bytes:
     return statement(case["what"], unhex(case["label"]), case["slot"], unhex(case["payload"]))
 
 
@@ -118,13 +118,13 @@ def said(case: dict[str, Any]) -> bytes:
 def test_statements_and_signatures(case: dict[str, Any]) -> None:
     identity = Identity.of(unhex(case["secret"]))
     assert identity.public.hex() == case["identity"]
-    assert said(case).hex() == case["statement"]
-    assert identity.sign(said(case)).hex() == case["signature"]
+    assert signed_bytes(case).hex() == case["statement"]
+    assert identity.sign(signed_bytes(case)).hex() == case["signature"]
 
 
 @each("signatures", "no_signatures")
 def test_no_signatures(case: dict[str, Any]) -> None:
-    assert not is_signed(unhex(case["identity"]), said(case), unhex(case["signature"]))
+    assert not is_signed(unhex(case["identity"]), signed_bytes(case), unhex(case["signature"]))
 
 
 @each("signatures", "identities_to_refuse")
@@ -143,22 +143,22 @@ def numbered(case: dict[str, Any]) -> dict[int, bytes]:
 @each("sharing", "splits")
 def test_splits(case: dict[str, Any]) -> None:
     chance = Script(unhex(case["drawn"]))
-    found = split(unhex(case["secret"]), len(case["shares"]), case["threshold"], chance)
-    assert [share.hex() for share in found] == case["shares"]
+    result = split(unhex(case["secret"]), len(case["shares"]), case["threshold"], chance)
+    assert [share.hex() for share in result] == case["shares"]
 
 
 @each("sharing", "recoveries", "no_secrets")
 def test_recoveries(case: dict[str, Any]) -> None:
     secret, shares = case.get("secret"), sorted(numbered(case).items())
     rows = np.frombuffer(b"".join(share for _, share in shares), np.uint8)
-    found = recover_many(rows.reshape(1, -1, SHARE_BYTES), np.array([[x for x, _ in shares]]))
-    assert found == [unhex(secret) if secret else None]
+    result = recover_many(rows.reshape(1, -1, SHARE_BYTES), np.array([[x for x, _ in shares]]))
+    assert result == [unhex(secret) if secret else None]
 
 
 @each("sharing", "corrections")
 def test_corrections(case: dict[str, Any]) -> None:
-    meant = (unhex(case["secret"]), frozenset(case["false"]))
-    assert correct_errors(numbered(case), case["threshold"]) == meant
+    expected = (unhex(case["secret"]), frozenset(case["false"]))
+    assert correct_errors(numbered(case), case["threshold"]) == expected
 
 
 @each("sharing", "no_corrections")
@@ -177,19 +177,19 @@ def test_no_shares(case: dict[str, str]) -> None:
 @each("neighbours", "graphs")
 def test_graphs(case: dict[str, Any]) -> None:
     shape = Parameters(case["n"], case["holders"], 2, case["neighbours"], 0, 0)
-    picking = NeighbourSelection(unhex(case["label"]), shape)
-    here = {int(slot): of for slot, of in case["participants"].items()}
-    contributions = {slot: unhex(of["graph_nonce"]) for slot, of in here.items()}
-    for slot, of in here.items():
-        assert list(picking.holders(slot, contributions[slot])) == of["holders"]
-        assert sorted(picking.neighbours(slot, contributions)) == of["neighbours"]
+    selection = NeighbourSelection(unhex(case["label"]), shape)
+    participants = {int(slot): of for slot, of in case["participants"].items()}
+    nonces = {slot: unhex(of["graph_nonce"]) for slot, of in participants.items()}
+    for slot, of in participants.items():
+        assert list(selection.holders(slot, nonces[slot])) == of["holders"]
+        assert sorted(selection.neighbours(slot, nonces)) == of["neighbours"]
 
 
 @each("neighbours", "holders")
 def test_holders_among_many(case: dict[str, Any]) -> None:
     k = len(case["holders"])
-    picking = NeighbourSelection(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
-    assert list(picking.holders(case["slot"], unhex(case["graph_nonce"]))) == case["holders"]
+    selection = NeighbourSelection(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
+    assert list(selection.holders(case["slot"], unhex(case["graph_nonce"]))) == case["holders"]
 
 
 # Vectors
@@ -210,8 +210,8 @@ def test_masks(case: dict[str, Any]) -> None:
 def test_vectors(case: dict[str, Any]) -> None:
     lanes = [np.array(lane, np.uint64) for lane in case["vector"]]
     assert ring(case).pack(ring(case).vector(lanes)).hex() == case["packed"]
-    found = ring(case).unpack(unhex(case["packed"]))
-    assert [lane.tolist() for lane in found] == case["vector"]
+    vector = ring(case).unpack(unhex(case["packed"]))
+    assert [lane.tolist() for lane in vector] == case["vector"]
 
 
 @each("vectors", "no_vectors")
@@ -230,9 +230,9 @@ def assumptions(case: dict[str, Any]) -> Assumptions:
 
 @each("parameters", "parameters")
 def test_parameters(case: dict[str, Any]) -> None:
-    found = choose_parameters(case["n"], assumptions(case))
+    result = choose_parameters(case["n"], assumptions(case))
     for name in ("holders", "threshold", "neighbours", "spot_checks"):
-        assert getattr(found, name) == case[name]
+        assert getattr(result, name) == case[name]
 
 
 @each("parameters", "infeasible")
@@ -245,8 +245,8 @@ def test_infeasible(case: dict[str, Any]) -> None:
 
 
 @each("labels", "sessions")
-def test_labels_of_cohorts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    # The entries are any bytes, and the parameters any numbers: only the layout is of interest.
+def test_labels_of_sessions(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The entries are any bytes, and the parameters any numbers: only the layout matters.
     class Entry:
         registrar_signature = b""
 
@@ -258,12 +258,12 @@ def test_labels_of_cohorts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(session, "choose_parameters", lambda *_: Parameters(*case["parameters"], 0))
     roster: Any = tuple(map(Entry, case["roster"]))
-    found = Session(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
-    assert found.label.hex() == case["label"]
+    result = Session(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
+    assert result.label.hex() == case["label"]
 
 
 @each("labels", "transcripts")
-def test_labels_of_views(case: dict[str, Any]) -> None:
+def test_labels_of_transcripts(case: dict[str, Any]) -> None:
     class Labelled:
         label, n = unhex(case["session"]), 3
 
@@ -282,37 +282,40 @@ def test_commitments(case: dict[str, str]) -> None:
         assert commit_share(unhex(case["share"])).hex() == case["commitment"]
 
 
-def dealt(case: dict[str, Any]) -> tuple[EncryptedShare, ...]:
-    return tuple(EncryptedShare.unpack(unhex(parcel)) for parcel in case["encrypted_shares"])
+def encrypted_shares(case: dict[str, Any]) -> tuple[EncryptedShare, ...]:
+    return tuple(EncryptedShare.unpack(unhex(encrypted)) for encrypted in case["encrypted_shares"])
 
 
 @each("messages", "key_shares")
-def test_key_deals(case: dict[str, Any]) -> None:
-    deal = KeyShares(unhex(case["graph_nonce"]), dealt(case), unhex(case["signature"]))
-    assert deal.pack().hex() == case["packed"]
-    assert KeyShares.unpack(unhex(case["packed"])) == deal
-    assert deal.share_commitment.shares_digest.hex() == case["digest"]
+def test_key_shares(case: dict[str, Any]) -> None:
+    message = KeyShares(
+        unhex(case["graph_nonce"]), encrypted_shares(case), unhex(case["signature"])
+    )
+    assert message.pack().hex() == case["packed"]
+    assert KeyShares.unpack(unhex(case["packed"])) == message
+    assert message.share_commitment.shares_digest.hex() == case["digest"]
 
 
 @each("messages", "masked_inputs")
-def test_uploads(case: dict[str, Any]) -> None:
-    deal = SeedShares(unhex(case["commitment"]), unhex(case["own_share_commitment"]), dealt(case))
-    upload = MaskedInput(deal, unhex(case["vector"]), unhex(case["signature"]))
-    assert upload.pack().hex() == case["packed"]
-    assert MaskedInput.unpack(unhex(case["packed"]), len(upload.vector)) == upload
+def test_masked_inputs(case: dict[str, Any]) -> None:
+    commitments = (unhex(case["commitment"]), unhex(case["own_share_commitment"]))
+    seed_shares = SeedShares(*commitments, encrypted_shares(case))
+    message = MaskedInput(seed_shares, unhex(case["vector"]), unhex(case["signature"]))
+    assert message.pack().hex() == case["packed"]
+    assert MaskedInput.unpack(unhex(case["packed"]), len(message.vector)) == message
 
 
 @each("messages", "unmasking_shares")
-def test_reveals(case: dict[str, Any]) -> None:
+def test_unmasking_shares(case: dict[str, Any]) -> None:
     seeds, keys = (
-        {int(owner): unhex(share) for owner, share in case[kind].items()}
+        {int(dealer): unhex(share) for dealer, share in case[kind].items()}
         for kind in ("seed_shares", "key_shares")
     )
-    reveal = UnmaskingShares(
+    message = UnmaskingShares(
         seeds, keys, frozenset(case["invalid_dealers"]), unhex(case["signature"])
     )
-    assert reveal.pack().hex() == case["packed"]
-    assert UnmaskingShares.unpack(unhex(case["packed"])) == reveal
+    assert message.pack().hex() == case["packed"]
+    assert UnmaskingShares.unpack(unhex(case["packed"])) == message
 
 
 UNPACK: dict[str, Callable[[bytes], object]] = {

@@ -1,4 +1,4 @@
-"""The sums of tests/vectors, message by message; and in them each refusal, with its reason."""
+"""Sums of tests/vectors, message by message, and the refusals in them."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,10 @@ from secagg.shares import EncryptedShare
 from tests.secagg.conftest import Script
 from tests.vectors import generate
 
-HERE = Path(generate.__file__).parent
-SUMS = json.loads((HERE / "sums.json").read_text())["sums"]
-REFUSALS = json.loads((HERE / "refusals.json").read_text())
-ME = 0
+VECTORS_FOLDER = Path(generate.__file__).parent
+SUMS = json.loads((VECTORS_FOLDER / "sums.json").read_text())["sums"]
+REFUSALS = json.loads((VECTORS_FOLDER / "refusals.json").read_text())
+OWN_SLOT = 0
 unhex = bytes.fromhex
 sums = pytest.mark.parametrize("known", SUMS, ids=[known["mode"] for known in SUMS])
 
@@ -42,7 +42,7 @@ def entry(body: str) -> RosterEntry:
 
 
 class _Played:
-    """One sum of the file, up to whatever is asked for."""
+    """One sum of the file; each method returns a step of it."""
 
     def __init__(self, known: dict[str, Any], roster: list[str] | None = None) -> None:
         self.known = known
@@ -88,7 +88,7 @@ class _Played:
 
     def received_shares(self, slot: int) -> dict[int, EncryptedShare]:
         result = by_slot(self.known["received_shares"][str(slot)])
-        return {owner: EncryptedShare.unpack(body) for owner, body in result.items()}
+        return {dealer: EncryptedShare.unpack(body) for dealer, body in result.items()}
 
 
 @sums
@@ -108,13 +108,13 @@ def test_labels_parameters_and_graph(known: dict[str, Any]) -> None:
 
 
 @sums
-def test_entries_are_vouched_for(known: dict[str, Any]) -> None:
+def test_entries_are_authentic(known: dict[str, Any]) -> None:
     session = _Played(known).session()
     assert all(session.is_authentic(slot) for slot in range(session.n))
 
 
 @sums
-def test_each_participant_says_what_is_in_the_file(known: dict[str, Any]) -> None:
+def test_each_participant_sends_the_messages_of_the_file(known: dict[str, Any]) -> None:
     played = _Played(known)
     session = played.session()
     transcript = played.transcript(session)
@@ -123,7 +123,6 @@ def test_each_participant_says_what_is_in_the_file(known: dict[str, Any]) -> Non
         _, key_shares = played.shared(slot, session)
         assert key_shares.pack().hex() == known["key_shares"][str(slot)]
     for slot in known["survivors"]:
-        # Each step of this one participant takes the cohort of the one before.
         shared, _ = played.shared(slot, session)
         drawn = (played.secret(slot, what) for what in ("seed", "seed_drawn"))
         vector = played.ring.vector(known["secrets"][slot]["vector"])
@@ -137,7 +136,7 @@ def test_each_participant_says_what_is_in_the_file(known: dict[str, Any]) -> Non
 
 
 @sums
-def test_the_server_sums_what_is_in_the_file(known: dict[str, Any]) -> None:
+def test_the_server_computes_the_sum_of_the_file(known: dict[str, Any]) -> None:
     played = _Played(known)
     session = played.session()
     transcript, ring = played.transcript(session), played.ring
@@ -186,12 +185,12 @@ def test_rosters_to_refuse(case: dict[str, Any]) -> None:
         roster[int(slot)] = body
     played = _Played(SUMS[0], roster)
     with pytest.raises((UnsafeRequestError, ValueError)):
-        played.shared(ME, played.session())
+        played.shared(OWN_SLOT, played.session())
 
 
-def asked_for_a_vector(played: _Played, share_commitments: dict[str, list[str]]) -> None:
+def request_vector(played: _Played, share_commitments: dict[str, list[str]]) -> None:
     session = played.session()
-    shared, _ = played.shared(ME, session)
+    shared, _ = played.shared(OWN_SLOT, session)
     transcript = Transcript(
         session,
         {int(slot): ShareCommitment(*map(unhex, of)) for slot, of in share_commitments.items()},
@@ -200,22 +199,22 @@ def asked_for_a_vector(played: _Played, share_commitments: dict[str, list[str]])
 
 
 @each("share_commitments")
-def test_sharers_to_refuse(played: _Played, case: dict[str, Any]) -> None:
+def test_share_commitments_to_refuse(played: _Played, case: dict[str, Any]) -> None:
     share_commitments = {**SUMS[0]["share_commitments"], **case["share_commitments"]}
     with pytest.raises((UnsafeRequestError, ValueError), match=r"server|not in the cohort"):
-        asked_for_a_vector(played, {slot: of for slot, of in share_commitments.items() if of})
+        request_vector(played, {slot: of for slot, of in share_commitments.items() if of})
 
 
 @each("survivors")
 def test_survivors_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    masked, _ = played.masked(ME, played.transcript(played.session()))
+    masked, _ = played.masked(OWN_SLOT, played.transcript(played.session()))
     with pytest.raises(UnsafeRequestError):
         masked.confirm(case["survivors"])
 
 
 @each("confirmations")
 def test_confirmations_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
+    confirmed, _ = played.confirmed(OWN_SLOT, played.transcript(played.session()))
     shown = {**SUMS[0]["confirmations"], **case["confirmations"]}
     signatures = by_slot({slot: known for slot, known in shown.items() if known is not None})
     with pytest.raises(UnsafeRequestError):
@@ -223,23 +222,23 @@ def test_confirmations_to_refuse(played: _Played, case: dict[str, Any]) -> None:
 
 
 @each("unknown_dealers")
-def test_owners_to_refuse(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
+def test_dealers_to_refuse(played: _Played, case: dict[str, Any]) -> None:
+    confirmed, _ = played.confirmed(OWN_SLOT, played.transcript(played.session()))
     encrypted_shares = {case["dealer"]: EncryptedShare.unpack(unhex(case["encrypted_share"]))}
     with pytest.raises(UnsafeRequestError, match="sent me none"):
         confirmed.unmask(by_slot(SUMS[0]["confirmations"]), encrypted_shares, Script())
 
 
 @each("encrypted_shares")
-def test_parcels_to_complain_of(played: _Played, case: dict[str, Any]) -> None:
-    confirmed, _ = played.confirmed(ME, played.transcript(played.session()))
+def test_encrypted_shares_to_report(played: _Played, case: dict[str, Any]) -> None:
+    confirmed, _ = played.confirmed(OWN_SLOT, played.transcript(played.session()))
     body = unhex(case["encrypted_share"])
     encrypted_shares = {case["dealer"]: EncryptedShare(body[:32], body[32:])}
     unmasking_shares = confirmed.unmask(
         by_slot(SUMS[0]["confirmations"]), encrypted_shares, Script()
     )
     assert unmasking_shares.invalid_dealers == {case["dealer"]}
-    assert (unmasking_shares.seed_shares.keys(), unmasking_shares.key_shares) == ({ME}, {})
+    assert (unmasking_shares.seed_shares.keys(), unmasking_shares.key_shares) == ({OWN_SLOT}, {})
 
 
 @each("to_the_server")

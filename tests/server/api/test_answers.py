@@ -18,23 +18,23 @@ HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", 
 
 
 async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str:
-    """Return a study whose rounds said so, each an item, a count and a variance."""
+    """Return a study whose rounds have these estimates: items, counts and variances."""
     study = await served.create(rounds=len(rounds))
     store = served.app.state.service.store
     for number, estimates in enumerate(rounds, start=1):
         plan = (await served.show_round(study, number)).plan
-        found = tuple(Estimate(*one) for one in estimates)
-        tally = add_estimates(await store.answers.study_state(study), found)
-        said = Answer(True, len(found), found, tally)
-        heavy = MECHANISMS[plan.mechanism].final_estimates(plan.question, tally)
+        decoded = tuple(Estimate(*estimate) for estimate in estimates)
+        study_state = add_estimates(await store.answers.study_state(study), decoded)
+        result = Answer(True, len(decoded), decoded, study_state)
+        heavy = MECHANISMS[plan.mechanism].final_estimates(plan.question, study_state)
         following = plan.model_copy(update={"round": number + 1})
-        outcome = ClosedRound("decoded", 6, said, tuple(heavy))
+        outcome = ClosedRound("decoded", 6, result, tuple(heavy))
         lease = await store.leases.claim(close_round_job(study, number), "test", 60)
         await store.rounds.close(study, number, outcome, following, lease)
     return study
 
 
-async def ask(served: Served, study: str, **params: Any) -> HeavyHitterPage:
+async def show(served: Served, study: str, **params: Any) -> HeavyHitterPage:
     response = await served.client.get(f"/v1/studies/{study}/heavy-hitters", params=params)
     assert response.status_code == 200, response.text
     return HeavyHitterPage.model_validate_json(response.content)
@@ -49,17 +49,17 @@ async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshol
             [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)],
             [("a", 1, 5), ("d", 4, 0)],
         )
-        page = await ask(served, study)
-        shown = [(one.item, one.estimate, one.standard_error) for one in page.heavy_hitters]
+        page = await show(served, study)
+        shown = [(row.item, row.estimate, row.standard_error) for row in page.heavy_hitters]
         assert shown == [("c", 9, 3), ("a", 4, 3), ("d", 4, 0)]
-        ends = [(one.low, one.high) for one in page.heavy_hitters]
+        ends = [(hitter.low, hitter.high) for hitter in page.heavy_hitters]
         assert ends[0] == (pytest.approx(4.1, abs=0.1), pytest.approx(17.1, abs=0.1))
         assert ends[1][0] < 4 < ends[1][1]
         assert ends[2] == (4, 4)
         assert page.next is None
 
 
-async def test_pages_cover_everything_once_in_one_order_on_every_database(
+async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
     serve: Serve, database_url: str
 ) -> None:
     items = [f"{letter}{number}" for letter in "bBäa\U0001f600z" for number in range(4)]
@@ -68,7 +68,7 @@ async def test_pages_cover_everything_once_in_one_order_on_every_database(
         seen: list[str] = []
         after = None
         while True:
-            page = await ask(served, study, limit=5, **({"after": after} if after else {}))
+            page = await show(served, study, limit=5, **({"after": after} if after else {}))
             seen += [hitter.item for hitter in page.heavy_hitters]
             after = page.next
             if after is None:
@@ -77,7 +77,7 @@ async def test_pages_cover_everything_once_in_one_order_on_every_database(
 
 
 @pytest.mark.parametrize("after", ["x", "!!", "W10=", "WzEsIDJd", "bnVsbA==", "ü", "A" * 99])
-async def test_a_cursor_that_no_page_gave_is_malformed(served: Served, after: str) -> None:
+async def test_an_unknown_cursor_is_malformed(served: Served, after: str) -> None:
     study = await served.create()
     path = f"/v1/studies/{study}/heavy-hitters"
     response = await served.client.get(path, params={"after": after})
@@ -101,7 +101,7 @@ async def test_the_table_has_every_row_and_no_formula(
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}
 
 
-async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:
+async def test_an_undecoded_round_is_recorded(served: Served) -> None:
     study = await served.create(rounds=2)
     plan = (await served.show_round(study)).plan
     outcome = ClosedRound("undecoded", 6, Answer(False, 123.5))
@@ -111,4 +111,4 @@ async def test_an_undecoded_round_is_recorded_as_such(served: Served) -> None:
     await store.rounds.close(study, 1, outcome, following, lease)
     view = await served.show_round(study)
     assert (view.state, view.participants, view.distinct) == ("undecoded", 6, 123.5)
-    assert (await ask(served, study)).heavy_hitters == ()
+    assert (await show(served, study)).heavy_hitters == ()

@@ -1,9 +1,9 @@
-"""What the OpenAPI document says is what the service does, whatever it is sent.
+"""Answers of the service to any requests match its OpenAPI document.
 
-Schemathesis makes requests of the document, valid ones and others, and compares the answers
-with it: statuses, media types, headers, schemas, and that what is wrong is refused. Examples
-are derived from the code alone, so two runs make the same ones. BLINDTALLY_EXAMPLES is how
-many each operation gets.
+Schemathesis derives valid and invalid requests from the document, and compares the answers with
+it: statuses, media types, headers, schemas, and refusals of invalid requests. Two runs make the
+same examples, because they depend on the code only. BLINDTALLY_EXAMPLES is the number of examples
+per operation.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from server.settings import Settings
 from tests.server.harness import NOON, Clock, Served
 from tests.server.party import Party
 
-IS_LONG = "BLINDTALLY_EXAMPLES" in os.environ
+HAS_MANY_EXAMPLES = "BLINDTALLY_EXAMPLES" in os.environ
 WAIT = "1"  # seconds
 EXAMPLES = int(os.environ.get("BLINDTALLY_EXAMPLES", "2"))
 CHECKS = [
@@ -43,13 +43,13 @@ _SETTINGS = Settings(database_url="sqlite:///unused.db", open=True)
 _DOCUMENT = create_app(_SETTINGS, lambda: NOON, Random(0)).openapi()
 _CREATION = {"path": "/v1/studies", "method": "POST"}
 schema = schemathesis.openapi.from_dict(_DOCUMENT)
-# Covered is each field of each question, good and bad: some 4,000 requests.
-_PHASES = {"phases": {"coverage": {"enabled": IS_LONG}}}
+# Coverage tries valid and invalid values of each field of each question: some 4,000 requests.
+_PHASES = {"phases": {"coverage": {"enabled": HAS_MANY_EXAMPLES}}}
 creation = schemathesis.openapi.from_dict(_DOCUMENT, config=schemathesis.Config.from_dict(_PHASES))
 
 
 class Loop:
-    """A service in an event loop of its own, for tests that have none."""
+    """A service in its own event loop, for tests without one."""
 
     def __init__(self, folder: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ class Loop:
         self.known = self._await(self._prepare())
 
     async def _prepare(self) -> dict[str, Any]:
-        """Return what paths may name: a cohort that waits for vectors, and a population."""
+        """Return parameters of paths: of a cohort that waits for vectors."""
         served = Served(self._app, self._client, Clock())
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
@@ -79,11 +79,11 @@ class Loop:
         return {"study": study, "number": 1, "cohort": 0, "participant": device.seat.participant}
 
     def send(self, case: Case) -> httpx.Response:
-        """Return the answer to what `case` asks."""
+        """Return the answer to the request of `case`."""
         arguments = case.as_transport_kwargs(base_url="http://test")
-        arguments = {k: v for k, v in arguments.items() if k in _OF_REQUESTS}
+        arguments = {k: v for k, v in arguments.items() if k in _REQUEST_ARGUMENTS}
         request = requests.Request(**arguments).prepare()
-        if len(str(request.url)) > _LONGEST_URL:
+        if len(str(request.url)) > _MAX_URL:
             reject()  # no client sends it
         body = request.body.encode() if isinstance(request.body, str) else request.body
         return self._await(
@@ -100,12 +100,12 @@ class Loop:
         self._thread.join()
         self._loop.close()
 
-    def _await(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
+    def _await(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self._loop).result(60)
 
 
-_LONGEST_URL = 60_000
-_OF_REQUESTS = ("method", "url", "headers", "params", "data", "json", "files", "cookies")
+_MAX_URL = 60_000
+_REQUEST_ARGUMENTS = ("method", "url", "headers", "params", "data", "json", "files", "cookies")
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +126,18 @@ few = settings(
 
 @creation.include(**_CREATION).parametrize()
 @few
-def test_a_study_is_created_or_refused_as_the_document_says(case: Case, running: Loop) -> None:
+def test_a_study_is_created_or_refused_as_documented(case: Case, running: Loop) -> None:
     case.validate_response(running.send(case), checks=CHECKS)
 
 
 @schema.exclude(**_CREATION).parametrize()
 @few
-def test_the_service_answers_as_its_document_says(case: Case, running: Loop) -> None:
+def test_the_service_answers_as_documented(case: Case, running: Loop) -> None:
     case.validate_response(running.send(case), checks=CHECKS)
     if case.meta.generation.mode is GenerationMode.POSITIVE and case.path_parameters:
         for name in case.path_parameters.keys() & running.known.keys():
             case.path_parameters[name] = running.known[name]
         case.headers.update(running.ticket)
-        if "wait" in case.query:  # nothing will come: the whole of it would be waited for
+        if "wait" in case.query:  # otherwise the request waits the whole time
             case.query["wait"] = WAIT
         case.validate_response(running.send(case), checks=CHECKS)

@@ -1,4 +1,4 @@
-"""Event streams: whole, in order, resumed without loss, and in nobody's way."""
+"""Event streams are complete, in order and resumed without loss, and block no other request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,16 +15,17 @@ from tests.server.harness import Served, play, together
 from tests.server.listener import Listener, listening
 from tests.server.party import refused
 
-CREATED, STARTED, OPENED = "study-created", "study-started", "round-opened"
-MOVED, CLOSED, ENDED = "cohort-phase-changed", "round-closed", "study-ended"
-ONE_ROUND = [OPENED, MOVED, MOVED, MOVED, MOVED, MOVED, CLOSED]
+STUDY_CREATED, STUDY_STARTED = "study-created", "study-started"
+ROUND_OPENED, PHASE_CHANGED = "round-opened", "cohort-phase-changed"
+ROUND_CLOSED, STUDY_ENDED = "round-closed", "study-ended"
+ONE_ROUND = [ROUND_OPENED, *[PHASE_CHANGED] * 5, ROUND_CLOSED]
 
 
 def kinds(events: list[Event]) -> list[str]:
     return [event.kind.value for event in events]
 
 
-async def test_a_stream_tells_a_study_from_its_creation_to_its_end(
+async def test_a_stream_covers_a_study_from_its_creation_to_its_end(
     serve: Serve, postgres_url: str
 ) -> None:
     async with serve(postgres_url) as served:
@@ -36,21 +37,21 @@ async def test_a_stream_tells_a_study_from_its_creation_to_its_end(
             events = await listener.until_over()
     assert listener.headers["content-type"].startswith("text/event-stream")
     assert listener.text.startswith("retry: 2000\n\n")
-    assert kinds(events) == [CREATED, STARTED, *ONE_ROUND, *ONE_ROUND, ENDED]
+    assert kinds(events) == [STUDY_CREATED, STUDY_STARTED, *ONE_ROUND, *ONE_ROUND, STUDY_ENDED]
     assert [event.id for event in events] == list(range(1, 18))
     assert {event.study for event in events} == {study}
     masking = events[5]
     assert (masking.previous_phase, masking.phase) == (Phase.MASKING, Phase.CONFIRMING)
     assert (masking.received, masking.expected, masking.cohort) == (5, 6, 0)
     assert masking.seconds is not None
-    assert masking.seconds >= 5  # the patience with the one that was lost
+    assert masking.seconds >= 5  # waiting for the dropout
     closed = events[8]
     assert (closed.round, closed.state, closed.participants) == (1, "decoded", 5)
     assert (closed.sampling_threshold, closed.heavy_hitters) == (events[2].sampling_threshold, 1)
     assert events[-1].state == "finished"
 
 
-async def test_a_stream_goes_on_after_the_last_event_that_is_known(served: Served) -> None:
+async def test_a_stream_resumes_after_the_last_known_event(served: Served) -> None:
     study = await served.create()
     await served.join(study, 6)
     await served.until_phase(study, "sharing")
@@ -67,7 +68,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_is_known(served: Serve
     assert both.text.count("\ndata: ") == 3
 
 
-async def test_a_stop_tells_what_it_ends(served: Served) -> None:
+async def test_a_stop_reports_the_cohort_round_and_study_that_end(served: Served) -> None:
     study = await served.create()
     await served.join(study, 3)
     await served.client.post(f"/v1/studies/{study}/stop")
@@ -79,7 +80,7 @@ async def test_a_stop_tells_what_it_ends(served: Served) -> None:
     assert (ended.kind, ended.state) == (EventKind.STUDY_ENDED, "stopped")
 
 
-async def test_a_cohort_that_fails_is_told_with_its_reason(served: Served) -> None:
+async def test_a_failed_cohort_is_reported_with_its_reason(served: Served) -> None:
     study = await served.create()
     devices = await served.join(study, 6)
     async with listening(served, study, 4) as listener:
@@ -90,19 +91,21 @@ async def test_a_cohort_that_fails_is_told_with_its_reason(served: Served) -> No
     assert event.reason == "3 of 6 shared their secrets in time, where 4 are needed"
 
 
-async def test_a_stream_tells_what_another_server_wrote(serve: Serve, postgres_url: str) -> None:
-    async with serve(postgres_url) as one, serve(postgres_url) as other:
-        study = await one.create(start=False)
-        async with listening(other, study) as listener:
+async def test_a_stream_reports_events_that_another_server_wrote(
+    serve: Serve, postgres_url: str
+) -> None:
+    async with serve(postgres_url) as first, serve(postgres_url) as second:
+        study = await first.create(start=False)
+        async with listening(second, study) as listener:
             await listener.until(1)
-            await one.client.post(f"/v1/studies/{study}/start")
+            await first.client.post(f"/v1/studies/{study}/start")
             await listener.until(3)
-            await play(one, study)
+            await play(first, study)
             events = await listener.until_over()
-    assert kinds(events) == [CREATED, STARTED, *ONE_ROUND, ENDED]
+    assert kinds(events) == [STUDY_CREATED, STUDY_STARTED, *ONE_ROUND, STUDY_ENDED]
 
 
-async def test_nothing_is_told_of_what_was_taken_back(
+async def test_events_of_a_rolled_back_change_are_not_reported(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -114,9 +117,9 @@ async def test_nothing_is_told_of_what_was_taken_back(
     monkeypatch.undo()
     await served.client.post(f"/v1/studies/{study}/stop")
     async with listening(served, study) as listener:
-        assert kinds(await listener.until_over()) == [CREATED, ENDED]
+        assert kinds(await listener.until_over()) == [STUDY_CREATED, STUDY_ENDED]
     counted = served.app.state.service.metrics.registry.get_sample_value
-    assert counted("blindtally_events_total", {"kind": STARTED}) is None
+    assert counted("blindtally_events_total", {"kind": STUDY_STARTED}) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ async def test_nothing_is_told_of_what_was_taken_back(
         ("/v1/studies/{study}/events", {"Last-Event-ID": "2"}, 409, "wrong-state"),
     ],
 )
-async def test_a_stream_that_cannot_be_is_refused(
+async def test_an_impossible_stream_is_refused(
     served: Served, path: str, headers: dict[str, str], status: int, kind: str
 ) -> None:
     study = await served.create(start=False)
@@ -138,24 +141,24 @@ async def test_a_stream_that_cannot_be_is_refused(
     assert served.app.state.service.event_streams._followers.total() == 0
 
 
-async def test_more_streams_than_there_is_room_for_are_told_to_come_again(
+async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(
     serve: Serve, sqlite_url: str
 ) -> None:
     async with serve(sqlite_url, max_event_streams=2) as served:
         study = await served.create()
-        async with listening(served, study) as one, listening(served, study) as two:
-            await asyncio.gather(one.until(3), two.until(3))
+        async with listening(served, study) as first, listening(served, study) as second:
+            await asyncio.gather(first.until(3), second.until(3))
             answer = await served.client.get(f"/v1/studies/{study}/events")
             refused(answer, 503, "unavailable")
             assert answer.headers["retry-after"]
-            await one.leave()
-            async with listening(served, study) as three:
-                assert await three.until(3)
+            await first.leave()
+            async with listening(served, study) as third:
+                assert await third.until(3)
 
 
 @pytest.fixture
 async def crowd(served: Served) -> AsyncIterator[list[Listener]]:
-    """Yield 300 listeners to one study, who have heard all there is."""
+    """Yield 300 listeners that have received all events of one study."""
     study = await served.create()
     async with AsyncExitStack() as stack:
         many = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
@@ -168,7 +171,7 @@ async def test_streams_that_wait_hold_no_connection_to_the_database(
 ) -> None:
     database = served.app.state.service.store.database
     async with asyncio.timeout(60):
-        while database.engine.pool.checkedout():  # noqa: ASYNC110  (nothing tells of it)
+        while database.engine.pool.checkedout():  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.01)
     assert not any(listener.task.done() for listener in crowd)
 
@@ -192,7 +195,7 @@ async def test_a_stream_ends_when_the_database_is_away(
         assert len(await listener.until_over()) == 3
 
 
-async def test_a_stream_without_news_says_that_it_lives(
+async def test_a_stream_without_events_sends_pings(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.02)
@@ -201,18 +204,25 @@ async def test_a_stream_without_news_says_that_it_lives(
         await listener.until(3, text=": ping\n\n: ping\n\n")
 
 
-async def test_a_study_that_is_cancelled_twice_is_stopped_once_and_tells_it_once(
+async def test_a_study_that_is_stopped_twice_is_reported_once(
     serve: Serve, database_url: str
 ) -> None:
-    """One behind the other, and both at the same time."""
+    """Two requests in sequence, and two at the same time."""
     async with serve(database_url) as served:
         for at_once in (False, True):
             study = await served.create()
-            stop = [served.client.post(f"/v1/studies/{study}/stop") for _ in range(2)]
-            answers = await asyncio.gather(*stop) if at_once else [await one for one in stop]
+            stops = [served.client.post(f"/v1/studies/{study}/stop") for _ in range(2)]
+            answers = await asyncio.gather(*stops) if at_once else [await stop for stop in stops]
             assert [answer.status_code for answer in answers] == [200, 200]
             assert {answer.json()["state"] for answer in answers} == {"stopped"}
             async with listening(served, study) as listener:
-                told = kinds(await listener.until_over())
+                reported = kinds(await listener.until_over())
             failed = EventKind.COHORT_FAILED.value
-            assert told == [CREATED, STARTED, OPENED, failed, CLOSED, ENDED]
+            assert reported == [
+                STUDY_CREATED,
+                STUDY_STARTED,
+                ROUND_OPENED,
+                failed,
+                ROUND_CLOSED,
+                STUDY_ENDED,
+            ]

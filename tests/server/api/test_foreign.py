@@ -1,4 +1,4 @@
-"""What was true elsewhere: in an earlier round, in another study, for other holders."""
+"""Messages that are valid in an earlier round, in another study or for other holders."""
 
 from dataclasses import replace
 
@@ -15,45 +15,44 @@ from tests.server.lies import signed_upload
 from tests.server.party import Party, refused
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
-ANY = EncryptedShare(bytes(32), bytes(33))
+ANY_SHARE = EncryptedShare(bytes(32), bytes(33))
 
 
-async def said(served: Served) -> int:
-    """Return how many messages are kept."""
+async def message_count(served: Served) -> int:
+    """Return the number of stored messages."""
     count = select(func.count()).select_from(MessageRow)
-    found: int = await served.app.state.service.store.database.read(lambda s: s.scalar(count))
-    return found
+    stored: int = await served.app.state.service.store.database.read(lambda s: s.scalar(count))
+    return stored
 
 
 async def refuse(served: Served, device: Device, kind: str, body: bytes) -> str:
-    """Check that a body is malformed and that nothing is kept of it; return what is said."""
-    before = await said(served)
+    """Check that a body is malformed and not stored; return the detail of the problem."""
+    before = await message_count(served)
     detail = refused(await device.put(kind, body), 422, "malformed")
-    assert await said(served) == before
+    assert await message_count(served) == before
     return detail
 
 
-def signed_deal(device: Device, deal: KeyShares) -> bytes:
-    """Return `deal`, signed by the device."""
+def signed_key_shares(device: Device, message: KeyShares) -> bytes:
+    """Return the bytes of `message`, signed by the device."""
     assert device.seat is not None
-    label = statement(
-        "key shares", device.cohort.label, device.seat.slot, deal.share_commitment.signed_bytes()
-    )
-    return replace(deal, signature=device.identity.sign(label)).pack()
+    commitment = message.share_commitment.signed_bytes()
+    signed = statement("key shares", device.cohort.label, device.seat.slot, commitment)
+    return replace(message, signature=device.identity.sign(signed)).pack()
 
 
-async def test_bundles_of_shares_with_a_peer_missing_extra_or_oneself_are_refused(
+async def test_shares_with_a_holder_missing_extra_or_oneself_are_refused(
     served: Served,
 ) -> None:
-    """All are properly signed. Slot 0 never shares, so nobody deals it a share of a seed."""
+    """All are correctly signed. Slot 0 does not share, so it receives no share of a seed."""
     study = await served.create()
     party = Party(served, study, await served.join(study, 6))
     device = party.devices[-1]
     body = await device.compute_shares()
-    deal = KeyShares.unpack(body)
-    true = list(deal.encrypted_shares)
-    for bundle in (true[1:], [*true, ANY], [ANY, *true]):  # number 1 would be its own
-        false = signed_deal(device, replace(deal, encrypted_shares=tuple(bundle)))
+    message = KeyShares.unpack(body)
+    true = list(message.encrypted_shares)
+    for bundle in (true[1:], [*true, ANY_SHARE], [ANY_SHARE, *true]):  # number 1 would be its own
+        false = signed_key_shares(device, replace(message, encrypted_shares=tuple(bundle)))
         assert "bytes expected" in await refuse(served, device, "key-shares", false)
     assert (await device.put("key-shares", body)).status_code == 204
     await together(party.devices[1:5], "share")
@@ -62,7 +61,7 @@ async def test_bundles_of_shares_with_a_peer_missing_extra_or_oneself_are_refuse
     body = await device.compute_vector()
     upload = MaskedInput.unpack(body, device.ring.nbytes)
     true = list(upload.seed_shares.encrypted_shares)
-    for bundle in (true[1:], [*true, ANY], [ANY, *true], []):
+    for bundle in (true[1:], [*true, ANY_SHARE], [ANY_SHARE, *true], []):
         seeds = SeedShares(
             upload.seed_shares.seed_commitment,
             upload.seed_shares.own_share_commitment,
@@ -77,8 +76,8 @@ async def test_bundles_of_shares_with_a_peer_missing_extra_or_oneself_are_refuse
     await party.end()
 
 
-async def old_words(served: Served, study: str) -> list[Device]:
-    """Return devices that said all there is to say in a cohort, which failed all the same."""
+async def failed_cohort(served: Served, study: str) -> list[Device]:
+    """Return devices that computed all messages of a cohort, which then failed."""
     devices = await served.join(study, 6)
     await together(devices, *STEPS[:3])
     await together(devices[:3], "reveal")
@@ -92,9 +91,9 @@ async def old_words(served: Served, study: str) -> list[Device]:
 async def test_a_replay_from_an_earlier_round_or_another_study_is_refused_and_changes_nothing(
     served: Served, where: str
 ) -> None:
-    """The same devices in the same slots; all that they said before is sound, and signed."""
+    """The same devices have the same slots; all their earlier messages are valid and signed."""
     study = await served.create(rounds=2)
-    before = await old_words(served, study)
+    before = await failed_cohort(served, study)
     number = 2 if where == "an earlier round" else 1
     study = study if number == 2 else await served.create()
     view = await served.open_round(study, number - 1)
@@ -113,7 +112,7 @@ async def test_a_replay_from_an_earlier_round_or_another_study_is_refused_and_ch
         for device, old in zip(devices, before, strict=True):
             await refuse(served, device, kind, old.bodies[kind])
         stale = await devices[0].put(kind, before[0].bodies[kind], **before[0].headers)
-        refused(stale, 401, "not-authorised")  # by the ticket of then
+        refused(stale, 401, "not-authorised")  # with the earlier ticket
         await together(devices, step)
     view = await served.until_closed(study, number)
     assert (view.state, view.participants) == ("decoded", 6)

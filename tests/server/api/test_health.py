@@ -8,12 +8,12 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from protocol.messages import PROBLEM_TYPE_PREFIX
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.disk_space import DiskSpace
 from server.db.schema import IdempotencyKeyRow
 from tests.server.conftest import Serve
 from tests.server.harness import Served
+from tests.server.party import refused
 
 
 async def test_a_service_is_alive_and_ready(serve: Serve, database_url: str) -> None:
@@ -28,27 +28,17 @@ async def test_a_service_with_another_schema_is_alive_but_not_ready(served: Serv
     await served.app.state.service.store.database.write(lambda session: session.execute(change))
     assert (await served.client.get("/healthz")).status_code == 200
     response = await served.client.get("/readyz")
-    assert (response.status_code, response.json()["type"]) == (
-        503,
-        f"{PROBLEM_TYPE_PREFIX}unavailable",
-    )
-    assert "0000" in response.json()["detail"]
+    assert "0000" in refused(response, 503, "unavailable")
 
 
 async def test_an_unknown_path_is_not_found(served: Served) -> None:
     response = await served.client.get("/v1/nothing")
-    assert (response.status_code, response.json()["type"]) == (
-        404,
-        f"{PROBLEM_TYPE_PREFIX}not-found",
-    )
+    refused(response, 404, "not-found")
 
 
-async def test_a_wrong_method_is_told_which_are_allowed(served: Served) -> None:
+async def test_a_wrong_method_is_refused_with_the_allowed_ones(served: Served) -> None:
     response = await served.client.delete("/healthz")
-    assert (response.status_code, response.json()["type"]) == (
-        405,
-        f"{PROBLEM_TYPE_PREFIX}method-not-allowed",
-    )
+    refused(response, 405, "method-not-allowed")
     assert response.headers["allow"] == "GET"
 
 
@@ -71,10 +61,7 @@ async def test_a_service_without_its_database_is_alive_but_not_ready(
             patch.setattr(database.engine, "raw_connection", Mock(side_effect=away))
             assert (await served.client.get("/healthz")).status_code == 200
             response = await served.client.get("/readyz")
-            assert (response.status_code, response.json()["type"]) == (
-                503,
-                f"{PROBLEM_TYPE_PREFIX}unavailable",
-            )
+            refused(response, 503, "unavailable")
             assert response.headers["retry-after"]
             assert "refused" not in response.text
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
@@ -91,28 +78,24 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
         event.listen(store.database.engine, "begin", fill)
-        assert (await served.client.get("/readyz")).status_code == 200  # nobody was refused yet
+        assert (await served.client.get("/readyz")).status_code == 200  # no write has failed yet
         large = text("INSERT INTO events VALUES ('x', 1, 'x', 'x', zeroblob(1000000))")
         with pytest.raises(UNAVAILABLE_ERRORS):
             await store.database.write(lambda session: session.execute(large))
         response = await served.client.get("/readyz")
-        assert (response.status_code, response.json()["type"]) == (
-            503,
-            f"{PROBLEM_TYPE_PREFIX}unavailable",
-        )
-        assert "full" in response.json()["detail"]
+        assert "full" in refused(response, 503, "unavailable")
         assert (await served.client.get("/healthz")).status_code == 200
-        pages += 100  # enough for the megabyte that is tried
+        pages += 100  # enough for the probe of a megabyte
         assert (await served.client.get("/readyz")).status_code == 200  # without a restart
         assert (await served.client.get("/readyz")).status_code == 200
         left = select(func.count()).select_from(IdempotencyKeyRow)
         assert await store.database.read(lambda s: s.scalar(left)) == 0
 
 
-async def test_strangers_who_ask_at_once_whether_there_is_room_cost_one_trial(
+async def test_concurrent_readiness_requests_write_one_probe(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each trial is a megabyte: who asks while one goes on hears that there is none yet."""
+    """Each probe is a megabyte: requests during a probe receive that there is no space."""
     async with serve(sqlite_url) as served:
         database = served.app.state.service.store.database
         database.is_disk_full = True

@@ -1,4 +1,4 @@
-"""Names and labels of a megabyte: refused at once, the limit named, and nowhere kept whole."""
+"""Names and labels of a megabyte are refused with the limit and not stored."""
 
 import json
 from typing import Any
@@ -9,8 +9,9 @@ import structlog
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
 
-LONG = "z" * 2**20
-SHORTER = "z" * 200_000  # within what a document may have
+LONG_TEXT = "z" * 2**20
+TOO_LARGE = (LONG_TEXT, 413, "too-large")
+MALFORMED = ("z" * 200_000, 422, "malformed")  # within the limit of documents
 LETTERS = {"kind": "alphabet", "length": 3}
 
 
@@ -45,12 +46,12 @@ async def test_hostile_text_of_a_megabyte_is_refused_with_the_limit_and_not_logg
 ) -> None:
     kind = {"Content-Type": "application/json"}
     with structlog.testing.capture_logs() as logs:
-        for text, status, problem in ((LONG, 413, "too-large"), (SHORTER, 422, "malformed")):
+        for text, status, problem in (TOO_LARGE, MALFORMED):
             body = json.dumps(make(text)).encode()
             answer = await served.client.post("/v1/studies", content=body, headers=kind)
             refused(answer, status, problem)
-            said = "262144 bytes" if status == 413 else limit
-            assert said in answer.text
+            named = "262144 bytes" if status == 413 else limit
+            assert named in answer.text
             assert "zzzz" * 64 not in answer.text
             assert len(answer.content) < 4096
     assert "zzzz" * 64 not in repr(logs)
@@ -61,10 +62,10 @@ async def test_hostile_text_of_a_megabyte_is_refused_with_the_limit_and_not_logg
 async def test_hostile_labels_of_a_megabyte_are_neither_returned_nor_logged(
     served: Served, header: str
 ) -> None:
-    """Over a connection such a head is refused before; here it meets the service itself."""
+    """Over a connection such a header is refused earlier; here it reaches the service."""
     with structlog.testing.capture_logs() as logs:
         answer = await served.client.post(
-            "/v1/studies", json=study_request(), headers={header: LONG}
+            "/v1/studies", json=study_request(), headers={header: LONG_TEXT}
         )
     assert answer.status_code in (201, 401, 422)
     assert "zzzz" * 64 not in answer.text + repr(answer.headers) + repr(logs)

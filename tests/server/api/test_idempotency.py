@@ -1,4 +1,4 @@
-"""Idempotency-Key: a creation that is repeated creates nothing, and gets its first answer."""
+"""Idempotency-Key: a repeated creation creates nothing and receives the first answer."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +31,7 @@ async def studies(served: Served) -> list[str]:
 async def test_the_same_request_by_the_same_key_is_one_study_and_one_answer(
     serve: Serve, database_url: str
 ) -> None:
-    """Also after a restart, and after the study went on."""
+    """Also after a restart, and after the study has changed."""
     async with serve(database_url) as served:
         first = await create(served)
         assert first.status_code == 201
@@ -51,22 +51,22 @@ async def test_a_key_of_another_request_is_refused(served: Served) -> None:
     assert await studies(served) == [first.json()["id"]]
 
 
-async def test_without_a_key_or_by_another_each_request_is_a_study_of_its_own(
+async def test_without_a_key_or_with_another_each_request_creates_a_study(
     served: Served,
 ) -> None:
     made = [await create(served, key) for key in (None, None, "a", "b")]
-    assert len({one.json()["id"] for one in made}) == 4
+    assert len({answer.json()["id"] for answer in made}) == 4
 
 
 async def test_first_uses_at_the_same_time_create_one_study(
     serve: Serve, postgres_url: str
 ) -> None:
-    async with serve(postgres_url) as one, serve(postgres_url) as other:
-        answers = await asyncio.gather(*(create(served) for served in (one, other) * 4))
+    async with serve(postgres_url) as first, serve(postgres_url) as second:
+        answers = await asyncio.gather(*(create(served) for served in (first, second) * 4))
         assert {answer.status_code for answer in answers} == {201}
         assert {answer.content for answer in answers} == {answers[0].content}
         replayed = [answer for answer in answers if "idempotent-replayed" in answer.headers]
-        assert (len(replayed), len(await studies(one))) == (7, 1)
+        assert (len(replayed), len(await studies(first))) == (7, 1)
 
 
 async def test_a_budget_that_holds_one_study_is_spent_once_by_one_key(
@@ -77,22 +77,22 @@ async def test_a_budget_that_holds_one_study_is_spent_once_by_one_key(
         "epsilon": 1, "delta": 1e-6, "mode": "noise", "domain": {"kind": "utf8", "max_bytes": 2},
     }  # fmt: skip
     terms = {"cohort_size": 100, "minimum": 90, "corrupt": 0.1, "dropout": 0.1}
-    asked = {"question": question, "terms": terms, "rounds": 2, "population": "one"}
+    request = {"question": question, "terms": terms, "rounds": 2, "population": "one"}
     async with serve(database_url) as served:
         assert (await make(served, "one", epsilon=1.1, delta=1e-6)).status_code == 201
-        answers = await asyncio.gather(*(create(served, **asked) for _ in range(3)))
+        answers = await asyncio.gather(*(create(served, **request) for _ in range(3)))
         assert [answer.status_code for answer in answers] == [201] * 3, answers[0].text
         assert len(await studies(served)) == 1
-        refused(await create(served, "other", **asked), 409, "budget-spent")
+        refused(await create(served, "other", **request), 409, "budget-spent")
 
 
-async def test_a_request_that_was_refused_may_be_mended_under_its_key(served: Served) -> None:
+async def test_a_refused_request_may_be_corrected_under_its_key(served: Served) -> None:
     refused(await create(served, rounds=0), 422, "malformed")
     assert (await create(served)).status_code == 201
 
 
 @pytest.mark.parametrize("key", ["", "k" * 201, "a b", "tab\t", "umläut"])
-async def test_a_key_that_is_none_is_malformed(served: Served, key: str) -> None:
+async def test_an_invalid_key_is_malformed(served: Served, key: str) -> None:
     response = await served.client.post(
         "/v1/studies", json=study_request(), headers={"Idempotency-Key": key.encode()}
     )
@@ -101,7 +101,7 @@ async def test_a_key_that_is_none_is_malformed(served: Served, key: str) -> None
     assert await studies(served) == []
 
 
-async def test_keys_are_good_for_a_day_and_swept_by_later_ones(
+async def test_keys_are_valid_for_a_day_and_deleted_by_later_ones(
     serve: Serve, database_url: str
 ) -> None:
     async with serve(database_url) as served:

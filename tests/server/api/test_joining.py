@@ -1,4 +1,4 @@
-"""Who gets a seat: each identity one, with its own keys, and only those who may."""
+"""Admission to a round: one slot per identity, with its own keys, for allowed devices only."""
 
 from collections.abc import Callable
 from random import Random
@@ -20,14 +20,14 @@ from tests.server.party import Party, refused
 
 TERMS = study_request()["terms"]
 REGISTRAR = Identity.of(b"r" * 32)
-OTHER = Identity.of(b"o" * 32)
+OTHER_IDENTITY = Identity.of(b"o" * 32)
 LOW_ORDER = ["00" * 32, "01" + "00" * 31, "ec" + "ff" * 30 + "7f", "ee" + "ff" * 30 + "7f"]
 
 
 async def stranger(
     served: Served, study: str, name: str = "stranger", registrar: Identity | None = None
 ) -> Device:
-    """Return a device that has seen the study's first round and not joined."""
+    """Return a device that has the study's first plan and has not joined."""
     device = Device(served.client, name, {}, Random(name), registrar)
     device.view = await served.show_round(study)
     return device
@@ -61,7 +61,7 @@ async def test_a_device_that_joins_again_with_other_keys_or_ticket_is_refused(
     again = await stranger(served, study, device.name)
     refused(await again.apply(study, 1), 409, "conflict")
     again.joined = device.joined
-    refused(await again.apply(study, 1), 409, "conflict")  # the ticket is another still
+    refused(await again.apply(study, 1), 409, "conflict")  # the ticket still differs
     again.secret_ticket, again.headers = device.secret_ticket, device.headers
     assert (await again.apply(study, 1)).status_code == 200
 
@@ -87,10 +87,10 @@ Statement = Callable[[Plan, PublicKeys], bytes]
 
 
 @pytest.mark.parametrize(
-    "say",
+    "statement",
     [
         lambda plan, _keys: advertisement_statement(
-            plan.digest(), join(OTHER, Random(1)).public_keys
+            plan.digest(), join(OTHER_IDENTITY, Random(1)).public_keys
         ),
         lambda plan, keys: advertisement_statement(
             plan.digest(), PublicKeys(keys.encryption, keys.mask)
@@ -105,27 +105,27 @@ Statement = Callable[[Plan, PublicKeys], bytes]
     ],
     ids=["keys", "keys in another order", "round", "study", "less"],
 )
-async def test_a_signature_under_anything_else_is_refused_and_gives_no_seat(
-    served: Served, say: Statement
+async def test_a_signature_over_another_statement_is_refused(
+    served: Served, statement: Statement
 ) -> None:
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish()
-    said = say(device.view.plan, device.joined.public_keys)
-    false = wish.model_copy(update={"signature": device.identity.sign(said).hex()})
+    signed = statement(device.view.plan, device.joined.public_keys)
+    false = wish.model_copy(update={"signature": device.identity.sign(signed).hex()})
     detail = refused(await send(device, false), 422, "malformed")
     assert "signature" in detail
     assert await enrolled(served, study) == 0
-    assert (await send(device, wish)).status_code == 201  # and it may still join
+    assert (await send(device, wish)).status_code == 201  # it may still join
 
 
-async def test_the_signature_of_another_identity_is_refused_and_bars_nobody(
+async def test_a_false_signature_does_not_block_the_identity(
     served: Served,
 ) -> None:
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish()
-    stolen = wish.model_copy(update={"identity": OTHER.public.hex()})
+    stolen = wish.model_copy(update={"identity": OTHER_IDENTITY.public.hex()})
     refused(await send(device, stolen), 422, "malformed")
     garbage = wish.model_copy(update={"signature": "00" * 64})
     refused(await send(device, garbage), 422, "malformed")
@@ -135,7 +135,7 @@ async def test_the_signature_of_another_identity_is_refused_and_bars_nobody(
 
 @pytest.mark.parametrize("identity", LOW_ORDER)
 async def test_an_identity_of_low_order_is_malformed(served: Served, identity: str) -> None:
-    """Under such a key signatures are easy to forge, so anybody could say anything."""
+    """Under such a key all signatures are easy to forge."""
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish().model_copy(update={"identity": identity})
@@ -147,7 +147,7 @@ async def test_an_identity_of_low_order_is_malformed(served: Served, identity: s
 
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "ff" * 31, "zz" * 32])
 @pytest.mark.parametrize("field", ["mask_key", "encryption_key"])
-async def test_a_key_that_is_none_is_malformed(served: Served, field: str, key: str) -> None:
+async def test_an_invalid_key_is_malformed(served: Served, field: str, key: str) -> None:
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish().model_copy(update={field: key})
@@ -183,8 +183,8 @@ async def test_joining_an_unknown_study_or_round_is_not_found(served: Served, pa
     refused(response, 404, "not-found")
 
 
-async def test_a_round_that_is_not_open_yet_is_found_once_it_is(served: Served) -> None:
-    """What was not there when it was asked for is not remembered as missing."""
+async def test_a_device_can_join_a_round_once_it_is_open(served: Served) -> None:
+    """A round that was missing at an earlier request is not cached as missing."""
     study = await served.create(start=False)
     device = await stranger(served, await served.create())
     refused(await device.apply(study, 1), 404, "not-found")
@@ -194,11 +194,11 @@ async def test_a_round_that_is_not_open_yet_is_found_once_it_is(served: Served) 
 
 
 async def registered(served: Served) -> str:
-    """Return a study that takes only those whom its registrar enrolled."""
+    """Return a study for devices that its registrar enrolled only."""
     return await served.create(terms=TERMS | {"registrar": REGISTRAR.public.hex()})
 
 
-async def test_a_study_with_a_registrar_takes_whom_it_enrolled_and_shows_that_to_all(
+async def test_a_study_with_a_registrar_shows_its_signatures_to_all(
     served: Served,
 ) -> None:
     study = await registered(served)
@@ -213,14 +213,14 @@ async def test_a_study_with_a_registrar_takes_whom_it_enrolled_and_shows_that_to
     assert (await served.until_closed(study)).participants == 6
 
 
-async def test_whom_the_registrar_did_not_enrol_for_this_study_is_not_enrolled(
+async def test_a_device_that_the_registrar_did_not_enrol_for_this_study_is_refused(
     served: Served,
 ) -> None:
     study, elsewhere = await registered(served), await registered(served)
     device = await stranger(served, study, registrar=REGISTRAR)
     other = await stranger(served, elsewhere, registrar=REGISTRAR)
-    lent = await stranger(served, study, "somebody else", registrar=REGISTRAR)
-    unknown = await stranger(served, study, registrar=OTHER)
+    lent = await stranger(served, study, "another device", registrar=REGISTRAR)
+    unknown = await stranger(served, study, registrar=OTHER_IDENTITY)
     for false in (None, "00" * 64, other.enrolment, lent.enrolment, unknown.enrolment):
         wish = device.wish().model_copy(update={"registrar_signature": false})
         refused(await send(device, wish), 403, "not-enrolled")
@@ -228,7 +228,7 @@ async def test_whom_the_registrar_did_not_enrol_for_this_study_is_not_enrolled(
     assert (await device.apply(study, 1)).status_code == 201
 
 
-async def test_an_enrolment_that_nobody_asked_for_is_not_kept(served: Served) -> None:
+async def test_an_enrolment_for_a_study_without_a_registrar_is_not_stored(served: Served) -> None:
     study = await served.create()
     devices = await served.join(study, 6, registrar=REGISTRAR)
     response = await devices[0].get("roster")

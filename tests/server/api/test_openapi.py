@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the service does."""
+"""The OpenAPI document describes the service."""
 
 from typing import Any
 
@@ -68,11 +68,13 @@ async def test_parameters_in_paths_are_documented(document: dict[str, Any]) -> N
     for name, operation in operations(document):
         path = name.partition(" ")[2]
         wanted = {part[1:-1] for part in path.split("/") if part.startswith("{")}
-        given = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+        given = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
         assert given == wanted, name
 
 
-async def test_each_document_has_an_example_that_its_model_takes(document: dict[str, Any]) -> None:
+async def test_each_document_has_an_example_that_its_model_accepts(
+    document: dict[str, Any],
+) -> None:
     documents = (EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest)
     models = {model.__name__: model for model in documents}
     seen = set()

@@ -1,4 +1,4 @@
-"""Those who poll: sent nothing they have, and told when to come again."""
+"""Clients that poll receive no unchanged document, and a time to retry."""
 
 from random import Random
 
@@ -24,13 +24,13 @@ async def test_a_document_is_sent_again_only_if_it_changed(served: Served, path:
     await served.client.post(f"/v1/studies/{study}/stop")
     changed = await served.client.get(address, headers={"If-None-Match": tag})
     if path == "/rounds/open":
-        refused(changed, 409, "wrong-state")  # it will never have another
+        refused(changed, 409, "wrong-state")  # the study has no further round
     elif path != "/heavy-hitters":
         assert changed.status_code == 200
         assert changed.headers["etag"] != tag
 
 
-async def test_who_finds_no_round_or_no_answer_is_told_when_to_come_again(party: Party) -> None:
+async def test_an_answer_that_is_not_ready_has_a_time_to_retry(party: Party) -> None:
     client, study = party.served.client, party.study
     answer = await client.get(f"/v1/studies/{study}/rounds/open?after=1")
     refused(answer, 409, "no-round")
@@ -41,7 +41,7 @@ async def test_who_finds_no_round_or_no_answer_is_told_when_to_come_again(party:
 
 
 class Time:
-    """A clock that stands still until it is told to move."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -51,24 +51,24 @@ class Time:
         return self.now
 
 
-def test_thousands_are_spread_over_the_time_that_they_take() -> None:
+def test_thousands_of_clients_are_spread_over_time() -> None:
     pacing = RetryScheduler(Random(1), clients_per_second=100, clock=Time())
-    told = [pacing.next_delay() for _ in range(2000)]
-    assert set(told[:90]) == {1}  # a few come back at once
-    assert max(told) <= 21
-    assert len(set(told[1000:])) > 10  # not all at one moment
+    delays = [pacing.next_delay() for _ in range(2000)]
+    assert set(delays[:90]) == {1}  # few clients return immediately
+    assert max(delays) <= 21
+    assert len(set(delays[1000:])) > 10  # not all at once
 
 
-def test_nobody_is_sent_away_for_longer_than_clients_believe() -> None:
+def test_no_delay_is_longer_than_clients_accept() -> None:
     pacing = RetryScheduler(Random(1), clock=Time())
-    told = [
+    delays = [
         pacing.next_delay(waiting=10**6, minimum=minimum) for _ in range(500) for minimum in (0, 1)
     ]
-    assert max(told) == MAX_RETRY_AFTER_SECONDS
-    assert min(told) < 3
+    assert max(delays) == MAX_RETRY_AFTER_SECONDS
+    assert min(delays) < 3
 
 
-def test_a_crowd_that_has_gone_costs_those_who_come_later_nothing() -> None:
+def test_past_requests_do_not_delay_later_ones() -> None:
     time = Time()
     pacing = RetryScheduler(Random(1), clients_per_second=100, clock=time)
     for _ in range(5000):

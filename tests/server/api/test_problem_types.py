@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
 def test_the_documentation_lists_each_type_with_its_statuses_and_what_to_do() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([0-9, ]+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
-    listed = {kind: [int(one) for one in statuses.split(",")] for kind, statuses, _ in rows}
+    listed = {kind: [int(status) for status in statuses.split(",")] for kind, statuses, _ in rows}
     assert len(rows) == len(listed)
     assert listed.keys() == set(ProblemType)
     for kind, statuses in listed.items():

@@ -1,4 +1,4 @@
-"""What a device hears: its own, once the phase is over, from then on and never otherwise."""
+"""A device receives its own lists once their phase is over, and no others."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,9 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from protocol.messages import (
-    Survivors,
-)
+from protocol.messages import Survivors
 from secagg.messages import unpack_confirmations
 from secagg.roster import Roster, ShareCommitments
 from secagg.shares import ReceivedShares
@@ -18,12 +16,12 @@ from tests.server.party import Party, refused
 
 STRANGER = "0" * 32
 LISTS = ("roster", "share-commitments", "survivors", "confirmations", "encrypted-shares")
-CLOSING = ("enrolling", "sharing", "masking", "confirming", "confirming")
+PHASE_OF_LIST = ("enrolling", "sharing", "masking", "confirming", "confirming")
 
 
 @contextmanager
 def ticket(device: Device, headers: dict[str, str]) -> Iterator[None]:
-    """Let the device send other headers than its own meanwhile."""
+    """Replace the headers that the device sends."""
     device.headers, mine = headers, device.headers
     yield
     device.headers = mine
@@ -43,12 +41,12 @@ async def test_a_request_without_a_ticket_is_not_authorised(
 
 
 async def test_another_participants_ticket_is_not_authorised(party: Party) -> None:
-    one, other = party.devices[:2]
-    with ticket(one, other.headers):
+    device, other = party.devices[:2]
+    with ticket(device, other.headers):
         for what in LISTS:
-            refused(await one.get(what), 401, "not-authorised")
+            refused(await device.get(what), 401, "not-authorised")
         for what in ("key-shares", "masked-input", "confirmation", "unmasking-shares"):
-            refused(await one.put(what, b""), 401, "not-authorised")
+            refused(await device.put(what, b""), 401, "not-authorised")
     await party.go(*STEPS)
     await party.end()
 
@@ -63,15 +61,15 @@ async def test_an_unknown_participant_is_not_found(party: Party, participant: st
 
 
 async def test_each_list_is_pending_in_its_phase_and_refused_before(party: Party) -> None:
-    """Of two lists that wait for one phase, both are."""
     device = party.devices[-1]
-    for step, phase in zip(STEPS, ("sharing", "masking", "confirming", "unmasking"), strict=True):
+    order = ("enrolling", "sharing", "masking", "confirming", "unmasking")
+    for step, phase in zip(STEPS, order[1:], strict=True):
         await party.served.until_phase(party.study, phase)
-        for what, closing in zip(LISTS, CLOSING, strict=True):
+        for what, closing in zip(LISTS, PHASE_OF_LIST, strict=True):
             response = await device.get(what, wait=0)
-            place = CLOSING.index(closing) - CLOSING.index(phase) if phase in CLOSING else -1
-            assert response.status_code == (200 if place < 0 else 202 if place == 0 else 409)
-            if place >= 0:
+            ahead = order.index(closing) - order.index(phase)
+            assert response.status_code == (200 if ahead < 0 else 202 if ahead == 0 else 409)
+            if ahead >= 0:
                 assert response.json()["phase"] == phase
         await party.go(step)
     await party.end()
@@ -79,7 +77,7 @@ async def test_each_list_is_pending_in_its_phase_and_refused_before(party: Party
         refused(await device.get(what, wait=0), 409, "wrong-phase")
 
 
-async def test_nothing_but_the_roster_is_awaited_while_enrolling(served: Served) -> None:
+async def test_only_the_roster_is_pending_while_enrolling(served: Served) -> None:
     study = await served.create()
     (device,) = await served.join(study, 1)
     pending = await device.get("roster", wait=0)
@@ -89,10 +87,10 @@ async def test_nothing_but_the_roster_is_awaited_while_enrolling(served: Served)
         refused(await device.get(what, wait=0), 409, "wrong-phase")
 
 
-async def test_a_question_waits_until_the_phase_moves(party: Party) -> None:
+async def test_a_request_waits_until_the_phase_changes(party: Party) -> None:
     device = party.devices[0]
     for what, step in zip(LISTS[1:4], STEPS[:3], strict=True):
-        await party.served.until_phase(party.study, CLOSING[LISTS.index(what)])
+        await party.served.until_phase(party.study, PHASE_OF_LIST[LISTS.index(what)])
         waiting = asyncio.create_task(device.get(what, wait=30))
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -102,7 +100,7 @@ async def test_a_question_waits_until_the_phase_moves(party: Party) -> None:
         assert response.content
 
 
-async def test_the_lists_of_a_phase_that_is_over_stay_what_they_were(party: Party) -> None:
+async def test_the_lists_of_a_finished_phase_do_not_change(party: Party) -> None:
     await party.go("share")
     await party.lose("mask", 5)
     await party.go("confirm")
@@ -112,30 +110,25 @@ async def test_the_lists_of_a_phase_that_is_over_stay_what_they_were(party: Part
     assert list(ShareCommitments.unpack(lists["share-commitments"])) == [0, 1, 2, 3, 4, 5]
     assert Survivors.model_validate_json(lists["survivors"]).survivors == (0, 1, 2, 3, 4)
     assert list(unpack_confirmations(lists["confirmations"])) == [0, 1, 2, 3, 4]
-    assert list(ReceivedShares.unpack(lists["encrypted-shares"])) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]  # of all but itself
+    senders = list(ReceivedShares.unpack(lists["encrypted-shares"]))
+    assert senders == [1, 2, 3, 4, 5]  # all others
     for what, content in lists.items():
         assert (await device.get(what)).content == content
     for other in party.devices[1:]:
         for what in LISTS[:-1]:
-            assert (await other.get(what)).content == lists[what]  # the same story to all
+            assert (await other.get(what)).content == lists[what]  # equal for all
     await party.go("reveal")
     await party.end()
 
 
 @pytest.mark.parametrize("step", range(3))
-async def test_who_was_not_heard_in_time_hears_nothing_more(party: Party, step: int) -> None:
+async def test_a_device_that_was_too_late_receives_no_later_list(party: Party, step: int) -> None:
     late = party.devices[-1]
     await party.go(*STEPS[:step])
     await party.lose(STEPS[step], 5)
     for what in LISTS[step + 1 :]:
-        closing = CLOSING[LISTS.index(what)]
-        if closing == CLOSING[step + 1]:
+        closing = PHASE_OF_LIST[LISTS.index(what)]
+        if closing == PHASE_OF_LIST[step + 1]:
             refused(await late.get(what), 410, "dropped-out")
     if step == 0:
         refused(await late.get("roster"), 410, "dropped-out")
@@ -152,7 +145,7 @@ async def test_who_was_not_heard_in_time_hears_nothing_more(party: Party, step: 
         (3, "3 of 6 gave their shares in time, where 4 are needed"),
     ],
 )
-async def test_a_cohort_without_a_quorum_fails_in_any_phase_and_tells_everybody_why(
+async def test_a_cohort_without_a_quorum_fails_in_any_phase_with_a_reason(
     party: Party, step: int, reason: str
 ) -> None:
     await party.go(*STEPS[:step])

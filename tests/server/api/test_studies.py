@@ -1,4 +1,4 @@
-"""Studies over HTTP: created, listed, started, stopped, and refused with every fault."""
+"""Studies over HTTP are created, listed, started, stopped, and refused with all faults."""
 
 import json
 from typing import Any
@@ -31,10 +31,7 @@ async def test_a_study_is_created_shown_started_once_and_stopped_once(
         view = await served.show_round(study.id)
         assert (view.state, view.cohorts[0].failure) == ("failed", "the study was stopped")
         again = await served.client.post(f"{path}/start")
-        assert (again.status_code, again.json()["type"]) == (
-            409,
-            f"{PROBLEM_TYPE_PREFIX}wrong-state",
-        )
+        refused(again, 409, "wrong-state")
 
 
 async def test_studies_are_listed_newest_first_page_by_page(
@@ -58,8 +55,8 @@ async def test_studies_are_listed_newest_first_page_by_page(
         assert sorted(seen) == sorted(made)
         assert seen[0] == made[4]
         for nonsense in ("nope", "%00", "a" * 65, "1;2"):
-            refused = await served.client.get(f"/v1/studies?after={nonsense}")
-            assert (refused.status_code, refused.json()["errors"][0]["location"]) == (
+            answer = await served.client.get(f"/v1/studies?after={nonsense}")
+            assert (answer.status_code, answer.json()["errors"][0]["location"]) == (
                 422,
                 "query.after",
             )
@@ -70,8 +67,7 @@ async def test_studies_are_listed_newest_first_page_by_page(
 async def test_an_unknown_study_is_not_found(served: Served, study: str, path: str) -> None:
     method = "POST" if path in ("/start", "/stop") else "GET"
     response = await served.client.request(method, f"/v1/studies/{study}{path}")
-    assert response.status_code == 404
-    assert response.json()["type"] == f"{PROBLEM_TYPE_PREFIX}not-found"
+    refused(response, 404, "not-found")
 
 
 async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
@@ -86,8 +82,10 @@ async def test_every_fault_of_a_document_is_listed(served: Served) -> None:
     }  # fmt: skip
 
 
-async def test_faults_of_parts_and_of_how_parts_fit_are_listed_together(served: Served) -> None:
-    """A sum that would wrap, a minimum above the cohort, a stranger, a deadline in the past."""
+async def test_faults_of_fields_and_of_their_combination_are_listed_together(
+    served: Served,
+) -> None:
+    """A sum that would wrap, an unknown field and a deadline in the past."""
     nonsense = study_request(surprise=1, timeouts={"masking": -60})
     nonsense["question"] |= {"threshold": 1e9, "contribution": 10_000}
     nonsense["terms"] |= {"cohort_size": 1000, "cohorts": 1000, "corrupt": 0, "dropout": 0}
@@ -105,18 +103,18 @@ async def test_faults_of_parts_and_of_how_parts_fit_are_listed_together(served: 
         ({"cohort_size": 1}, ["terms.cohort_size"]),
         ({"minimum": 7, "dropout": 2}, ["terms.minimum", "terms.dropout"]),
         ({"minimum": 7, "registrar": "00" * 32}, ["terms.minimum", "terms.registrar"]),
-        ({"corrupt": 0.34, "dropout": 0.34}, ["terms"]),  # one fault of both sizes
+        ({"corrupt": 0.34, "dropout": 0.34}, ["terms"]),  # one fault of both fields
     ],
 )
-async def test_terms_that_cannot_be_kept_are_refused_for_each_reason(
+async def test_infeasible_terms_are_refused_for_each_reason(
     served: Served, terms: dict[str, Any], places: list[str]
 ) -> None:
     faulty = study_request()
     faulty["terms"] |= terms
     response = await served.client.post("/v1/studies", json=faulty)
     assert response.status_code == 422
-    found = [error["location"].removeprefix("body.") for error in response.json()["errors"]]
-    assert sorted(found) == sorted(places), response.text
+    locations = [error["location"].removeprefix("body.") for error in response.json()["errors"]]
+    assert sorted(locations) == sorted(places), response.text
 
 
 async def test_a_question_is_refused_for_each_reason(served: Served) -> None:
@@ -125,8 +123,8 @@ async def test_a_question_is_refused_for_each_reason(served: Served) -> None:
         "kind": "alphabet", "characters": "aab", "length": 3, "pad": "_",
     }  # fmt: skip
     response = await served.client.post("/v1/studies", json=faulty)
-    said = [error["detail"] for error in response.json()["errors"]]
-    assert [fault.partition(" ")[0] for fault in said] == ["a", "the"]
+    details = [error["detail"] for error in response.json()["errors"]]
+    assert [fault.partition(" ")[0] for fault in details] == ["a", "the"]
     report = study_request(question={
         "mechanism": "jl-hh", "threshold": 4, "contribution": 1, "epsilon": 30, "delta": 0.4,
         "domain": {"kind": "utf8", "max_bytes": 3}, "noise": "gaussian",
@@ -167,7 +165,7 @@ async def test_a_body_that_is_not_json_is_malformed(served: Served, body: bytes)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
-async def test_a_number_that_is_none_is_malformed(served: Served, value: str) -> None:
+async def test_an_invalid_number_is_malformed(served: Served, value: str) -> None:
     text = json.dumps(study_request()).replace('"threshold": 4', f'"threshold": {value}')
     headers = {"Content-Type": "application/json"}
     response = await served.client.post("/v1/studies", content=text, headers=headers)
@@ -182,10 +180,7 @@ async def test_a_document_of_another_media_type_is_refused(
     headers = {} if kind is None else {"Content-Type": kind}
     body = json.dumps(study_request()).encode()
     response = await served.client.post("/v1/studies", content=body, headers=headers)
-    assert (response.status_code, response.json()["type"]) == (
-        415,
-        f"{PROBLEM_TYPE_PREFIX}wrong-media-type",
-    )
+    refused(response, 415, "wrong-media-type")
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "x", "9" * 30])
@@ -195,7 +190,7 @@ async def test_a_limit_outside_its_range_is_malformed(served: Served, limit: str
     assert response.json()["errors"][0]["detail"].endswith("from 1 to 100")
 
 
-async def test_a_fault_names_both_ends_of_what_is_allowed(served: Served) -> None:
+async def test_a_fault_names_both_ends_of_the_allowed_range(served: Served) -> None:
     faulty = study_request(rounds=0, timeouts={"masking": 1e9})
     faulty["terms"]["dropout"] = 2
     faulty["question"] = {
@@ -213,7 +208,7 @@ async def test_a_fault_names_both_ends_of_what_is_allowed(served: Served) -> Non
         "body.rounds": "must be from 1 to 10,000, not 0",
         "body.timeouts.masking": "must be above 0 and at most 604,800, not 1,000,000,000",
     }  # fmt: skip
-    budget = {"budget": {"epsilon": 0, "delta": 1}}  # of another path, by the same words
+    budget = {"budget": {"epsilon": 0, "delta": 1}}  # another path, the same text
     response = await served.client.put("/v1/populations/phones", json=budget)
     assert {error["location"]: error["detail"] for error in response.json()["errors"]} == {
         "body.budget.delta": "must be at least 1e-11 and below 1, not 1",
@@ -221,8 +216,8 @@ async def test_a_fault_names_both_ends_of_what_is_allowed(served: Served) -> Non
     }
 
 
-async def test_half_a_character_is_refused_before_it_is_kept(served: Served) -> None:
-    """JSON may escape what no bytes can hold; kept, it would spoil every list of studies."""
+async def test_half_a_character_is_refused(served: Served) -> None:
+    """JSON may escape half a character. If it were stored, no list of studies could be encoded."""
     domain = {"kind": "listed", "items": ["a", "b"]}
     question = {"mechanism": "krr", "threshold": 2, "epsilon": 2.0, "domain": domain}
     text = json.dumps(study_request(question=question))

@@ -1,4 +1,4 @@
-"""What a device says: once, in its phase, as long as it should be, and what it was asked for."""
+"""Messages of devices are accepted once, in their phase, and only if they are valid."""
 
 import asyncio
 import sqlite3
@@ -20,7 +20,7 @@ from tests.server.party import Party, refused
 PHASES = ("sharing", "masking", "confirming", "unmasking")
 
 
-async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the_end(
+async def test_a_message_is_accepted_again_in_each_later_phase_and_after_the_end(
     party: Party,
 ) -> None:
     device = party.devices[0]
@@ -34,7 +34,7 @@ async def test_what_was_said_is_accepted_again_in_each_later_phase_and_after_the
         assert (await device.put(kind, body)).status_code == 204
 
 
-async def test_what_was_said_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
+async def test_a_message_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
     await party.go("share", "mask")
     await together(party.devices[:3], "confirm")
     assert await party.served.pass_phase(party.study) == "failed"
@@ -45,8 +45,8 @@ async def test_what_was_said_is_accepted_again_after_the_cohort_failed(party: Pa
     refused(await silent.put("confirmation", bytes(64)), 410, "cohort-failed")
 
 
-async def test_what_was_not_said_in_its_phase_is_refused_after_it(party: Party) -> None:
-    """Whoever repeats itself in other words is still in the round."""
+async def test_other_content_after_the_phase_is_refused(party: Party) -> None:
+    # The devices that sent other content are still in the round.
     for step, phase in zip(STEPS[1:], PHASES[1:], strict=True):
         await party.go(STEPS[STEPS.index(step) - 1])
         await party.served.until_phase(party.study, phase)
@@ -73,7 +73,7 @@ async def test_a_message_that_is_repeated_with_other_content_is_refused_and_the_
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-async def test_a_message_before_its_phase_is_refused_and_told_the_phase(
+async def test_a_message_before_its_phase_is_refused_with_the_phase(
     party: Party, step: int
 ) -> None:
     device = await party.go_but_one(*STEPS[:step])
@@ -86,7 +86,7 @@ async def test_a_message_before_its_phase_is_refused_and_told_the_phase(
     await party.end()
 
 
-async def test_anything_is_too_early_while_enrolling(served: Served) -> None:
+async def test_all_messages_are_too_early_while_enrolling(served: Served) -> None:
     study = await served.create()
     (device,) = await served.join(study, 1)
     for what in KINDS:
@@ -96,7 +96,7 @@ async def test_anything_is_too_early_while_enrolling(served: Served) -> None:
 
 
 @pytest.mark.parametrize("step", range(4))
-async def test_who_comes_too_late_is_refused_and_left_out_from_then_on(
+async def test_a_late_message_is_refused_and_its_device_is_left_out(
     party: Party, step: int
 ) -> None:
     late = party.devices[-1]
@@ -112,10 +112,10 @@ async def test_who_comes_too_late_is_refused_and_left_out_from_then_on(
     await party.end()
 
 
-async def test_a_message_after_its_deadline_is_refused_before_anybody_closed_the_phase(
+async def test_a_message_after_its_deadline_is_refused_before_the_phase_is_closed(
     serve: Serve, sqlite_url: str
 ) -> None:
-    """The service looks once a minute, so nothing but the deadline itself can refuse."""
+    """The service checks deadlines once a minute, so only the deadline itself can refuse."""
     async with serve(sqlite_url, poll_seconds=60, min_poll_seconds=0) as served:
         terms = {"cohort_size": 6, "minimum": 6, "corrupt": 0, "dropout": 0}
         study = await served.create(terms=terms)
@@ -131,9 +131,7 @@ def unsigned(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("step", range(4))
-async def test_a_body_that_cannot_be_is_malformed_and_costs_its_sender_nothing(
-    party: Party, step: int
-) -> None:
+async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party, step: int) -> None:
     device = await party.go_but_one(*STEPS[: step + 1])
     kind = KINDS[step]
     body = await device.compute(kind)
@@ -147,10 +145,10 @@ async def test_a_body_that_cannot_be_is_malformed_and_costs_its_sender_nothing(
     await party.end()
 
 
-async def test_a_late_body_is_judged_by_the_phase_that_is_and_not_by_the_last_look(
+async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_known(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As between a phase's end and the next look, on a server that did not close it."""
+    # The same happens between the end of a phase and the next check of another server.
     device = await party.go_but_one("share", "mask")
     body = await device.compute_vector()
     await party.served.pass_phase(party.study)
@@ -160,8 +158,8 @@ async def test_a_late_body_is_judged_by_the_phase_that_is_and_not_by_the_last_lo
     bad[-1] ^= 1  # of the signature
     for late in (body, bytes(bad)):
         refused(await device.put("masked-input", late), 409, "wrong-phase")
-    one = party.devices[0]
-    assert (await one.put("masked-input", one.vector_body)).status_code == 204
+    other = party.devices[0]
+    assert (await other.put("masked-input", other.vector_body)).status_code == 204
     monkeypatch.undo()
     party.counted = party.devices = party.devices[:-1]
     await party.go("confirm", "reveal")
@@ -183,39 +181,35 @@ async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
     await party.end()
 
 
-async def test_a_deal_of_too_few_shares_is_malformed(party: Party) -> None:
+async def test_messages_with_too_few_shares_are_malformed(party: Party) -> None:
     device = await party.go_but_one("share")
     body = await device.compute_shares()
-    deal = KeyShares.unpack(body)
-    refused(
-        await device.put("key-shares", KeyShares(deal.graph_nonce, ()).pack()), 422, "malformed"
-    )
+    fewer = KeyShares(KeyShares.unpack(body).graph_nonce, ()).pack()
+    refused(await device.put("key-shares", fewer), 422, "malformed")
     assert (await device.put("key-shares", body)).status_code == 204
     await party.go_but_one("mask")
     body = await device.compute_vector()
     upload = MaskedInput.unpack(body, device.ring.nbytes)
-    for parcels in (upload.seed_shares.encrypted_shares[1:], ()):
-        fewer = signed_upload(
-            device, upload.vector, replace(upload.seed_shares, encrypted_shares=parcels)
-        )
+    for encrypted_shares in (upload.seed_shares.encrypted_shares[1:], ()):
+        seed_shares = replace(upload.seed_shares, encrypted_shares=encrypted_shares)
+        fewer = signed_upload(device, upload.vector, seed_shares)
         detail = refused(await device.put("masked-input", fewer), 422, "malformed")
-        assert f"sent {len(parcels)} shares of its seed to 5 holders" in detail
+        assert f"sent {len(encrypted_shares)} shares of its seed to 5 holders" in detail
     assert (await device.put("masked-input", body)).status_code == 204
     await party.go("confirm", "reveal")
     await party.end()
 
 
 async def test_a_message_that_another_signed_is_malformed(party: Party) -> None:
-    """It is the identity's word that counts, not that of whoever has its ticket."""
+    # The signature of the identity counts: the ticket alone is not enough.
     device = await party.go_but_one("share")
-    deal = KeyShares.unpack(await device.compute_shares())
-    moved = replace(
-        deal, encrypted_shares=(EncryptedShare(bytes(32), bytes(33)), *deal.encrypted_shares[1:])
-    )
+    message = KeyShares.unpack(await device.compute_shares())
+    shares = (EncryptedShare(bytes(32), bytes(33)), *message.encrypted_shares[1:])
+    moved = replace(message, encrypted_shares=shares)
     detail = refused(await device.put("key-shares", moved.pack()), 422, "malformed")
     assert detail == "participant 5 did not sign this"
-    one = party.devices[0]
-    refused(await device.put("key-shares", one.shares_body), 422, "malformed")
+    other = party.devices[0]
+    refused(await device.put("key-shares", other.shares_body), 422, "malformed")
 
 
 async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> None:
@@ -233,7 +227,7 @@ async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> Non
 
 
 def renamed(shares: Mapping[int, bytes], name: int) -> dict[int, bytes]:
-    """Return `shares` with the first one, which is as dealt, under another's name."""
+    """Return `shares` with the first, true one under another's slot."""
     first, *kept = sorted(shares.items())
     return dict(kept) | {name: first[1]}
 
@@ -270,10 +264,10 @@ FALSE_REVEALS: list[tuple[Callable[[UnmaskingShares], UnmaskingShares], str]] = 
 ]
 
 
-async def test_a_holder_that_gives_no_share_is_refused_and_may_send_the_true_one(
+async def test_a_holder_that_reveals_false_shares_is_refused_and_may_correct_them(
     party: Party,
 ) -> None:
-    """Slot 1 shared and was lost; it is slot 5 that tries."""
+    # Slot 1 dropped out after it shared; slot 5 sends the false shares.
     await party.go("share")
     await party.lose("mask", 1)
     await party.go("confirm")
@@ -294,7 +288,7 @@ async def test_a_body_of_the_wrong_media_type_is_refused(party: Party) -> None:
     assert (await device.put("key-shares", body)).status_code == 204
 
 
-async def test_a_semi_honest_study_has_no_confirming(served: Served) -> None:
+async def test_a_semi_honest_study_has_no_confirming_phase(served: Served) -> None:
     terms = study_request()["terms"] | {"mode": "semi-honest"}
     study = await served.create(terms=terms)
     party = Party(served, study, await served.join(study, 6))
@@ -323,7 +317,7 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
         refused(response, 503, "unavailable")
         assert response.headers["retry-after"] == "1"
         assert (await served.client.get("/readyz")).status_code == 200  # reading still works
-        served.clock.advance(61)  # the ticker cannot close the phase either
+        served.clock.advance(61)  # the timer cannot close the phase either
         await asyncio.sleep(0.2)
         other.execute("ROLLBACK")
         other.close()

@@ -1,4 +1,4 @@
-"""Bodies that break off, as of a device that loses its network: as if nobody had spoken."""
+"""Bodies that are interrupted, as without a network, have no effect."""
 
 import asyncio
 import json
@@ -20,37 +20,37 @@ OCTETS = "application/octet-stream"
 
 
 async def rows(served: Served) -> list[int]:
-    """Return how many rows each table has that a request may add to."""
+    """Return the number of rows of each table to which a request may add."""
     counts = [
         select(func.count()).select_from(t)
         for t in (StudyRow, ParticipantRow, MessageRow, EventRow)
     ]
     database = served.app.state.service.store.database
-    found: list[int] = await database.read(lambda s: [s.scalar(count) for count in counts])
-    return found
+    row_counts: list[int] = await database.read(lambda s: [s.scalar(count) for count in counts])
+    return row_counts
 
 
 async def send_half(served: Served, line: str, body: bytes, **headers: str) -> None:
-    """Send half of a body over a real connection, hang up, and wait till the service knows."""
+    """Send half of a body over a real connection, close it, and wait for the service's log."""
     fields = {"Host": "test", "Content-Length": str(len(body))} | headers
     head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
-    before, said = await rows(served), []
+    before, requests = await rows(served), []
     with structlog.testing.capture_logs() as logs:
         async with listening(served.app) as (_, writer):
             writer.write(f"{line} HTTP/1.1\r\n{head}\r\n".encode() + body[: len(body) // 2])
             await writer.drain()
             writer.close()
             async with asyncio.timeout(_PATIENCE):
-                while not said:
+                while not requests:
                     await asyncio.sleep(0.005)
-                    said = [entry for entry in logs if entry["event"] == "request"]
-    (entry,) = said
+                    requests = [entry for entry in logs if entry["event"] == "request"]
+    (entry,) = requests
     assert (entry["status"], entry["log_level"]) == (400, "info")
     assert await rows(served) == before
 
 
 @pytest.mark.parametrize("step", range(4))
-async def test_an_upload_that_vanishes_in_mid_body_leaves_no_trace_and_may_be_sent_again(
+async def test_an_interrupted_upload_has_no_effect_and_may_be_sent_again(
     party: Party, step: int
 ) -> None:
     device = await party.go_but_one(*STEPS[: step + 1])
@@ -63,7 +63,7 @@ async def test_an_upload_that_vanishes_in_mid_body_leaves_no_trace_and_may_be_se
     await party.end()
 
 
-async def test_a_document_that_vanishes_in_mid_body_gives_no_seat_and_makes_no_study(
+async def test_an_interrupted_document_gives_no_slot_and_creates_no_study(
     serve: Serve, postgres_url: str
 ) -> None:
     kind = {"Content_Type": "application/json"}
