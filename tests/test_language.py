@@ -36,7 +36,6 @@ NOT_YET = {
     "blindtally/fleet_run",
     "tests/blindtally/fleet_run",
     "tests/paper",
-    "benchmarks",
     "blindtally",
     "blindtally/commands",
     "blindtally/console",
