@@ -1,31 +1,27 @@
-"""What keeps `run_tracked` from finding all: F1 if it knew what it does not.
+"""Limits of `run_tracked`: its F1 if it knew more than it can know.
 
     python -m benchmarks.bounds --data PATH [--drift gradual] [--words 4828] [--runs 5]
 
 Studies of `python -m paper words` (R = 30, tau = 50, M = 10,000, seed 1), each with the same sums:
 
-    found          what the study finds, by the strings that it fetched
-    as estimated   what its estimates make heavy, whether or not a string came
-    no sketch      the same without what sketches tell of the past
-    true rates     each item's rate in every round is given; sketches tell how chance fell
+    found          the study's heavy hitters, by the strings that it fetched
+    as estimated   the items that its estimates make heavy, with or without their strings
+    no sketch      the same without sketches of past rounds
+    true rates     each item's rate in every round is given; sketches show the deviations
     rates alone    the same without sketches
     true totals    each known item's total is given: the rest is what was never known
 
-and of items that are within 8 counts of the threshold, the errors of their totals (a deviation).
+The errors of totals are deviations over the items within 8 counts of the threshold.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
-
-from benchmarks.rows import BenchmarkRow, report
+from benchmarks.rows import BenchmarkRow, argument_parser, report
 from blindtally.planning.f1_curves import f1
-from blindtally.simulate.populations import DRIFT_KINDS, load_item_population
+from blindtally.simulate.populations import DRIFT_KINDS, DriftKind, load_item_population
 from blindtally.simulate.token_rounds import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
 from protocol.mechanisms.tracked import past_sketch
@@ -37,83 +33,77 @@ _ROUNDS, _TAU, _TOKENS, _NEAR_THRESHOLD_COUNTS = 30, 50.0, 10_000, 8
 
 
 def estimated_totals(
-    known: KeyedPopulation, tally: StudyState, rates: Floats
+    known: KeyedPopulation, state: StudyState, rates: Floats
 ) -> Iterator[tuple[str, Floats]]:
-    """Yield what each way makes of the totals of the items of `tally`, whose `rates` are true."""
-    history, drift, domain = history_of(tally), drift_of(tally), known.domain
-    yield "as estimated", past_sketch.estimate_levels(domain, tally, history, drift).totals
+    """Yield the totals of the items of `state` by each method, given their true `rates`."""
+    history, drift, domain = history_of(state), drift_of(state), known.domain
+    yield "as estimated", past_sketch.estimate_levels(domain, state, history, drift).totals
     yield "no sketch", filter_levels(history, drift).totals
     unseen = history.devices - history.exposure
     unseen = np.where(unseen > 1e-9 * history.devices, unseen, 0.0)
     expected, seen = unseen * rates, history.observed.sum(axis=1)
-    pasts = list(past_sketch._stored_sketches(domain, tally, len(history.devices)))
-    told = past_sketch._with_sketch_counts(history, pasts, unseen, expected)
-    yield "true rates", seen + _posterior_counts(told, expected).sum(axis=1)
+    pasts = list(past_sketch._stored_sketches(domain, state, len(history.devices)))
+    sketched = past_sketch._with_sketch_counts(history, pasts, unseen, expected)
+    yield "true rates", seen + _posterior_counts(sketched, expected).sum(axis=1)
     yield "rates alone", seen + expected.sum(axis=1)
 
 
-def _posterior_counts(told: History, expected: Floats) -> Floats:
-    """Return what to believe of Poisson counts that are `expected`, and of which a sketch told."""
-    assert told.sketch_counts is not None
-    assert told.sketch_variances is not None
-    spread = np.where(expected > 0, expected + told.sketch_variances, 1.0)
+def _posterior_counts(sketched: History, expected: Floats) -> Floats:
+    """Return the posterior means of Poisson counts, given their expectations and sketches."""
+    assert sketched.sketch_counts is not None
+    assert sketched.sketch_variances is not None
+    spread = np.where(expected > 0, expected + sketched.sketch_variances, 1.0)
     gain = np.where(np.isfinite(spread), expected / spread, 0.0)
-    found: Floats = expected + gain * (told.sketch_counts - expected)
-    return found
+    return np.asarray(expected + gain * (sketched.sketch_counts - expected))
 
 
 def score_study(
-    known: KeyedPopulation, drift: str, words: int, number: int
+    known: KeyedPopulation, drift: DriftKind, words: int, number: int
 ) -> dict[str, tuple[float, float]]:
-    """Return each way's F1 and the deviation of its errors near the threshold."""
+    """Return each method's F1 and the deviation of its errors near the threshold."""
     people, seed = known.population, (1, number)
-    kind = next(one for one in DRIFT_KINDS if one == drift)
     rng = np.random.default_rng([*seed, 0])
-    rounds = list(people.rounds(_ROUNDS, _TOKENS, rng, kind))
+    rounds = list(people.rounds(_ROUNDS, _TOKENS, rng, drift))
     counts = np.sum(rounds, axis=0)
     tokens = known.deal(rounds, 1, rng)
-    found = run_tokens("tracked", tokens, words, _TAU, np.random.default_rng(seed))
-    courses = list(people.shares_by_round(_ROUNDS, np.random.default_rng([*seed, 0]), kind))
-    named: dict[str, list[int]] = {}
+    study = run_tokens("tracked", tokens, words, _TAU, np.random.default_rng(seed))
+    shares = np.array(
+        list(people.shares_by_round(_ROUNDS, np.random.default_rng([*seed, 0]), drift))
+    ).T
+    rows_of_key: dict[str, list[int]] = {}
     for row, item in enumerate(people.items):
         if item in known.domain:
-            named.setdefault(known.domain.name(item), []).append(row)
-    rows = [named.get(item, []) for item in found.state.items]  # several share a key
+            rows_of_key.setdefault(known.domain.name(item), []).append(row)
+    rows = [rows_of_key.get(item, []) for item in study.state.items]  # several share a key
     truth = np.array([counts[of].sum() for of in rows])
-    shares = np.array(courses).T
     rates = np.array([shares[of].sum(axis=0) for of in rows])
-    heavy, unknown = truth >= _TAU, int((counts >= _TAU).sum()) - int((truth >= _TAU).sum())
-    missed = np.concatenate([heavy, np.ones(max(0, unknown), np.bool_)])
+    unknown = max(0, int((counts >= _TAU).sum()) - int((truth >= _TAU).sum()))
+    heavy = np.concatenate([truth >= _TAU, np.ones(unknown, np.bool_)])
     near = np.abs(truth - _TAU) <= _NEAR_THRESHOLD_COUNTS
-    wrong = np.zeros(len(found.found_items) - len(counts), np.bool_)
-    scores = {"found": (f1(found.found_items, np.concatenate([counts >= _TAU, wrong])), np.nan)}
-    for name, of in [
-        *estimated_totals(known, found.state, rates),
-        ("true totals", truth.astype(float)),
-    ]:
-        reached = np.concatenate(
-            [of >= decision_threshold(_TAU), np.zeros(max(0, unknown), np.bool_)]
-        )
-        scores[name] = f1(reached, missed), float((of - truth)[near].std())
+    false = np.zeros(len(study.found_items) - len(counts), np.bool_)
+    scores = {"found": (f1(study.found_items, np.concatenate([counts >= _TAU, false])), np.nan)}
+    totals_by_method = dict(estimated_totals(known, study.state, rates))
+    for name, totals in (totals_by_method | {"true totals": truth.astype(float)}).items():
+        reached = np.concatenate([totals >= decision_threshold(_TAU), np.zeros(unknown, np.bool_)])
+        scores[name] = f1(reached, heavy), float((totals - truth)[near].std())
     return scores
 
 
 def main() -> None:
     """Print the means over runs."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--drift", choices=DRIFT_KINDS, default="gradual")
     parser.add_argument("--words", type=int, default=4828)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     known = KeyedPopulation.of(load_item_population(options.data), _TOKENS)
-    scored = [
+    scores_of_runs = [
         score_study(known, options.drift, options.words, number) for number in range(options.runs)
     ]
     rows = []
-    for name in scored[0]:
-        score, error = np.mean([one[name] for one in scored], axis=0).tolist()
+    for name in scores_of_runs[0]:
+        score, error = np.mean([scores[name] for scores in scores_of_runs], axis=0).tolist()
         rows.append(BenchmarkRow(f"{name}, F1", score, ""))
         if np.isfinite(error):
             rows.append(BenchmarkRow(f"{name}, error of totals", error, "counts"))

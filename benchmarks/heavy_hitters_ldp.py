@@ -1,31 +1,26 @@
-"""The smallest share of devices whose value hsu2012's mechanisms name, by n and epsilon.
+"""The smallest share of devices whose value hsu2012's mechanisms identify, by n and epsilon.
 
     python -m benchmarks.heavy_hitters_ldp [--all] [--noise NOISE ...] [--json PATH]
 
-A share is found if the heavy hitter is the first that is named in 9 of 10 simulated runs (18 of
-20 of JL-HH, 7 of 8 of GLPS-HH), with delta = 1e-6 where the noise has one. JL-HH: 1,000 values,
-the runner-up half as frequent, the rest uniform; the others: a uniform tail of 2,000 and 3,000
-values; L is the bits of a value (20 of GLPS-HH), B its buckets. Names end in epsilon and n.
-`prototype` is what an independent one found on the same grid of shares; 1 stands for none. Its
-Gaussian noise was of the classical scale, which is too little above epsilon 1; beside our Laplace
-noise stands its twofold paper's, which is more than it takes. "above" is in how many of 100 runs
-the value is named one step of the grid above what the prototype found: 90 are enough. "error" is
-GLPS-HH's, in n^(5/6) and the logarithms of theorem 4.2: 2 at most.
+A share counts as identified if the heavy hitter ranks first in 9 of 10 simulated runs (18 of 20 for
+JL-HH, 7 of 8 for GLPS-HH), with delta = 1e-6 where the noise has one. JL-HH: 1,000 values, the
+runner-up half as frequent, the rest uniform; the others: a uniform tail of 2,000 and 3,000 values.
+L is the bits of a value (20 for GLPS-HH), B its buckets. Names end in epsilon and n. `prototype` is
+the result of an independent one on the same grid of shares; 1 means none. Its Gaussian noise had
+the classical scale, which is too small above epsilon 1; the reference of our Laplace noise is the
+prototype's noise at twice the paper's scale, which is more than needed. "above" counts the runs of
+100 that identify the value one step of the grid above the prototype's share: 90 are enough. "error"
+is GLPS-HH's, in n^(5/6) and the logarithms of theorem 4.2: 2 at most.
 
 --all adds every n and epsilon that the prototype was tried at; --noise tries those noises.
 Speeds are those of one thread's CPU time, seeded chance; "system" is the operating system's.
 """
 
-import argparse
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
 
 from benchmarks.populations import (
     PopulationSampler,
@@ -34,7 +29,7 @@ from benchmarks.populations import (
     with_runner_up,
     with_uniform_tail,
 )
-from benchmarks.rows import BenchmarkRow, report
+from benchmarks.rows import BenchmarkRow, argument_parser, cpu_seconds, report
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
@@ -44,239 +39,163 @@ from protocol.randomness import RandomWords, seeded_words, system_words
 _SHARES = (0.02, 0.05, 0.1, 0.15, *(k / 10 for k in range(2, 10)), 0.95)
 _NOISES: tuple[NoiseKind, ...] = ("paper", "laplace", "gaussian", "pure", "sampled")
 
+# Smallest shares that the prototype identified: case, noise, epsilon, the first n, and the shares
+# at that n, 10 n, 100 n and 1,000 n; 1 means none.
+_PROTOTYPE_SHARES = """
+    JL                   paper     0.5  1e3  1     1     0.4   0.15
+    JL                   paper     1    1e3  1     0.7   0.3   0.1
+    JL                   paper     2    1e3  1     0.4   0.15  0.05
+    JL                   paper     4    1e3  0.5   0.2   0.1   0.05
+    JL                   laplace   0.5  1e3  1     1     0.9   0.4
+    JL                   laplace   1    1e3  1     1     0.5   0.2
+    JL                   laplace   2    1e3  1     0.6   0.3   0.1
+    JL                   laplace   4    1e3  1     0.4   0.15  0.05
+    JL                   gaussian  0.5  1e3  1     0.95  0.3   0.1
+    JL                   gaussian  1    1e3  1     0.6   0.15  0.05
+    JL                   gaussian  2    1e3  0.7   0.3   0.1   0.05
+    JL                   gaussian  4    1e3  0.5   0.15  0.05  0.02
+    Bucket L 10          paper     1    1e5  1     0.6   0.2   0.1
+    Bucket L 10          paper     2    1e5  0.95  0.3   0.1   0.05
+    Bucket L 10          paper     4    1e5  0.5   0.15  0.05  0.05
+    Bucket L 10          paper     8    1e5  0.2   0.1   0.05  0.05
+    Bucket L 10          sampled   1    1e4  0.5   0.15  0.05  0.02
+    Bucket L 20          paper     1    1e5  1     0.8   0.3   0.1
+    Bucket L 20          paper     2    1e5  1     0.5   0.15  0.1
+    Bucket L 20          paper     4    1e5  0.7   0.3   0.1   0.05
+    Bucket L 20          paper     8    1e5  0.4   0.15  0.05  0.05
+    Bucket L 20          sampled   1    1e4  0.7   0.3   0.1   0.05
+    Bucket L 20          sampled   4    1e4  0.3   0.1   0.05  0.05
+    Bucket L 20 beta .5  paper     1    1e5  1     0.7   0.3   0.1
+    Bucket L 20 beta .5  paper     4    1e5  0.5   0.15  0.1   0.05
+    Bucket L 32          paper     1    1e5  1     1     0.4   0.15
+    Bucket L 32          paper     4    1e5  1     0.4   0.15  0.05
+    Bucket L 32          sampled   1    1e4  0.9   0.3   0.1   0.05
+    GLPS B 4             paper     1    1e5  1     0.5   0.15  0.05
+    GLPS B 4             paper     4    1e5  0.5   0.15  0.05  0.02
+    GLPS B 4             sampled   1    1e5  0.15  0.05  0.05  0.02
+    GLPS B 16            paper     1    1e5  1     0.9   0.3   0.1
+    GLPS B 16            pure      1    1e5  0.95  0.4   0.1   0.05
+    GLPS B 16            pure      4    1e5  0.3   0.1   0.05  0.02
+    GLPS B 16            gaussian  1    1e5  0.5   0.15  0.05  0.02
+    GLPS B 16            sampled   4    1e5  0.02  0.02  0.02  0.02
+"""
 
 _SmallestShares = dict[float, dict[int, float]]  # by epsilon and n, smallest shares; 1 for none
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismCase:
-    """One line of a table: a mechanism, what it is tried on, and what the prototype found."""
+    """A mechanism, the population that it is tried on, and its runs, of which `enough` suffice."""
 
     name: str
-    make: Callable[[float, float, NoiseKind, bytes], Projection]
+    make: Callable[..., Projection]
     population: Callable[[int, float], PopulationSampler]
     runs: int
     enough: int
-    found: dict[NoiseKind, _SmallestShares]
+
+    def prototype_shares(self) -> dict[str, _SmallestShares]:
+        """Return the smallest shares of the prototype by noise."""
+        shares: dict[str, _SmallestShares] = {}
+        for line in _PROTOTYPE_SHARES.strip().splitlines():
+            name, noise, epsilon, first, *row = line.rsplit(maxsplit=7)
+            if name.strip() == self.name:
+                shares.setdefault(noise, {})[float(epsilon)] = {
+                    int(float(first)) * 10**step: float(share) for step, share in enumerate(row)
+                }
+        return shares
 
 
-def _make_jl(epsilon: float, delta: float, noise: NoiseKind, seed: bytes) -> Projection:
-    return JohnsonLindenstrauss(epsilon=epsilon, delta=delta, noise=noise, size=1000, seed=seed)
+def _bucket_case(name: str, bits: int, beta: float = 0.1) -> MechanismCase:
+    make = partial(BucketProjection, size=2**bits, beta=beta)
+    tail = min(2000, 2**bits - 2)
+    return MechanismCase(name, make, partial(with_uniform_tail, bits=bits, tail=tail), 10, 9)
 
 
-def _bucket_maker(
-    bits: int, beta: float = 0.1
-) -> Callable[[float, float, NoiseKind, bytes], Projection]:
-    return lambda epsilon, delta, noise, seed: BucketProjection(
-        epsilon=epsilon, delta=delta, noise=noise, size=2**bits, seed=seed, beta=beta
-    )
+def _glps_case(buckets: int) -> MechanismCase:
+    make = partial(SparseRecovery, size=2**20, buckets=buckets)
+    population = partial(with_uniform_tail, bits=20, tail=3000)
+    return MechanismCase(f"GLPS B {buckets}", make, population, 8, 7)
 
 
-def _glps_maker(buckets: int) -> Callable[[float, float, NoiseKind, bytes], Projection]:
-    return lambda epsilon, delta, noise, seed: SparseRecovery(
-        epsilon=epsilon, delta=delta, noise=noise, size=2**20, seed=seed, buckets=buckets
-    )
-
-
-def _uniform_tail(bits: int, values: int) -> Callable[[int, float], PopulationSampler]:
-    return lambda n, share: with_uniform_tail(n, share, bits, min(values, 2**bits - 2))
-
-
-def _shares_by_n(first: int, rows: dict[float, tuple[float, ...]]) -> _SmallestShares:
-    """Return shares by epsilon and n, of rows that start at n = 10^first."""
-    return {
-        epsilon: {10 ** (first + step): share for step, share in enumerate(row)}
-        for epsilon, row in rows.items()
-    }
-
-
-def _bucket_case(
-    name: str, bits: int, found: dict[NoiseKind, _SmallestShares], beta: float = 0.1
-) -> MechanismCase:
-    return MechanismCase(
-        f"Bucket {name}", _bucket_maker(bits, beta), _uniform_tail(bits, 2000), 10, 9, found
-    )
-
-
-def _glps_case(buckets: int, found: dict[NoiseKind, _SmallestShares]) -> MechanismCase:
-    return MechanismCase(
-        f"GLPS B {buckets}", _glps_maker(buckets), _uniform_tail(20, 3000), 8, 7, found
-    )
-
-
+_JL_CASE = MechanismCase("JL", partial(JohnsonLindenstrauss, size=1000), with_runner_up, 20, 18)
+_GLPS_CASE = _glps_case(4)
 _MECHANISM_CASES = (
-    MechanismCase(
-        "JL",
-        _make_jl,
-        with_runner_up,
-        20,
-        18,
-        {
-            "paper": _shares_by_n(
-                3,
-                {
-                    0.5: (1, 1, 0.4, 0.15),
-                    1: (1, 0.7, 0.3, 0.1),
-                    2: (1, 0.4, 0.15, 0.05),
-                    4: (0.5, 0.2, 0.1, 0.05),
-                },
-            ),
-            "laplace": _shares_by_n(
-                3,
-                {
-                    0.5: (1, 1, 0.9, 0.4),
-                    1: (1, 1, 0.5, 0.2),
-                    2: (1, 0.6, 0.3, 0.1),
-                    4: (1, 0.4, 0.15, 0.05),
-                },
-            ),
-            "gaussian": _shares_by_n(
-                3,
-                {
-                    0.5: (1, 0.95, 0.3, 0.1),
-                    1: (1, 0.6, 0.15, 0.05),
-                    2: (0.7, 0.3, 0.1, 0.05),
-                    4: (0.5, 0.15, 0.05, 0.02),
-                },
-            ),
-        },
-    ),
-    _bucket_case(
-        "L 10",
-        10,
-        {
-            "paper": _shares_by_n(
-                5,
-                {
-                    1: (1, 0.6, 0.2, 0.1),
-                    2: (0.95, 0.3, 0.1, 0.05),
-                    4: (0.5, 0.15, 0.05, 0.05),
-                    8: (0.2, 0.1, 0.05, 0.05),
-                },
-            ),
-            "sampled": _shares_by_n(4, {1: (0.5, 0.15, 0.05, 0.02)}),
-        },
-    ),
-    _bucket_case(
-        "L 20",
-        20,
-        {
-            "paper": _shares_by_n(
-                5,
-                {
-                    1: (1, 0.8, 0.3, 0.1),
-                    2: (1, 0.5, 0.15, 0.1),
-                    4: (0.7, 0.3, 0.1, 0.05),
-                    8: (0.4, 0.15, 0.05, 0.05),
-                },
-            ),
-            "sampled": _shares_by_n(4, {1: (0.7, 0.3, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.05)}),
-        },
-    ),
-    _bucket_case(
-        "L 20 beta .5",
-        20,
-        {"paper": _shares_by_n(5, {1: (1, 0.7, 0.3, 0.1), 4: (0.5, 0.15, 0.1, 0.05)})},
-        beta=0.5,
-    ),
-    _bucket_case(
-        "L 32",
-        32,
-        {
-            "paper": _shares_by_n(5, {1: (1, 1, 0.4, 0.15), 4: (1, 0.4, 0.15, 0.05)}),
-            "sampled": _shares_by_n(4, {1: (0.9, 0.3, 0.1, 0.05)}),
-        },
-    ),
-    _glps_case(
-        4,
-        {
-            "paper": _shares_by_n(5, {1: (1, 0.5, 0.15, 0.05), 4: (0.5, 0.15, 0.05, 0.02)}),
-            "sampled": _shares_by_n(5, {1: (0.15, 0.05, 0.05, 0.02)}),
-        },
-    ),
-    _glps_case(
-        16,
-        {
-            "paper": _shares_by_n(5, {1: (1, 0.9, 0.3, 0.1)}),
-            "pure": _shares_by_n(5, {1: (0.95, 0.4, 0.1, 0.05), 4: (0.3, 0.1, 0.05, 0.02)}),
-            "gaussian": _shares_by_n(5, {1: (0.5, 0.15, 0.05, 0.02)}),
-            "sampled": _shares_by_n(5, {4: (0.02, 0.02, 0.02, 0.02)}),
-        },
-    ),
+    _JL_CASE,
+    _bucket_case("Bucket L 10", 10),
+    _bucket_case("Bucket L 20", 20),
+    _bucket_case("Bucket L 20 beta .5", 20, beta=0.5),
+    _bucket_case("Bucket L 32", 32),
+    _GLPS_CASE,
+    _glps_case(16),
 )
 
 
+def _delta(noise: str) -> float:
+    return 0.0 if noise in ("pure", "sampled") else 1e-6
+
+
 def cases(
-    noises: list[NoiseKind], everything: bool
-) -> Iterator[tuple[MechanismCase, NoiseKind, float, int]]:
-    """Yield settings with a noise, epsilon and n: those of the prototype, or of other `noises`."""
-    for setting in _MECHANISM_CASES:
-        for noise in noises or setting.found:
-            found = setting.found.get(noise, setting.found["paper"])
-            for epsilon in found if everything else (1,):
-                chosen = list(found.get(epsilon, ()))
-                for n in chosen if everything else chosen[1:3]:
-                    yield setting, noise, epsilon, n
+    noises: list[str], everything: bool
+) -> Iterator[tuple[MechanismCase, str, float, int, float | None]]:
+    """Yield cases with a noise, epsilon, n and the prototype's share, if it has one.
+
+    The settings are those of the prototype, or those of its paper noise with each of `noises`.
+    """
+    for case in _MECHANISM_CASES:
+        known = case.prototype_shares()
+        for noise in noises or known:
+            tried = known.get(noise, known["paper"])
+            for epsilon in tried if everything else (1.0,):
+                sizes = list(tried.get(epsilon, ()))
+                for n in sizes if everything else sizes[1:3]:
+                    yield case, noise, epsilon, n, known.get(noise, {}).get(epsilon, {}).get(n)
 
 
 def smallest_share_rows(
-    setting: MechanismCase, noise: NoiseKind, epsilon: float, n: int
+    case: MechanismCase, noise: str, epsilon: float, n: int, reference: float | None
 ) -> Iterator[BenchmarkRow]:
-    """Yield the smallest share that `setting` finds, and how often it finds one that it should."""
-    delta = 0.0 if noise in ("pure", "sampled") else 1e-6
+    """Yield the smallest share that is identified, and how often one above the reference is."""
+    make = partial(case.make, epsilon=epsilon, delta=_delta(noise), noise=noise)
 
-    def make(seed: bytes) -> Projection:
-        return setting.make(float(epsilon), delta, noise, seed)
+    def recoveries(share: float, runs: int) -> int:
+        return count_recoveries(lambda seed: make(seed=seed), case.population(n, share), runs)
 
-    def named(share: float, runs: int) -> int:
-        return count_recoveries(make, setting.population(n, share), runs)
-
-    enough = (share for share in _SHARES if named(share, setting.runs) >= setting.enough)
-    found = next(enough, 1.0)
-    name = f"{setting.name} {noise} {epsilon:g} {n:.0e}"
-    reference = setting.found.get(noise, {}).get(epsilon, {}).get(n)
-    yield BenchmarkRow(name, found, "share", reference, reference and found / reference)
+    enough = (share for share in _SHARES if recoveries(share, case.runs) >= case.enough)
+    name = f"{case.name} {noise} {epsilon:g} {n:.0e}"
+    yield BenchmarkRow(name, next(enough, 1.0), "share", reference)
     if reference is not None and reference < _SHARES[-1]:
-        hits = named(_SHARES[_SHARES.index(reference) + 1], 100)
-        yield BenchmarkRow(f"{name} above", hits, "of 100", 90, hits / 90)
+        hits = recoveries(_SHARES[_SHARES.index(reference) + 1], 100)
+        yield BenchmarkRow(f"{name} above", hits, "of 100", 90)
 
 
 def error_rows() -> Iterator[BenchmarkRow]:
-    """Yield GLPS-HH's error beside what theorem 4.2 allows, with a constant of 2."""
+    """Yield GLPS-HH's error, compared with the bound of theorem 4.2 with a constant of 2."""
     for power in range(6, 11):
-        constant = glps_error(10**power)
-        yield BenchmarkRow(f"GLPS error 1e{power}", constant, "of bound", 2, constant / 2)
+        yield BenchmarkRow(f"GLPS error 1e{power}", glps_error(10**power), "of bound", 2)
 
 
 def speed_rows() -> Iterator[BenchmarkRow]:
-    """Yield how many reports a second are made and added up."""
+    """Yield the number of reports per second that are made and added up."""
     rng = np.random.default_rng(0)
-    for setting, epsilon in zip(
-        (_MECHANISM_CASES[0], _MECHANISM_CASES[5]), (1.0, 1.0), strict=True
-    ):
+    for case in (_JL_CASE, _GLPS_CASE):
         for noise, n in (("gaussian", 500), ("sampled", 50_000)):
-            delta = 0.0 if noise == "sampled" else 1e-6
-            mechanism = setting.make(epsilon, delta, noise, bytes(32))  # type: ignore[arg-type]
+            mechanism = case.make(epsilon=1.0, delta=_delta(noise), noise=noise, seed=bytes(32))
             values = rng.integers(0, mechanism.size, n).astype(np.uint64)
-            name = f"{setting.name} {noise}"
+            name = f"{case.name} {noise}"
             chances: dict[str, RandomWords] = {"seeded": seeded_words(rng), "system": system_words}
             for kind, chance in chances.items():
-                start = time.process_time()
-                reports = mechanism.perturb(values, chance)
-                yield BenchmarkRow(
-                    f"{name} perturb {kind}", n / (time.process_time() - start), "1/s"
-                )
-            start = time.process_time()
-            mechanism.aggregate(reports)
-            yield BenchmarkRow(f"{name} aggregate", n / (time.process_time() - start), "1/s")
+                seconds = cpu_seconds(partial(mechanism.perturb, values, chance))
+                yield BenchmarkRow(f"{name} perturb {kind}", n / seconds, "1/s")
+            reports = mechanism.perturb(values, system_words)
+            seconds = cpu_seconds(partial(mechanism.aggregate, reports))
+            yield BenchmarkRow(f"{name} aggregate", n / seconds, "1/s")
 
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="every n and epsilon")
-    parser.add_argument("--noise", nargs="*", choices=_NOISES, default=[], help="these alone")
-    parser.add_argument("--json", type=Path, help="where to write shares and errors")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--all", action="store_true", help="Try every n and epsilon.")
+    parser.add_argument("--noise", nargs="*", choices=_NOISES, default=[], help="Noises to try.")
     options = parser.parse_args()
     rows = [row for case in cases(options.noise, options.all) for row in smallest_share_rows(*case)]
     report([*rows, *error_rows()], "reference", options.json)

@@ -1,11 +1,11 @@
-"""Data to be surprised by: counts that nothing in this repository was chosen on.
+"""Held-out data: counts that nothing in this repository was chosen on.
 
     python -m benchmarks.held_out --wheel wordfreq-3.1.1-py3-none-any.whl --language de --out DIR
     python -m benchmarks.held_out --baskets kosarak_100k.txt.gz --out DIR
 
-The first makes `words_de.csv`, the words of a language with how many of a billion are each, and
+The first makes `words_de.csv`, the words of a language with their counts per billion, and
 `words_de_trunc3.csv`, their first three characters of the paper's 46, padded with blanks; words
-with another among the three are left out. The second counts who holds each item of baskets.
+with another character among the three are left out. The second counts the baskets of each item.
 
 Source: wordfreq 3.1.1 by Robyn Speer (`pip download --no-deps wordfreq==3.1.1`), whose data are
 under CC BY-SA 4.0: lists of words, the i-th of those with a share of 10^(-i / 100).
@@ -15,7 +15,6 @@ import argparse
 import csv
 import gzip
 import io
-import sys
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -23,15 +22,13 @@ from pathlib import Path
 
 import msgpack
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
-
 from blindtally.simulate.populations import PAPER_ALPHABET
 
-_TOTAL_WORDS = 10**9  # that counts are of
+_TOTAL_WORDS = 10**9  # the sum of all counts
 
 
 def words_of(wheel: Path, language: str) -> dict[str, int]:
-    """Return how many of a billion words of `language` are each, by the data in `wheel`."""
+    """Return the count of each word in a billion of `language`, by the data in `wheel`."""
     with zipfile.ZipFile(wheel) as archive:
         packed = archive.read(f"wordfreq/data/large_{language}.msgpack.gz")
     buckets: list[list[str]] = msgpack.unpackb(gzip.decompress(packed), raw=False)[1:]
@@ -43,17 +40,17 @@ def words_of(wheel: Path, language: str) -> dict[str, int]:
 
 
 def truncate_items(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of the first three characters, of items whose are in the alphabet."""
-    found = Counter[str]()
+    """Return the counts of the first three characters, if all are in the alphabet."""
+    starts = Counter[str]()
     for item, count in counts.items():
         start = item[: PAPER_ALPHABET.length].ljust(PAPER_ALPHABET.length)
         if start in PAPER_ALPHABET:
-            found[start] += count
-    return dict(found)
+            starts[start] += count
+    return dict(starts)
 
 
 def count_holders(baskets: Path) -> dict[str, int]:
-    """Return how many lines of `baskets` hold each item."""
+    """Return the number of lines of `baskets` that hold each item."""
     with gzip.open(baskets, "rt") as lines:
         return Counter(item for line in lines for item in set(line.split()))
 
@@ -69,7 +66,7 @@ def write(path: Path, counts: Mapping[str, int]) -> None:
 
 
 def main() -> None:
-    """Write the files asked for."""
+    """Write the requested files."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--wheel", type=Path)
     parser.add_argument("--language", default="de")

@@ -1,105 +1,84 @@
-"""Frequency oracles: reports encoded a second, and seconds to decode a whole dictionary.
+"""Frequency oracles: reports encoded per second, and seconds to decode a whole dictionary.
 
     python -m benchmarks.oracles [--reports N] [--json PATH] [--peer PYTHON]
 
-All is one thread's CPU time, kernels compiled before. Goals stand beside the figures. The
+All figures are one thread's CPU time, with kernels compiled before, next to their goals. The
 values are Zipf's over 100,000; a million reports are decoded by the fast paths only. With
 --peer, an interpreter that has pure-ldp (its wheel needs xxhash < 4, numpy < 2, scikit-learn
 and statsmodels) aggregates a few reports by its optimised local hashing: its time for n = d =
 100,000 is extrapolated, since it takes a step for each report and value, and its errors are
-measured beside ours, in the mean of 20 runs, for the same values and epsilon.
+compared with ours, in the mean of 20 runs, for the same values and epsilon.
 """
 
-import argparse
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
-
-from benchmarks.rows import BenchmarkRow, report
-from protocol.arrays import ItemValues, PackedReports
+from benchmarks.rows import BenchmarkRow, argument_parser, fastest_cpu_seconds, report, run_peer
+from protocol.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
-from protocol.randomness import RandomWords, seeded_words, system_words
+from protocol.randomness import seeded_words, system_words
 
 _DOMAIN = 100_000
 _ENCODED = 1_000_000
 _PEER_EPSILON = 3.0
 _PEER_REPORTS, _PEER_DOMAIN, _PEER_RUNS = 1000, 1000, 20
 
-# What runs in the peer's interpreter: reports of the values on stdin, each aggregated by its
-# server; least seconds and mean squared error on stdout.
+# Program for the peer's interpreter: reports of the values on stdin, each aggregated by its server;
+# the smallest seconds and the mean squared error on stdout.
 _PEER_PROGRAM = """
 import json, sys, time
 from pure_ldp.frequency_oracles.local_hashing import LHClient, LHServer
 import numpy as np
-asked = json.load(sys.stdin)
-epsilon, d = asked["epsilon"], asked["domain"]
-values = np.array(asked["values"])
+request = json.load(sys.stdin)
+epsilon, d = request["epsilon"], request["domain"]
+values = np.array(request["values"])
 true, seconds, errors = np.bincount(values, minlength=d), [], []
-for run in range(asked["runs"]):
+for run in range(request["runs"]):
     client, server = LHClient(epsilon, d, use_olh=True), LHServer(epsilon, d, use_olh=True)
-    reports = [client.privatise(value + 1) for value in asked["values"]]
+    reports = [client.privatise(value + 1) for value in request["values"]]
     start = time.process_time()
-    for one in reports:
-        server.aggregate(one)
-    found = server.estimate_all(range(1, d + 1), suppress_warnings=True)
+    for report in reports:
+        server.aggregate(report)
+    estimates = server.estimate_all(range(1, d + 1), suppress_warnings=True)
     seconds.append(time.process_time() - start)
-    errors.append((((np.array(found) - true) / len(values)) ** 2).sum())
+    errors.append((((np.array(estimates) - true) / len(values)) ** 2).sum())
 json.dump({"seconds": min(seconds), "error": float(np.mean(errors))}, sys.stdout)
 """
 
 
 def zipf(count: int, domain: int, rng: np.random.Generator) -> ItemValues:
-    """Return what `count` devices hold of `domain` values, the first most frequent."""
+    """Return the values of `count` devices, of `domain` values, the first most frequent."""
     weights = 1 / np.arange(1, domain + 1)
     return rng.choice(domain, count, p=weights / weights.sum()).astype(np.uint64)
-
-
-def fastest_cpu_seconds(work: Callable[[], object], runs: int = 3) -> float:
-    """Return the least CPU seconds that `work` takes."""
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def encoding_rows(oracle: Oracle, values: ItemValues) -> list[BenchmarkRow]:
     """Return the rows of encoding, by a seed and by the system's randomness."""
     rows = []
-    sources: tuple[tuple[str, RandomWords, float], ...] = (
+    for source, chance, goal in (
         ("a seed", seeded_words(np.random.default_rng(1)), 5.0),
         ("the system", system_words, 2.0),
-    )
-    for source, chance, goal in sources:
-        seconds = fastest_cpu_seconds(lambda chance=chance: oracle.perturb(values, chance))  # type: ignore[misc]
-        rate = len(values) / seconds / 1e6
+    ):
+        seconds = fastest_cpu_seconds(partial(oracle.perturb, values, chance), seconds=0)
         name = f"encode {describe_oracle(oracle)}, {source}"
-        rows.append(BenchmarkRow(name, rate, "M reports/s", goal, rate / goal))
+        rows.append(BenchmarkRow(name, len(values) / seconds / 1e6, "M reports/s", goal))
     return rows
 
 
 def decoding_row(oracle: Oracle, values: ItemValues, goal: float | None) -> BenchmarkRow:
-    """Return the row of decoding all of the dictionary from reports' bytes."""
+    """Return the row of decoding the whole dictionary from the bytes of reports."""
     reports = oracle.perturb(values, seeded_words(np.random.default_rng(2)))
     oracle.estimate(reports[:10])  # compiles
-    seconds = fastest_cpu_seconds(
-        lambda: oracle.estimate(reports), 3 if len(values) <= _DOMAIN else 1
-    )
+    runs = 3 if len(values) <= _DOMAIN else 1
+    seconds = fastest_cpu_seconds(partial(oracle.estimate, reports), seconds=0, min_runs=runs)
     name = f"decode {describe_oracle(oracle)}, n = {len(values):,}"
-    return BenchmarkRow(name, seconds, "s", goal, goal and seconds / goal)
+    return BenchmarkRow(name, seconds, "s", goal)
 
 
 def describe_oracle(oracle: Oracle) -> str:
@@ -113,81 +92,59 @@ def describe_oracle(oracle: Oracle) -> str:
 
 
 def size_rows() -> list[BenchmarkRow]:
-    """Return the rows of bits a report."""
-    oracles = [OcmsGf.for_mse(epsilon, _DOMAIN) for epsilon in (1.0, 3.0, 5.0)]
-    oracles_too = [Ocms.for_mse(epsilon, _DOMAIN) for epsilon in (1.0, 3.0, 5.0)]
-    expected = (20, 22, 23), (36, 37, 38)
+    """Return the rows of bits per report."""
     rows = []
-    for kinds, figures in zip((oracles, oracles_too), expected, strict=True):
-        for oracle, figure in zip(kinds, figures, strict=True):
-            name = f"bits of {describe_oracle(oracle)}"
-            rows.append(BenchmarkRow(name, oracle.bits, "bits", figure, oracle.bits / figure))
+    for kind, expected in ((OcmsGf, (20, 22, 23)), (Ocms, (36, 37, 38))):
+        for epsilon, bits in zip((1.0, 3.0, 5.0), expected, strict=True):
+            oracle = kind.for_mse(epsilon, _DOMAIN)
+            rows.append(
+                BenchmarkRow(f"bits of {describe_oracle(oracle)}", oracle.bits, "bits", bits)
+            )
     return rows
 
 
 def peer_rows(python: str, values: ItemValues) -> list[BenchmarkRow]:
-    """Return the rows of the peer's optimised local hashing and of ours."""
+    """Return the rows of the peer's optimised local hashing and of our oracles."""
     some = values[values < _PEER_DOMAIN][:_PEER_REPORTS]
-    asked: dict[str, object] = {
-        "epsilon": _PEER_EPSILON,
-        "domain": _PEER_DOMAIN,
-        "runs": _PEER_RUNS,
-    }
-    asked["values"] = some.tolist()
-    done = subprocess.run(  # noqa: S603 - the interpreter that was named
-        [python, "-c", _PEER_PROGRAM],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = json.loads(done.stdout)
+    request = {"epsilon": _PEER_EPSILON, "domain": _PEER_DOMAIN, "runs": _PEER_RUNS}
+    peer = run_peer(python, _PEER_PROGRAM, request | {"values": some.tolist()})
     true = np.bincount(some.astype(np.int64), minlength=_PEER_DOMAIN) / len(some)
-    steps = _DOMAIN**2 / (len(some) * _PEER_DOMAIN)
-    whole = said["seconds"] * steps
+    peer_seconds = peer["seconds"] * _DOMAIN**2 / (len(some) * _PEER_DOMAIN)
     rows = [
-        BenchmarkRow(f"pure-ldp OLH, n = {len(some):,}, d = {_PEER_DOMAIN:,}", said["seconds"], "s")
+        BenchmarkRow(
+            f"pure-ldp OLH, n = {len(some):,}, d = {_PEER_DOMAIN:,}", peer["seconds"], "s"
+        ),
+        BenchmarkRow("pure-ldp OLH, n = d = 100,000, extrapolated", peer_seconds, "s"),
     ]
-    rows.append(BenchmarkRow("pure-ldp OLH, n = d = 100,000, extrapolated", whole, "s"))
     for oracle in (
         OcmsGf.for_l2(_PEER_EPSILON, _DOMAIN),
         OcmsGf.for_mse(_PEER_EPSILON, _DOMAIN),
         Ocms.for_l2(_PEER_EPSILON, _DOMAIN),
         LocalHashing.for_l2(_PEER_EPSILON, _DOMAIN),
     ):
-        ours = decoding_row(oracle, values, None).value
-        rows.append(
-            BenchmarkRow(
-                f"{describe_oracle(oracle)}: times faster",
-                whole / ours,
-                "",
-                1000,
-                whole / ours / 1e3,
-            )
-        )
+        speedup = peer_seconds / decoding_row(oracle, values, None).value
+        rows.append(BenchmarkRow(f"{describe_oracle(oracle)}: times faster", speedup, "", 1000))
     for small in (
         Ocms.for_l2(_PEER_EPSILON, _PEER_DOMAIN),
         OcmsGf.for_l2(_PEER_EPSILON, _PEER_DOMAIN),
     ):
-        found = squared_errors(small, some, true)
-        name = f"squared error of {describe_oracle(small)}, beside pure-ldp's"
-        rows.append(BenchmarkRow(name, found, "", said["error"], found / said["error"]))
+        error = mean_squared_error(small, some, true)
+        name = f"squared error of {describe_oracle(small)}, compared with pure-ldp's"
+        rows.append(BenchmarkRow(name, error, "", peer["error"]))
     return rows
 
 
-def squared_errors(oracle: Oracle, values: ItemValues, true: np.ndarray) -> float:
-    """Return the mean sum of squared errors of as many runs as the peer's."""
-
-    def run(seed: int) -> PackedReports:
-        return oracle.perturb(values, seeded_words(np.random.default_rng(seed)))
-
-    return float(
-        np.mean([((oracle.estimate(run(s)) - true) ** 2).sum() for s in range(_PEER_RUNS)])
-    )
+def mean_squared_error(oracle: Oracle, values: ItemValues, true: Frequencies) -> float:
+    """Return the sum of squared errors, the mean of the peer's number of runs."""
+    errors = []
+    for seed in range(_PEER_RUNS):
+        reports = oracle.perturb(values, seeded_words(np.random.default_rng(seed)))
+        errors.append(((oracle.estimate(reports) - true) ** 2).sum())
+    return float(np.mean(errors))
 
 
 def oracle_rows(count: int) -> list[BenchmarkRow]:
-    """Return all rows but the peer's."""
+    """Return all rows except the peer's."""
     rng = np.random.default_rng(1)
     values, many = zipf(_DOMAIN, _DOMAIN, rng), zipf(count, _DOMAIN, rng)
     rows = []
@@ -201,35 +158,33 @@ def oracle_rows(count: int) -> list[BenchmarkRow]:
         Hadamard(1.0, _DOMAIN),
     ):
         rows += encoding_rows(oracle, zipf(_ENCODED, _DOMAIN, rng))
-    paper: Sequence[tuple[Oracle, float]] = [
-        (Ocms.for_mse(1.0, _DOMAIN), 6.0),
-        (Ocms.for_mse(5.0, _DOMAIN), 2.0),
+    epsilons = (1.0, 2.0, 3.0, 4.0, 5.0)
+    paper: list[Oracle] = [Ocms.for_mse(1.0, _DOMAIN), Ocms.for_mse(5.0, _DOMAIN)]
+    fast: list[Oracle] = [OcmsGf.for_mse(epsilon, _DOMAIN) for epsilon in epsilons]
+    fast.append(Hadamard(1.0, _DOMAIN))
+    goals = [6.0, 2.0, *(0.3 for _ in epsilons), 0.02]
+    without_goal: list[Oracle] = [
+        OcmsMixture.for_mse(3.0, _DOMAIN),
+        OcmsGf.for_l2(5.0, _DOMAIN),
     ]
-    fast: list[tuple[Oracle, float]] = [
-        (OcmsGf.for_mse(epsilon, _DOMAIN), 0.3) for epsilon in (1.0, 2.0, 3.0, 4.0, 5.0)
-    ]
-    fast.append((Hadamard(1.0, _DOMAIN), 0.02))
-    rows += [decoding_row(oracle, values, goal) for oracle, goal in [*paper, *fast]]
-    rows.append(decoding_row(OcmsMixture.for_mse(3.0, _DOMAIN), values, None))
-    rows.append(decoding_row(OcmsGf.for_l2(5.0, _DOMAIN), values, None))
-    rows += [decoding_row(oracle, many, None) for oracle, _ in fast]
+    for oracle, goal in zip([*paper, *fast], goals, strict=True):
+        rows.append(decoding_row(oracle, values, goal))
+    rows += [decoding_row(oracle, values, None) for oracle in without_goal]
+    rows += [decoding_row(oracle, many, None) for oracle in fast]
     rows.append(decoding_row(Ocms.for_l2(5.0, _DOMAIN), many, None))
     return rows + size_rows()
 
 
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reports", type=int, default=1_000_000, help="of the large decodes")
-    parser.add_argument("--json", type=Path, help="write the rows as JSON here")
-    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has pure-ldp")
-    arguments = parser.parse_args()
-    rows = oracle_rows(arguments.reports)
-    if arguments.peer:
-        rows += peer_rows(arguments.peer, zipf(_DOMAIN, _DOMAIN, np.random.default_rng(1)))
-    report(rows, "goal", arguments.json)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--reports", type=int, default=1_000_000, help="Reports of large decodes.")
+    parser.add_argument("--peer", metavar="PYTHON", help="An interpreter that has pure-ldp.")
+    options = parser.parse_args()
+    rows = oracle_rows(options.reports)
+    if options.peer:
+        rows += peer_rows(options.peer, zipf(_DOMAIN, _DOMAIN, np.random.default_rng(1)))
+    report(rows, "goal", options.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Populations with one heavy hitter, and how often a mechanism names it, at any n."""
+"""Populations with one heavy hitter, and how often a mechanism identifies it, at any n."""
 
 import math
 from collections.abc import Callable
@@ -28,8 +28,7 @@ def with_uniform_tail(n: int, share: float, bits: int, tail: int) -> PopulationS
     """Return a heavy hitter of `share` and a uniform tail of `tail` values."""
 
     def draw(rng: np.random.Generator) -> tuple[ItemValues, Integers]:
-        some = rng.integers(0, 2**bits, 2 * tail + 2, np.uint64)
-        values = np.unique(some)
+        values = np.unique(rng.integers(0, 2**bits, 2 * tail + 2, np.uint64))
         rng.shuffle(values)
         values = values[: tail + 1]
         others = len(values) - 1
@@ -42,16 +41,16 @@ def with_uniform_tail(n: int, share: float, bits: int, tail: int) -> PopulationS
 def count_recoveries(
     make: Callable[[bytes], Projection], draw: PopulationSampler, runs: int = 10
 ) -> int:
-    """Return in how many of `runs` the heavy hitter is the first that is named."""
-    found = 0
+    """Return the number of `runs` in which the heavy hitter is identified first."""
+    recoveries = 0
     for run in range(runs):
         rng = np.random.default_rng(1000 + run)
         mechanism = make(rng.bytes(32))
         values, counts = draw(rng)
         state = mechanism.simulate_state(values, counts, rng)
-        named = mechanism.identify(state, int(counts.sum()), 1)
-        found += bool(named) and named[0].value == int(values[0])
-    return found
+        identified = mechanism.identify(state, int(counts.sum()), 1)
+        recoveries += bool(identified) and identified[0].value == int(values[0])
+    return recoveries
 
 
 def glps_error(n: int, epsilon: float = 1.0, delta: float = 1e-6, beta: float = 0.1) -> float:

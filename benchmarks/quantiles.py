@@ -1,38 +1,31 @@
-"""Errors of ranks: tries and hierarchical histograms beside a peer, on a million values.
+"""Errors of ranks: tries and hierarchical histograms compared with a peer, on a million values.
 
     python -m benchmarks.quantiles [--devices N] [--runs R] [--peer PYTHON] [--json PATH]
 
 Four kinds of values in [0, 1): uniform, beta(2, 5), lognormal (cut off) and uniform with 30% in
-five atoms. Epsilon is 1 and delta 1e-6 for all that is released. For 1,998 points, 999 quantiles
+five atoms. Epsilon is 1 and delta 1e-6 for each whole release. For 1,998 points, 999 quantiles
 and a grid of 999, the error is the distance of the estimated rank to [F(r-), F(r)], where F is
-that of the cells which devices tell (the trie's, or the histogram's): so wider cells forgive more.
-`max` and `mean` are over points and means of R runs, `worst` is the worst max of them; the
+that of the cells which devices report (the trie's, or the histogram's): so wider cells forgive
+more. `max` and `mean` are over points and means of R runs, `worst` is the worst max of them; the
 reference is the goal, and `ratio` value / goal.
 
-Devices flip their coins in arrays of digits: what is counted is what `encode_sum` would count.
+Devices flip their coins in arrays of digits, with the counts that `encode_sum` would give.
 The histogram's noise is that of one sum; `10 cohorts` has ten sums, each provisioned for
-a loss of 20% and 10% who keep their shares to themselves.
+20% dropouts and 10% of the devices that add no noise share.
 
 With --peer, a Python that has the wheel `opendp`, its 4-ary tree of 7 levels is measured on the
-same values: pure epsilon 1, one trusted server. Without it that is said, and left out.
+same values: pure epsilon 1, one trusted server. Without it a line on stderr reports the omission.
 """
 
-import argparse
-import json
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.rows import BenchmarkRow, argument_parser, cpu_seconds, report, run_peer
 from protocol.arrays import Floats
-
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
-
-from benchmarks.rows import BenchmarkRow, report
 from protocol.privacy.noise import simulate_skellam_sum
 from protocol.privacy.planning import best_design, min_variance
 from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf
@@ -40,12 +33,28 @@ from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.tree import PrefixTree, integers_to_digits
 
 EPSILON, DELTA = 1.0, 1e-6
-_ERROR_GOALS = {  # of max and mean
+_ERROR_GOALS = {  # for max and mean
     "trie, ratio": (0.003, 0.001),
     "histogram, 16^4 leaves": (2e-4, None),
     "histogram, 4^8 leaves": (2e-4, None),
 }
-_PEER_SCRIPT = Path(__file__).parent / "opendp_tree.py"
+# Program for OpenDP's interpreter: the consistent leaves of a tree of the counts on stdin, to the
+# base 4; OpenDP divides the pure epsilon over the levels.
+_PEER_PROGRAM = """
+import json, sys
+import opendp.prelude as dp
+dp.enable_features("contrib")
+request = json.load(sys.stdin)
+leaves, epsilon = request["leaves"], request["epsilon"]
+space = dp.vector_domain(dp.atom_domain(T=int), len(leaves)), dp.l1_distance(T=int)
+tree = dp.t.make_b_ary_tree(*space, leaf_count=len(leaves), branching_factor=4)
+scale = dp.binary_search_param(
+    lambda s: tree >> dp.m.then_laplace(s), d_in=1, d_out=epsilon, T=float
+)
+released = (tree >> dp.m.then_laplace(scale))(leaves)
+dp.enable_features("idealized-numerics")
+json.dump(dp.t.make_consistent_b_ary_tree(branching_factor=4)(released), sys.stdout)
+"""
 
 
 def uniform_values(rng: np.random.Generator, n: int) -> Floats:
@@ -64,7 +73,7 @@ def lognormal_values(rng: np.random.Generator, n: int) -> Floats:
 
 
 def values_with_atoms(rng: np.random.Generator, n: int) -> Floats:
-    """Return values spread evenly but for 30% in five points."""
+    """Return values spread evenly, except for 30% in five points."""
     values = rng.random(n)
     where = rng.random(n) < 0.3
     values[where] = rng.choice([0.1, 0.25, 0.5, 0.7, 0.9], int(where.sum()))
@@ -75,16 +84,16 @@ VALUE_KINDS = (uniform_values, beta_values, lognormal_values, values_with_atoms)
 
 
 def leaf_counts(values: Floats, cells: int) -> NDArray[np.int64]:
-    """Return how many values are in each of `cells`."""
+    """Return the number of values in each of `cells`."""
     return np.bincount((values * cells).astype(np.int64), minlength=cells)
 
 
 def sampled_trie(
     leaves: NDArray[np.int64], base: int, depth: int, p: float, theta: int, rng: np.random.Generator
 ) -> PrefixTree:
-    """Return the trie that devices make, `leaves` of them by what they hold, as shares.
+    """Return the trie of devices as shares, where `leaves` counts the devices per cell.
 
-    Coins are fresh on each level: of all whose prefix was shown, a level samples its own.
+    Coins are fresh on each level: it samples the devices whose prefix was published.
     """
     n, rows, depths, counts = int(leaves.sum()), [], [], []
     frontier = np.zeros(1, np.int64)
@@ -118,15 +127,15 @@ def noisy_tree(
 def rank_errors(
     values: Floats, leaves: NDArray[np.int64], rank: Callable[[Floats], Floats]
 ) -> Floats:
-    """Return what `rank` is off by at the 1,998 points; values of one leaf are not told apart."""
+    """Return the errors of `rank` at the 1,998 points; the values of a leaf count as one."""
     parts = np.arange(1, 1000) / 1000
     points = np.concatenate((np.quantile(values, parts), parts))
     before = np.concatenate(([0], np.cumsum(leaves))) / leaves.sum()
     scaled = points * len(leaves)
     low = before[np.floor(scaled).astype(np.int64)]
     high = before[np.floor(scaled).astype(np.int64) + 1]
-    found = rank(points)
-    return np.maximum(np.maximum(low - found, found - high), 0.0)
+    ranks = rank(points)
+    return np.maximum(np.maximum(low - ranks, ranks - high), 0.0)
 
 
 def trie_knots(
@@ -134,19 +143,18 @@ def trie_knots(
 ) -> tuple[NDArray[np.int64], list[CumulativeDistribution]]:
     """Return leaves and knots of a trie of 10 digits to the base 4, by the exact design."""
     leaves = leaf_counts(values, 4**10)
-    found = best_design(10**6, EPSILON, DELTA, 10)
-    tree = sampled_trie(leaves, 4, 10, found.m / 10**6, found.theta, rng)
+    design = best_design(10**6, EPSILON, DELTA, 10)
+    tree = sampled_trie(leaves, 4, 10, design.m / 10**6, design.theta, rng)
     return leaves, [tree_cdf(tree, 4, None, estimator) for estimator in estimators]
 
 
 def histogram_knots(
     values: Floats, rng: np.random.Generator, base: int, depth: int, times: float
 ) -> tuple[NDArray[np.int64], CumulativeDistribution]:
-    """Return leaves and knots of a histogram with `times` the least noise."""
+    """Return leaves and knots of a histogram with `times` the smallest noise."""
     leaves = leaf_counts(values, base**depth)
     variance = times * min_variance(EPSILON, DELTA, depth)
-    tree = noisy_tree(leaves, base, depth, variance, rng).consistent()
-    return leaves, leaf_cdf(tree.levels[-1], depth)
+    return leaves, _leaf_cdf_of(noisy_tree(leaves, base, depth, variance, rng), depth)
 
 
 HISTOGRAMS = {  # base, depth, how much noise
@@ -164,60 +172,53 @@ def error_rows(n: int, runs: int, peer: str | None) -> Iterator[BenchmarkRow]:
         for run in range(runs):
             rng = np.random.default_rng(run)
             values = kind(rng, n)
-            leaves, (ratio, plain) = trie_knots(values, rng, ("ratio", "plain"))
-            errors.setdefault("trie, ratio", []).append(rank_errors(values, leaves, ratio.rank))
-            errors.setdefault("trie, plain", []).append(rank_errors(values, leaves, plain.rank))
+            leaves, tries = trie_knots(values, rng, ("ratio", "plain"))
+            for name, knots in zip(("trie, ratio", "trie, plain"), tries, strict=True):
+                errors.setdefault(name, []).append(rank_errors(values, leaves, knots.rank))
             for name, shape in HISTOGRAMS.items():
                 leaves, knots = histogram_knots(values, rng, *shape)
                 errors.setdefault(name, []).append(rank_errors(values, leaves, knots.rank))
             if peer:
                 leaves = leaf_counts(values, 4**7)
-                made = leaf_cdf(opendp_leaves(peer, leaves), 7)
+                request = {"leaves": leaves.tolist(), "epsilon": EPSILON}
+                knots = leaf_cdf(np.array(run_peer(peer, _PEER_PROGRAM, request), np.float64), 7)
                 errors.setdefault("OpenDP, 4^7 leaves", []).append(
-                    rank_errors(values, leaves, made.rank)
+                    rank_errors(values, leaves, knots.rank)
                 )
-        for name, found in errors.items():
-            most = [float(error.max()) for error in found]
-            mean = float(np.mean([error.mean() for error in found]))
-            goals = _ERROR_GOALS.get(name, (None, None))
-            yield _row(f"{kind.__name__}: {name}, worst", max(most), goals[0])
-            yield _row(f"{kind.__name__}: {name}, max", float(np.mean(most)), goals[0])
-            yield _row(f"{kind.__name__}: {name}, mean", mean, goals[1])
+        for name, errors_of_runs in errors.items():
+            largest = [float(error.max()) for error in errors_of_runs]
+            mean = float(np.mean([error.mean() for error in errors_of_runs]))
+            max_goal, mean_goal = _ERROR_GOALS.get(name, (None, None))
+            yield _row(f"{kind.__name__}: {name}, worst", max(largest), max_goal)
+            yield _row(f"{kind.__name__}: {name}, max", float(np.mean(largest)), max_goal)
+            yield _row(f"{kind.__name__}: {name}, mean", mean, mean_goal)
 
 
 def _row(name: str, error: float, goal: float | None) -> BenchmarkRow:
     """Return an error in units of 1e-6, so that three digits after the point are enough."""
-    beside = None if goal is None else goal * 1e6
-    return BenchmarkRow(name, error * 1e6, "1e-6", beside, None if goal is None else error / goal)
-
-
-def opendp_leaves(python: str, leaves: NDArray[np.int64]) -> Floats:
-    """Return the consistent leaves of OpenDP's tree, made by another interpreter."""
-    asked = json.dumps({"leaves": leaves.tolist(), "epsilon": EPSILON})
-    ran = subprocess.run(  # noqa: S603
-        [python, str(_PEER_SCRIPT)], input=asked, capture_output=True, text=True, check=True
-    )
-    return np.array(json.loads(ran.stdout), np.float64)
+    return BenchmarkRow(name, error * 1e6, "1e-6", None if goal is None else goal * 1e6)
 
 
 def speed_rows(n: int) -> Iterator[BenchmarkRow]:
-    """Yield the CPU seconds of what a server does."""
+    """Yield the CPU seconds of a server's work."""
     rng = np.random.default_rng(0)
     values = uniform_values(rng, n)
     for base, depth in ((16, 4), (4, 10)):
         tree = noisy_tree(leaf_counts(values, base**depth), base, depth, 100.0, rng)
-        start = time.process_time()
-        leaf_cdf(tree.consistent().levels[-1], depth)
-        yield BenchmarkRow(f"consistency, {base}^{depth} leaves", time.process_time() - start, "s")
+        seconds = cpu_seconds(partial(_leaf_cdf_of, tree, depth))
+        yield BenchmarkRow(f"consistency, {base}^{depth} leaves", seconds, "s")
+
+
+def _leaf_cdf_of(tree: CompleteTree, depth: int) -> CumulativeDistribution:
+    return leaf_cdf(tree.consistent().levels[-1], depth)
 
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--devices", type=int, default=10**6)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has opendp")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--peer", metavar="PYTHON", help="An interpreter that has opendp.")
     options = parser.parse_args()
     if not options.peer:
         print("opendp is left out: name an interpreter that has it with --peer", file=sys.stderr)

@@ -1,31 +1,30 @@
-"""How many devices a simulation plays a second, in how much memory, and how fast tables fill.
+"""Devices that a simulation plays per second, its memory, and the speed at which tables fill.
 
     python -m benchmarks.scale [--devices N ...] [--rounds R] [--words PATH] [--json PATH]
                                [--shared N] [--secure N [--rates G ...]]
 
-Each N is a run of `blindtally simulate adaptive-iblt` in a process of its own, from its start to
-its result on disk: devices with one word each, 5,000 words of 16 bits to send, nobody lost. Words
-and counts are those in PATH, lines of "word,count", or made up, with frequencies like real ones.
+Each N is a run of `blindtally simulate adaptive-iblt` in its own process, from its start to its
+result on disk: devices with one word each, 5,000 16-bit words to send, no dropouts. Words and
+counts are those in PATH, lines of "word,count", or made up, with frequencies like real ones.
 
-    devices x rounds   a second of the clock; the reference is 10^8 in a minute
-    CPU                all that the process took, a device and round
-    memory             the most that was resident; the reference is that of the first N
+    devices x rounds   per second of the clock; the reference is 10^8 in a minute
+    CPU                all CPU of the process, per device and round
+    memory             the largest resident size; the reference is that of the first N
     encode             one core: items into the lanes of one table, at threshold 1, so that none is
                        sampled away. Of devices, as the simulation does it; and of different keys,
-                       each of which is hashed. The references are 10^6 items a second
+                       each of which is hashed. The references are 10^6 items per second
 
     two processes      with --shared, N devices over R rounds by one process, and by two that share
-                       each round; the reference is what one does. Rounds of less than some 3 x 10^7
-                       devices are not shared, since a piece takes half a second or more
+                       each round; the reference is one process. Rounds of fewer than about 3 x 10^7
+                       devices are not shared, since a chunk takes half a second or more
 
-    whole protocol     with --secure, cohorts of N devices with all that they and the server do: see
-                       `benchmarks.whole`. The references are what its primitives take, and of two
-                       processes what one does; it needs minutes
+    whole protocol     with --secure, cohorts of N devices with all work of devices and server: see
+                       `secure_sums/whole.py`. The references are the work of the primitives, and
+                       for two processes that of one; it needs minutes
 
-How far the clock is above the CPU tells how much else the machine had to do.
+The clock exceeds the CPU by the machine's other work.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -40,12 +39,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder: its secagg.py would hide ours
-
-from benchmarks import whole
-from benchmarks.rows import BenchmarkRow, report
-from benchmarks.sketches import fastest_cpu_seconds, random_contents
-from benchmarks.words import frequencies
+from benchmarks.rows import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
+from benchmarks.secure_sums.whole import secure_sum_rows
+from benchmarks.sketches import random_contents
+from benchmarks.triehh import frequencies
 from blindtally.datasets.reader import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
@@ -65,7 +62,7 @@ _SECURE_VECTOR_WORDS = 10_000
 def run_simulation(
     devices: int, rounds: int, data: Path, workers: int = 1
 ) -> tuple[float, struct_rusage, float]:
-    """Return the seconds that a simulation took, what it used, and the F1 of what it found."""
+    """Return the seconds of a simulation, its use of resources, and its F1."""
     result = data.with_name("result.json")
     options = {
         "--data": data,
@@ -85,14 +82,14 @@ def run_simulation(
     running.returncode = os.waitstatus_to_exitcode(status)
     if running.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {running.returncode}")
-    found = json.loads(result.read_text())
-    assert found["devices"] == devices * rounds
-    return seconds, used, float(found["f1"])
+    document = json.loads(result.read_text())
+    assert document["devices"] == devices * rounds
+    return seconds, used, float(document["f1"])
 
 
 @contextmanager
 def as_data_file(population: ItemCounts) -> Iterator[Path]:
-    """Give a data file of a population."""
+    """Yield a data file of a population."""
     with TemporaryDirectory() as folder:
         data = Path(folder) / "counts.csv"
         pairs = zip(population.items, population.counts.tolist(), strict=True)
@@ -101,7 +98,7 @@ def as_data_file(population: ItemCounts) -> Iterator[Path]:
 
 
 def simulation_rows(fleets: list[int], rounds: int, data: Path) -> Iterator[BenchmarkRow]:
-    """Yield the rows of simulations of so many devices."""
+    """Yield the rows of a simulation for each number of devices."""
     first = None
     for devices in fleets:
         seconds, used, f1 = run_simulation(devices, rounds, data)
@@ -110,32 +107,26 @@ def simulation_rows(fleets: list[int], rounds: int, data: Path) -> Iterator[Benc
         first = first or memory
         name, speed = f"{devices:,} devices, {rounds} rounds:", played / seconds
         yield BenchmarkRow(f"{name} clock", seconds, "s")
-        yield BenchmarkRow(
-            f"{name} devices x rounds",
-            speed / 1e6,
-            "M/s",
-            _GOAL_DEVICES_PER_SECOND / 1e6,
-            speed / _GOAL_DEVICES_PER_SECOND,
-        )
+        goal = _GOAL_DEVICES_PER_SECOND / 1e6
+        yield BenchmarkRow(f"{name} devices x rounds", speed / 1e6, "M/s", goal)
         yield BenchmarkRow(f"{name} CPU, each", 1e6 * cpu / played, "us")
-        yield BenchmarkRow(f"{name} memory", memory, "MiB", first, memory / first)
+        yield BenchmarkRow(f"{name} memory", memory, "MiB", first)
         yield BenchmarkRow(f"{name} F1", f1, "F1")
 
 
 def parallel_rows(devices: int, rounds: int, data: Path) -> Iterator[BenchmarkRow]:
-    """Yield the rows of two processes that share each round, beside one."""
-    speeds, costs, found = [], [], []
+    """Yield the rows of two processes that share each round, compared with one."""
+    speeds, costs, scores = [], [], []
     played = devices * rounds
     for workers in (1, 2):
         seconds, used, f1 = run_simulation(devices, rounds, data, workers)
         speeds.append(played / seconds / 1e6)
         costs.append(1e6 * (used.ru_utime + used.ru_stime) / played)
-        found.append(f1)
-    assert found[0] == found[1]
+        scores.append(f1)
+    assert scores[0] == scores[1]
     name = f"{devices:,} devices, {rounds} rounds, two processes:"
-    (one, two), (alone, both) = speeds, costs
-    yield BenchmarkRow(f"{name} devices x rounds", two, "M/s", one, two / one)
-    yield BenchmarkRow(f"{name} CPU, each", both, "us", alone, both / alone)
+    yield BenchmarkRow(f"{name} devices x rounds", speeds[1], "M/s", speeds[0])
+    yield BenchmarkRow(f"{name} CPU, each", costs[1], "us", costs[0])
 
 
 def encoding_rows(population: ItemCounts) -> Iterator[BenchmarkRow]:
@@ -159,21 +150,18 @@ def encoding_rows(population: ItemCounts) -> Iterator[BenchmarkRow]:
     table = Iblt(cell, cells_for(_ENCODED_ITEMS), rng.bytes(32))
     for name, work in (("devices'", devices), ("different", lambda: table.insert(keys, values))):
         speed = _ENCODED_ITEMS / fastest_cpu_seconds(work) / 1e6
-        yield BenchmarkRow(
-            f"encode {_ENCODED_ITEMS:,} {name} items", speed, "M items/s", 1.0, speed
-        )
+        yield BenchmarkRow(f"encode {_ENCODED_ITEMS:,} {name} items", speed, "M items/s", 1.0)
 
 
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--devices", type=int, nargs="*", default=[10**5, 10**6])
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--shared", type=int, help="devices of a round, such as 40000000")
-    parser.add_argument("--secure", type=int, help="devices in a cohort, such as 1000")
+    parser.add_argument("--shared", type=int, help="Devices of a round, such as 40000000.")
+    parser.add_argument("--secure", type=int, help="Devices in a cohort, such as 1000.")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.2])
-    parser.add_argument("--words", type=Path, help="a file of words and counts")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--words", type=Path, help="File of words and counts.")
     options = parser.parse_args()
     words, shares = frequencies(options.words)
     counts = np.maximum(1, np.round(shares * _TOTAL_COUNT)).astype(np.int64)
@@ -184,7 +172,7 @@ def main() -> None:
         rows += parallel_rows(options.shared, options.rounds, data) if options.shared else []
     rows += encoding_rows(population)
     if options.secure:
-        rows += whole.secure_sum_rows(options.secure, _SECURE_VECTOR_WORDS, options.rates)
+        rows += secure_sum_rows(options.secure, _SECURE_VECTOR_WORDS, options.rates)
     report(rows, "reference", options.json)
 
 

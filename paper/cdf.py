@@ -12,7 +12,7 @@ from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.simulate.numbers import NumberStudy, run_numbers
 from blindtally.simulate.request import RELEASE_DEFAULTS, SimulationRequest
-from paper import drawing, output
+from paper import drawing, options
 from protocol.privacy.release import ReleaseMode
 
 RELEASE_METHODS: dict[str, tuple[str, ReleaseMode]] = {
@@ -32,28 +32,28 @@ def cdf(
     ],
     column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
     low: Annotated[
-        float | None, typer.Option(help="Numbers from here on.", show_default="the least")
+        float | None, typer.Option(help="Lower bound of the numbers.", show_default="the smallest")
     ] = None,
     high: Annotated[
-        float | None, typer.Option(help="And up to here.", show_default="the greatest")
+        float | None, typer.Option(help="Upper bound of the numbers.", show_default="the greatest")
     ] = None,
     clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
-    epsilon: Annotated[float, typer.Option(help="What all rounds may cost.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="And the delta of that.")] = 1e-6,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")] = 1,
-    out: output.OutOption = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy of all rounds.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Delta of all rounds.")] = 1e-6,
+    seed: options.SeedOption = 1,
+    out: options.OutOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Distribution of numbers beside the truth, and errors of ranks, by histogram and trie.
+    """Distribution of numbers and its true one, and errors of ranks, by histogram and trie.
 
     Example:
       python -m paper cdf --data ages --low 0 --high 120 --out cdf
     """
-    output.check_output_path(out)
-    found: dict[str, NumberStudy] = {}
+    options.check_output_path(out)
+    studies: dict[str, NumberStudy] = {}
     try:
         for name, (mechanism, mode) in RELEASE_METHODS.items():
-            found[name] = run_numbers(
+            studies[name] = run_numbers(
                 SimulationRequest(
                     mechanism=mechanism,
                     data=data,
@@ -61,7 +61,7 @@ def cdf(
                     clients=clients,
                     low=low,
                     high=high,
-                    levels=RELEASE_DEFAULTS["hierarchical-histogram"][0],  # the same cells for all
+                    levels=RELEASE_DEFAULTS["hierarchical-histogram"][0],  # same cells for all
                     epsilon=epsilon,
                     delta=delta,
                     release=mode,
@@ -70,21 +70,21 @@ def cdf(
             )
     except ValueError as error:
         raise exit_with_error(error) from None
-    rows = {name: _cdf_columns(one) for name, one in found.items()}
+    rows = {name: _cdf_columns(study) for name, study in studies.items()}
     if json_path != "-":
         _show(rows, clients, epsilon, delta)
     title = (
         f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}\n"
         f"one study each, seed {seed}; bands: 95% intervals"
     )
-    output.write_figure(
+    options.write_figure(
         out, lambda path: drawing.draw_cdf(path, rows, title), list(_point_rows(rows))
     )
     write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
 
 
 def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each method's points, one by one."""
+    """Yield the points of each method."""
     for name, row in rows.items():
         columns = {"value": "values", "true": "true", "rank": "ranks", "low": "low", "high": "high"}
         for values in zip(*(row[column] for column in columns.values()), strict=True):
@@ -92,7 +92,7 @@ def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _cdf_columns(result: NumberStudy) -> dict[str, Any]:
-    """Return values, their true ranks, and those found with their intervals."""
+    """Return values, their true ranks, and the estimated ones with their intervals."""
     values, ranks = result.distribution.cdf(_CDF_POINTS)
     before = np.concatenate(([0], np.cumsum(result.cell_counts))) / result.devices
     cells = np.arange(_CDF_POINTS) * result.domain.cells // (_CDF_POINTS - 1)

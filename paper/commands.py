@@ -1,6 +1,6 @@
-"""The commands `python -m paper ...`: their options, and what they show and write."""
+"""The commands `python -m paper ...`: their options, and what they print and write."""
 
-from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,51 +8,36 @@ from typing import Annotated
 import typer
 
 from blindtally.cli import CommandGroup
-from blindtally.console import completion
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
-from blindtally.parallel import DaskOption, WorkersOption, run_parallel
-from blindtally.planning.f1_curves import GOALS, F1Curve, StudySetting
-from blindtally.simulate.populations import (
-    DRIFT_KINDS,
-    DriftKind,
-    ItemPopulation,
-    load_item_population,
+from blindtally.parallel import DaskOption, WorkersOption
+from blindtally.planning.f1_curves import GOALS, StudySetting
+from blindtally.simulate.populations import DRIFT_KINDS
+from paper import adaptive_iblt, cdf, curves, drawing, growth, options, oracle_errors, words
+from paper.options import (
+    DataFilesOption,
+    DataOption,
+    OutOption,
+    RoundsOption,
+    RunOptions,
+    RunsOption,
+    SeedOption,
+    ThresholdOption,
+    TokensOption,
 )
-from paper import cdf, curves, drawing, growth, oracle_errors, output, threshold_rules, words
-from paper.output import OutOption
 from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 
 _DEFAULT_WORDS = [100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000]
 _DEFAULT_ROUNDS = [10, 30, 50, 100]
 _DEFAULT_GROWTH_ROUNDS = [1, 3, 10, 30, 100]
 
-DataOption = Annotated[
-    Path,
-    typer.Option(
-        help="A CSV file of items and counts to draw from.", autocompletion=completion.complete_data
-    ),
-]
-DataFilesOption = Annotated[
-    list[Path],
-    typer.Option(
-        help="A CSV file of items and counts; repeat it.", autocompletion=completion.complete_data
-    ),
-]
-ThresholdOption = Annotated[
-    float, typer.Option("--threshold", min=1, help="Heavy from this count on (tau).")
-]
-TokensOption = Annotated[int, typer.Option(min=10, max=10**6, help="Mean tokens in a round (M).")]
 WordsOption = Annotated[int, typer.Option("--words", min=8, help="16-bit words (C).")]
 WordsListOption = Annotated[
     list[int], typer.Option("--words", min=8, help="16-bit words (C); repeat it.")
 ]
-RoundsOption = Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Rounds (R).")]
 RoundsListOption = Annotated[
     list[int], typer.Option("--rounds", min=1, max=1000, help="Rounds (R); repeat it.")
 ]
-RunsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each point.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="The same seed gives the same figure.")]
 _SHORT_METHOD_NAMES = {  # a column's heading each, with which eight of them fit 80 columns
     curves.SAME_HASHES: "same h",
     curves.COUNT_SKETCH: "sketch",
@@ -106,17 +91,8 @@ def fig1(
     Example:
       python -m paper fig1 --data words --out fig1
     """
-    population = _load_population(data, out)
-    setting = StudySetting(rounds, tau, tokens, 0)
-    grid, names = sorted(set(words)), curves.FIGURE_1
-    work = partial(curves.over_words, population, setting, grid, names)
-    found = curves.merge_runs(
-        run_parallel(work, _run_seeds(seed, runs), "runs", workers, dask), names, grid
-    )
-    title = f"{data.name}: R = {rounds}, tau = {tau:g}, M = {tokens:,}"
-    _write_curves(
-        "fig1", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path, log=True
-    )
+    figure = curves.F1Figure("fig1", curves.FIGURE_1, StudySetting(rounds, tau, tokens, 0), words)
+    _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
 @app.command()
@@ -138,15 +114,8 @@ def fig2(
     Example:
       python -m paper fig2 --data words --threshold 100 --out fig2
     """
-    population = _load_population(data, out)
-    setting = StudySetting(0, tau, tokens, words)
-    grid, names = sorted(set(rounds)), curves.FIGURE_1
-    work = partial(curves.over_rounds, population, setting, grid, names)
-    found = curves.merge_runs(
-        run_parallel(work, _run_seeds(seed, runs), "runs", workers, dask), names, grid
-    )
-    title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
-    _write_curves("fig2", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
+    figure = curves.F1Figure("fig2", curves.FIGURE_1, StudySetting(0, tau, tokens, words), rounds)
+    _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
 @app.command()
@@ -163,20 +132,48 @@ def fig3(
     out: OutOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """F1 over rounds: adaptive sampling beside the best of eight fixed thresholds.
+    """F1 over rounds: adaptive sampling and the best of eight fixed thresholds.
 
     Example:
       python -m paper fig3 --data words --out fig3
     """
-    population = _load_population(data, out)
-    setting = StudySetting(0, tau, tokens, words)
-    grid, names = sorted(set(rounds)), curves.FIGURE_3
-    work = partial(curves.over_rounds, population, setting, grid, names)
-    found = curves.merge_runs(
-        run_parallel(work, _run_seeds(seed, runs), "runs", workers, dask), names, grid
+    figure = curves.F1Figure("fig3", curves.FIGURE_3, StudySetting(0, tau, tokens, words), rounds)
+    _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
+
+
+def _run_figure(
+    figure: curves.F1Figure,
+    data: Path,
+    run_options: RunOptions,
+    out: Path | None,
+    json_path: str | None,
+) -> None:
+    options.check_output_path(out)
+    work = partial(curves.score_run, figure, options.load_population(data))
+    merged = curves.merge_runs(run_options.map(work, run_options.seeds, "runs"), figure)
+    x = "words C" if figure.is_over_words else "rounds R"
+    title = f"{data.name}: {figure.title}\n{run_options.error_bars}"
+    if json_path != "-":
+        means = [{point.x: f"{point.mean:.3f}" for point in curve.points} for curve in merged]
+        grid = sorted({point.x for curve in merged for point in curve.points})
+        rows = [[f"{value:,}", *(seen.get(value, "") for seen in means)] for value in grid]
+        for goal in GOALS if figure.is_over_words else ():
+            sizes = [curve.x_reaching(goal) for curve in merged]
+            rows.append([f"for {goal}", *("" if c is None else f"{c:,.0f}" for c in sizes)])
+        names = {_SHORT_METHOD_NAMES[curve.name]: curve.name for curve in merged}
+        print_parts(
+            f"F1 over {x}. {title}",
+            result_table([figure.x], [*names], rows),
+            fact_table(names),
+        )
+    rows_of = [row for curve in merged for row in curve.rows(figure.x)]
+    options.write_figure(
+        out,
+        lambda path: drawing.draw_curves(path, merged, x, title, figure.is_over_words),
+        rows_of,
     )
-    title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}"
-    _write_curves("fig3", f"{title}\n{drawing.error_bars(runs, seed)}", found, out, json_path)
+    document = {"figure": figure.name, "title": title, "x": x}
+    write_json(json_path, document | {"curves": [curve.as_json() for curve in merged]})
 
 
 @app.command("growth")
@@ -193,34 +190,39 @@ def grow(
     out: OutOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Errors and words over rounds: a frequency oracle beside sampled tables.
+    """Errors and words over rounds: a frequency oracle and sampled tables.
 
     Example:
       python -m paper growth --data words --out growth
     """
-    population = _load_population(data, out)
+    options.check_output_path(out)
+    population = options.load_population(data)
     if candidate_count(population.domain) > MAX_CANDIDATES:
         raise exit_with_error(f"{data}: an oracle cannot score every item of its domain")
+    run_options = RunOptions(runs, seed, workers, dask)
     cases = [(seed, count, run) for count in sorted(set(rounds)) for run in range(runs)]
     work = partial(growth.measure_growth, population, tokens, tau, words)
-    seen = run_parallel(work, cases, "runs", workers, dask)
-    rows = [growth.mean_of_runs(seen[start : start + runs]) for start in range(0, len(seen), runs)]
-    title = (
-        f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n"
-        f"{drawing.error_bars(runs, seed)}"
-    )
+    measured = run_options.map(work, cases, "runs")
+    means = [
+        growth.mean_of_runs(measured[start : start + runs])
+        for start in range(0, len(measured), runs)
+    ]
+    title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n{run_options.error_bars}"
     if json_path != "-":
         cells = [
             [str(row.rounds), *(f"{getattr(row, name):,.1f}" for name in growth.GROWTH_MEASURES)]
-            for row in rows
+            for row in means
         ]
         headings = ["R", "oracle, error", "table, error", "oracle, words", "table, words"]
         print_parts(result_table([], headings, cells, title))
-    found = [row.as_json() for row in rows]
-    flat = [row | {f"{k}_deviation": v for k, v in row.pop("deviations").items()} for row in found]
-    output.write_figure(out, lambda path: drawing.draw_growth(path, rows, title), flat)
-    found = [row.as_json() for row in rows]
-    write_json(json_path, {"figure": "growth", "title": title, "runs": runs, "rows": found})
+    rows = [asdict(row) for row in means]
+    flat = [
+        {name: value for name, value in row.items() if name != "deviations"}
+        | {f"{name}_deviation": value for name, value in row["deviations"].items()}
+        for row in rows
+    ]
+    options.write_figure(out, lambda path: drawing.draw_growth(path, means, title), flat)
+    write_json(json_path, {"figure": "growth", "title": title, "runs": runs, "rows": rows})
 
 
 @app.command("rules")
@@ -242,81 +244,35 @@ def compare_rules(
     Example:
       python -m paper rules --data words --data short --out rules
     """
+    options.check_output_path(out)
+    run_options = RunOptions(runs, seed, workers, dask)
+    populations = [(path.name, options.load_population(path)) for path in data]
+    cases = [(name, people, drift) for name, people in populations for drift in DRIFT_KINDS]
     setting = StudySetting(rounds, tau, tokens, words)
-    cases = [(path, _load_population(path, out), drift) for path in data for drift in DRIFT_KINDS]
-    pieces = [
-        (population, drift, setting, _run_seeds(seed, runs)) for _, population, drift in cases
-    ]
+    work = partial(adaptive_iblt.compare_rules, setting, run_options.seeds)
     try:
-        outcomes = run_parallel(_compare_rules, pieces, "runs", workers, dask)
+        outcomes = run_options.map(work, [(people, drift) for _, people, drift in cases], "runs")
     except ValueError as error:
         raise exit_with_error(error) from None
-    found = [
-        {"data": path.name, "drift": drift} | one.as_json()
-        for (path, _, drift), both in zip(cases, outcomes, strict=True)
-        for one in both
+    rows = [
+        {"data": name, "drift": drift} | asdict(outcome)
+        for (name, _, drift), of_case in zip(cases, outcomes, strict=True)
+        for outcome in of_case
     ]
     title = (
         f"Rules for t: R = {rounds}, tau = {tau:g}, M = {tokens:,}, C = {words:,}\n"
-        f"{drawing.error_bars(runs, seed)}"
+        f"{run_options.error_bars}"
     )
     if json_path != "-":
         headings = ["F1", "rounds read", "settled", "load"]
         measures = {"f1": ".3f", "rounds_read": ".1f", "settled": ".1f", "load": ".2f"}
         cells = [
             [
-                *(one["data"].split(".")[0], one["drift"], one["rule"]),
-                *(format(one[name], form) for name, form in measures.items()),
+                *(row["data"].split(".")[0], row["drift"], row["rule"]),
+                *(format(row[name], form) for name, form in measures.items()),
             ]
-            for one in found
+            for row in rows
         ]
         print_parts(result_table(["data", "drift", "rule"], headings, cells, title))
-    output.write_figure(out, lambda path: drawing.draw_rules(path, found, title), found)
-    write_json(json_path, {"figure": "rules", "rounds": rounds, "words": words, "rows": found})
-
-
-def _load_population(path: Path, out: Path | None) -> ItemPopulation:
-    output.check_output_path(out)
-    try:
-        return load_item_population(path)
-    except ValueError as error:
-        raise exit_with_error(error) from None
-
-
-def _run_seeds(seed: int, runs: int) -> list[tuple[int, int]]:
-    return [(seed, run) for run in range(runs)]
-
-
-def _compare_rules(
-    piece: tuple[ItemPopulation, DriftKind, StudySetting, Sequence[Sequence[int]]],
-) -> list[threshold_rules.RuleOutcome]:
-    return threshold_rules.compare_rules(*piece)
-
-
-def _write_curves(
-    name: str,
-    title: str,
-    found: Sequence[F1Curve],
-    out: Path | None,
-    json_path: str | None,
-    *,
-    log: bool = False,
-) -> None:
-    x = "words C" if log else "rounds R"
-    if json_path != "-":
-        means = [{point.x: f"{point.mean:.3f}" for point in curve.points} for curve in found]
-        grid = sorted({point.x for curve in found for point in curve.points})
-        rows = [[f"{value:,}", *(seen.get(value, "") for seen in means)] for value in grid]
-        for goal in GOALS if log else ():
-            sizes = [curve.x_reaching(goal) for curve in found]
-            rows.append([f"for {goal}", *("" if c is None else f"{c:,.0f}" for c in sizes)])
-        names = {_SHORT_METHOD_NAMES[curve.name]: curve.name for curve in found}
-        print_parts(
-            f"F1 over {x}. {title}",
-            result_table([x.split(maxsplit=1)[0]], [*names], rows),
-            fact_table(names),
-        )
-    rows_of = [row for curve in found for row in curve.rows(x.split(maxsplit=1)[0])]
-    output.write_figure(out, lambda path: drawing.draw_curves(path, found, x, title, log), rows_of)
-    document = {"figure": name, "title": title, "x": x}
-    write_json(json_path, document | {"curves": [curve.as_json() for curve in found]})
+    options.write_figure(out, lambda path: drawing.draw_rules(path, rows, title), rows)
+    write_json(json_path, {"figure": "rules", "rounds": rounds, "words": words, "rows": rows})

@@ -1,18 +1,20 @@
-"""Curves: F1 by method over a grid, several runs a point, each run over rounds of its own.
+"""Curves: F1 by method over a grid, several runs per point, each run over its own rounds.
 
 A method may have *options* (numbers of hashes, thresholds): its curve takes, at each point, the
 option whose mean F1 over the runs is highest, as the paper does for its baselines and for "best
-fixed". Heavy is what was drawn `tau` times or more, found what is estimated so.
+fixed". An item is heavy if it was drawn `tau` times or more, and found if its estimate is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.planning.f1_curves import F1Curve, F1Point, StudySetting, f1
+from blindtally.planning.word_budget import TRACKED, Method, StudyCase, draw_study, score_method
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_rounds import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
@@ -44,39 +46,62 @@ FIGURE_1: Final = (
 )
 FIGURE_3: Final = (BEST_FIXED, ADAPTIVE, ADAPTIVE_IBLT, TRACKED_MECHANISM)
 
+# Algorithm 4 at the paper's price.
+PAPER: Final = Method("adaptive IBLT", 300, gascon23.run_paper_adaptive)
 
 ScoresByPoint = dict[tuple[str, int, str], list[float]]  # by name, x and option: F1 of each run
 
 
-def over_words(
-    population: ItemPopulation,
-    setting: StudySetting,
-    words: Sequence[int],
-    names: Sequence[str],
-    seed: Sequence[int],
-) -> ScoresByPoint:
-    """Return the F1 of one run over C, whose chance `seed` decides."""
-    rng, scored = np.random.default_rng(seed), ScoresByPoint()
-    rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
-    points = {size: replace(setting, words=size) for size in words}
-    _score_methods(population, rounds, points, names, rng, scored)
-    return scored
+@dataclass(frozen=True, slots=True)
+class F1Figure:
+    """F1 of methods over the values of x: of C if `setting` has 0 words, otherwise of R."""
+
+    name: str
+    methods: Sequence[str]
+    setting: StudySetting
+    values: Sequence[int]
+
+    @property
+    def is_over_words(self) -> bool:
+        """Return whether the x axis has words."""
+        return self.setting.words == 0
+
+    @property
+    def x(self) -> str:
+        """Return the name of the x axis."""
+        return "words" if self.is_over_words else "rounds"
+
+    @property
+    def grid(self) -> list[int]:
+        """Return the values of x in their order."""
+        return sorted(set(self.values))
+
+    @property
+    def title(self) -> str:
+        """Return the fixed part of the setting."""
+        fixed = f"C = {self.setting.words:,}"
+        if self.is_over_words:
+            fixed = f"R = {self.setting.rounds}"
+        return f"{fixed}, tau = {self.setting.tau:g}, M = {self.setting.tokens:,}"
 
 
-def over_rounds(
-    population: ItemPopulation,
-    setting: StudySetting,
-    counts: Sequence[int],
-    names: Sequence[str],
-    seed: Sequence[int],
-) -> ScoresByPoint:
-    """Return the F1 of one run over R, rounds anew for each; `seed` decides its chance."""
-    rng, scored = np.random.default_rng(seed), ScoresByPoint()
-    for count in counts:
+def score_run(figure: F1Figure, population: ItemPopulation, seed: Sequence[int]) -> ScoresByPoint:
+    """Return the F1 of one run, whose chance `seed` decides.
+
+    All words have the same rounds; each number of rounds has its own.
+    """
+    rng, scores = np.random.default_rng(seed), ScoresByPoint()
+    setting = figure.setting
+    if figure.is_over_words:
+        rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
+        points = {size: replace(setting, words=size) for size in figure.grid}
+        _score_methods(population, rounds, points, figure.methods, rng, scores)
+        return scores
+    for count in figure.grid:
         rounds = list(population.rounds(count, setting.tokens, rng))
-        point = replace(setting, rounds=count)
-        _score_methods(population, rounds, {count: point}, names, rng, scored)
-    return scored
+        point = {count: replace(setting, rounds=count)}
+        _score_methods(population, rounds, point, figure.methods, rng, scores)
+    return scores
 
 
 def _score_methods(
@@ -85,23 +110,23 @@ def _score_methods(
     points: dict[int, StudySetting],
     names: Sequence[str],
     rng: np.random.Generator,
-    scored: ScoresByPoint,
+    scores: ScoresByPoint,
 ) -> None:
     """Add one run's F1 of each method at each of `points`, which share tau and `rounds`."""
     keys = population.domain.encode(population.items)
     heavy = np.sum(rounds, axis=0) >= next(iter(points.values())).tau
-    kinds = len(heavy)  # whatever is estimated beyond them, there is not
+    items = len(heavy)  # estimates beyond these are of false items
     for name in names:
         if name in BASELINES:
             results = _score_baseline(population, keys, rounds, points, BASELINES[name], heavy, rng)
         else:
             results = (
-                (x, option, f1(estimates >= point.tau, np.pad(heavy, (0, len(estimates) - kinds))))
+                (x, option, f1(estimates >= point.tau, np.pad(heavy, (0, len(estimates) - items))))
                 for x, point in points.items()
-                for option, estimates in _SAMPLED_METHODS[name](population, rounds, point, rng)
+                for option, estimates in _estimates(name, population, rounds, point, rng)
             )
         for x, option, result in results:
-            scored[name, x, option] = [result]
+            scores[name, x, option] = [result]
 
 
 def _score_baseline(
@@ -131,85 +156,73 @@ def _score_baseline(
                 yield x, f"H = {hashes}", f1(estimates >= point.tau, truth)
 
 
-RoundSequence = Sequence[RoundCounts]
-MethodEstimates = Iterator[tuple[str, NDArray[np.float64]]]
-MethodFunction = Callable[
-    [ItemPopulation, RoundSequence, StudySetting, np.random.Generator], MethodEstimates
-]
-
-
-def _no_subsampling(
-    _: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    yield "t = 1", gascon23.run_fixed_threshold(rounds, point.words, 1.0, rng)
-
-
-def _subsampled(
-    _: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    t = gascon23.practical_threshold(point.words, point.tokens, point.tau)
-    yield f"t = {t:.3g}", gascon23.run_fixed_threshold(rounds, point.words, t, rng)
-
-
-def _best_fixed(
-    _: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    for t in gascon23.FIXED_THRESHOLDS:
-        yield f"t = {t:g}", gascon23.run_fixed_threshold(rounds, point.words, t, rng)
-
-
-def _adaptive(
-    _: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    yield "", gascon23.run_adaptive(rounds, point.words, point.tokens, rng)
-
-
-def _adaptive_iblt(
-    people: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    try:
-        question = adaptive_question(people, point.tau, point.words, "steady")
-        yield "", run_adaptive_iblt(people, rounds, question, point.tokens, rng)[0]
-    except ValueError:  # too few words for a table: no point
-        return
-
-
-def _tracked(
-    people: ItemPopulation, rounds: RoundSequence, point: StudySetting, rng: np.random.Generator
-) -> MethodEstimates:
-    chance = rng.spawn(1)[0]  # so that other curves do not hang on this one
-    try:
-        tokens = KeyedPopulation.of(people, point.tokens).deal(rounds, 1, chance)
-        found = run_tokens("tracked", tokens, point.words, point.tau, chance).found_items
-    except TooFewWordsError:  # no point
-        return
-    yield "", np.where(found, np.inf, 0)
-
-
-_SAMPLED_METHODS: dict[str, MethodFunction] = {
-    NO_SUBSAMPLING: _no_subsampling,
-    SUBSAMPLED: _subsampled,
-    BEST_FIXED: _best_fixed,
-    ADAPTIVE: _adaptive,
-    ADAPTIVE_IBLT: _adaptive_iblt,
-    TRACKED_MECHANISM: _tracked,
+_FIXED_THRESHOLDS: Final[dict[str, Callable[[StudySetting], Sequence[float]]]] = {
+    NO_SUBSAMPLING: lambda _: (1,),
+    SUBSAMPLED: lambda p: (gascon23.practical_threshold(p.words, p.tokens, p.tau),),
+    BEST_FIXED: lambda _: gascon23.FIXED_THRESHOLDS,
 }
 
 
-def merge_runs(
-    runs: Iterable[ScoresByPoint], names: Sequence[str], grid: Sequence[int]
-) -> list[F1Curve]:
-    """Return the curves of `runs`, in their order, at each x of `grid`."""
-    scored, curves = ScoresByPoint(), []
+def _estimates(
+    name: str,
+    population: ItemPopulation,
+    rounds: Sequence[RoundCounts],
+    point: StudySetting,
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yield each option of a method with its estimates; nothing with too few words for it."""
+    words, tokens = point.words, point.tokens
+    if name in _FIXED_THRESHOLDS:
+        for t in _FIXED_THRESHOLDS[name](point):
+            yield f"t = {t:.3g}", gascon23.run_fixed_threshold(rounds, words, t, rng)
+    elif name == ADAPTIVE:
+        yield "", gascon23.run_adaptive(rounds, words, tokens, rng)
+    elif name == ADAPTIVE_IBLT:
+        with suppress(ValueError):
+            question = adaptive_question(population, point.tau, words, "steady")
+            yield "", run_adaptive_iblt(population, rounds, question, tokens, rng)[0]
+    else:
+        chance = rng.spawn(1)[0]  # so that other curves do not depend on this one
+        with suppress(TooFewWordsError):
+            known = KeyedPopulation.of(population, tokens)
+            study = run_tokens("tracked", known.deal(rounds, 1, chance), words, point.tau, chance)
+            yield "", np.where(study.found_items, np.inf, 0)
+
+
+def merge_runs(runs: Iterable[ScoresByPoint], figure: F1Figure) -> list[F1Curve]:
+    """Return the curves of `runs`, in the order of the figure's methods."""
+    merged, curves = ScoresByPoint(), []
     for run in runs:
         for key, scores in run.items():
-            scored.setdefault(key, []).extend(scores)
-    for name in names:
+            merged.setdefault(key, []).extend(scores)
+    for name in figure.methods:
         points = []
-        for x in grid:
-            options = [F1Point(x, tuple(v), k[2]) for k, v in scored.items() if k[:2] == (name, x)]
+        for x in figure.grid:
+            options = [F1Point(x, tuple(v), k[2]) for k, v in merged.items() if k[:2] == (name, x)]
             if options:
                 points.append(max(options, key=lambda point: point.mean))
         if points:
             curves.append(F1Curve(name, tuple(points)))
     return curves
+
+
+@dataclass(frozen=True, slots=True)
+class MethodComparison:
+    """F1 of the paper's method and of `tracked`, with the same number of words."""
+
+    setting: StudySetting
+    paper_f1: float
+    tracked_f1: float
+
+
+def compare_methods(
+    population: ItemPopulation, seed: Sequence[int], setting: StudySetting
+) -> MethodComparison:
+    """Return both methods' F1 in `setting`, of one run each."""
+    case = StudyCase(KeyedPopulation.of(population, setting.tokens), "none", 1)
+    study = draw_study(case, setting, seed)
+    scores = [
+        score_method(method, study, setting.words, setting.tau, np.random.default_rng(seed))
+        for method in (PAPER, TRACKED)
+    ]
+    return MethodComparison(setting, *scores)

@@ -15,9 +15,9 @@ from paper.curves import (
     SAME_HASHES,
     SUBSAMPLED,
     TRACKED_MECHANISM,
+    MethodComparison,
 )
 from paper.growth import GrowthRow
-from paper.method_comparison import MethodComparison
 from paper.oracle_experiments import (
     CMS_HADAMARD,
     HADAMARD,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURE_SUFFIXES: Final = (".svg", ".png")
-# Colours that who sees red and green alike can tell apart (Okabe and Ito); markers tell them too.
+# Colours that colour-blind readers can distinguish (Okabe and Ito); markers differ, too.
 _BLACK, _GREY, _ORANGE, _SKY = "#000000", "#8a8a8a", "#e69f00", "#56b4e9"
 _GREEN, _BLUE, _RED, _PINK = "#009e73", "#0072b2", "#d55e00", "#cc79a7"
 _METHOD_STYLES: Final = {
@@ -70,18 +70,11 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def error_bars(runs: int, seed: int) -> str:
-    """Return what the points and bars of a curve are."""
-    if runs == 1:
-        return f"one run a point, seed {seed}"
-    return f"means of {runs} runs; bars: 3 standard deviations; seed {seed}"
-
-
 def draw_curves(path: Path, curves: Sequence[F1Curve], x: str, title: str, log: bool) -> None:
-    """Write F1 over `x`, one line a method.
+    """Write F1 over `x`, one line per method.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ImportError: if matplotlib is not installed. The same holds for all pictures.
     """
     with _SavedFigure(path, (7.2, 5.6)) as figure:
         axes = figure.subplots()
@@ -95,19 +88,15 @@ def draw_curves(path: Path, curves: Sequence[F1Curve], x: str, title: str, log: 
 
 
 def draw_words(
-    path: Path, panels: Mapping[str, Sequence[F1Curve]], looks: Sequence[str], title: str
+    path: Path, panels: Mapping[str, Sequence[F1Curve]], styles: Sequence[str], title: str
 ) -> None:
-    """Write F1 over words, a panel a population; the curves have the `looks` of those methods.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-    """
+    """Write F1 over words, one panel per population; `styles` names the methods of the curves."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     with _SavedFigure(path, (max(6.4, 3.4 * columns), 2.9 * rows + 1.2)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
         for axes, (name, curves) in zip(grid, panels.items(), strict=False):
-            for curve, method in zip(curves, looks, strict=True):
+            for curve, method in zip(curves, styles, strict=True):
                 _draw_curve(axes, curve, *_METHOD_STYLES[method], named=axes is figure.axes[0])
             axes.set(xlabel="words C", ylim=(-0.02, 1.03))
             _log_axis(axes, subs=(1,))
@@ -120,7 +109,7 @@ def draw_words(
 
 
 def draw_pairs(path: Path, pairs: Sequence[MethodComparison], title: str) -> None:
-    """Write F1 of ours over F1 of the paper's method, a point a setting; raises as above."""
+    """Write F1 of `tracked` over F1 of the paper's method, one point per setting."""
     with _SavedFigure(path, (6.4, 5.6)) as figure:
         axes = figure.subplots()
         axes.axline((0, 0), slope=1, color=_GREY, linewidth=1)
@@ -138,17 +127,17 @@ def draw_pairs(path: Path, pairs: Sequence[MethodComparison], title: str) -> Non
 
 
 def draw_rules(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Write the F1 of each rule for t, side by side for each population; raises as above."""
+    """Write the F1 of each rule for t, side by side for each population."""
     cases = list(dict.fromkeys((row["data"].split(".")[0], row["drift"]) for row in rows))
     kept = list(dict.fromkeys(row["rule"] for row in rows))
     with _SavedFigure(path, (7.2, 0.45 * len(cases) + 1.8)) as figure:
         axes = figure.subplots()
         for number, (rule, colour) in enumerate(zip(kept, (_GREEN, _BLUE), strict=True)):
-            mine = [row for row in rows if row["rule"] == rule]
+            of_rule = [row for row in rows if row["rule"] == rule]
             axes.errorbar(
-                [row["f1"] for row in mine],
+                [row["f1"] for row in of_rule],
                 [place + 0.2 * number - 0.1 for place in range(len(cases))],
-                xerr=[3 * row["f1_deviation"] for row in mine],
+                xerr=[3 * row["f1_deviation"] for row in of_rule],
                 fmt="Po"[number],
                 color=colour,
                 capsize=2,
@@ -189,7 +178,7 @@ def _draw_curve(
 
 
 def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
-    """Write errors and words over R; raises as `draw_curves`."""
+    """Write errors and words over R."""
     rounds = [row.rounds for row in rows]
     with _SavedFigure(path, (9, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
@@ -208,21 +197,21 @@ def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
         figure.suptitle(title)
 
 
-def draw_local(path: Path, found: Sequence[OracleErrors], title: str) -> None:
-    """Write errors over epsilon, a row an experiment, theory dashed; raises as `draw_curves`."""
-    names = list(dict.fromkeys(one.experiment for one in found))
+def draw_local(path: Path, errors: Sequence[OracleErrors], title: str) -> None:
+    """Write errors over epsilon, one row of panels per experiment, theory dashed."""
+    names = list(dict.fromkeys(point.experiment for point in errors))
     with _SavedFigure(path, (10, 2.9 * len(names) + 1)) as figure:
         grid = figure.subplots(len(names), 3, squeeze=False)
         for row, name in zip(grid, names, strict=True):
             for axes, measure in zip(row, ("worst", "l1", "l2"), strict=True):
                 for method, (colour, marker) in _ORACLE_STYLES.items():
-                    mine = [one for one in found if (one.experiment, one.method) == (name, method)]
-                    over = [one.epsilon for one in mine]
-                    theory = [getattr(one, measure + "_theory") for one in mine]
+                    points = [p for p in errors if (p.experiment, p.method) == (name, method)]
+                    epsilons = [point.epsilon for point in points]
+                    theory = [getattr(point, measure + "_theory") for point in points]
                     axes.errorbar(
-                        over,
-                        [getattr(one, measure) for one in mine],
-                        yerr=[3 * getattr(one, measure + "_error") for one in mine],
+                        epsilons,
+                        [getattr(point, measure) for point in points],
+                        yerr=[3 * getattr(point, measure + "_error") for point in points],
                         color=colour,
                         marker=marker,
                         markersize=4,
@@ -230,7 +219,7 @@ def draw_local(path: Path, found: Sequence[OracleErrors], title: str) -> None:
                         capsize=2,
                         label=method if axes is figure.axes[0] else None,
                     )
-                    axes.plot(over, theory, "--", color=colour, linewidth=0.9)
+                    axes.plot(epsilons, theory, "--", color=colour, linewidth=0.9)
                 axes.set(yscale="log", xlabel="epsilon")
                 axes.set_title(f"{name}: {_ERROR_LABELS[measure]}", fontsize=10)
         figure.suptitle(title)
@@ -238,11 +227,7 @@ def draw_local(path: Path, found: Sequence[OracleErrors], title: str) -> None:
 
 
 def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    """Write ranks over values, and what they are off by, one colour a method, with intervals.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-    """
+    """Write ranks over values, and their errors with intervals, one colour per method."""
     with _SavedFigure(path, (10, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         for (name, row), colour in zip(rows.items(), _CDF_COLOURS, strict=False):
@@ -278,7 +263,7 @@ def _draw_growth_line(
 
 
 class _SavedFigure:
-    """A figure that is written to `path` if nothing goes wrong meanwhile."""
+    """A figure that is written to `path` unless an error occurs."""
 
     def __init__(self, path: Path, size: tuple[float, float]) -> None:
         import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only the demo has it

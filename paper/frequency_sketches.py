@@ -1,12 +1,12 @@
-"""Count-median and count-sketch at the paper's price: a word a cell, every candidate scored.
+"""Count-median and count-sketch at the paper's price: a word per cell, every candidate scored.
 
-As `protocol/sketches/count_sketch.py` has them, with true chance in the place of hash functions:
-each candidate of the domain gets its cell and sign in each row at random, and does so again in
-each round, or keeps them for the study. One draw serves all widths and numbers of rows, so that
-curves over words are smoother than runs are.
+As in `protocol/sketches/count_sketch.py`, with true chance instead of hash functions: each
+candidate of the domain gets its cell and sign in each row at random, again in each round or once
+for the study. One draw serves all widths and numbers of rows, so that curves over words are
+smoother than runs are.
 
-Source: the baseline of section 7 of [Gascon23], which does not say whether its hash functions are
-fresh each round, nor whether there are signs.
+Source: the baseline of section 7 of [Gascon23], which does not specify whether its hash functions
+are fresh each round, nor whether there are signs.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def score_candidates(
 ) -> ScoresByShape:
     """Return the sums over rounds of every candidate's estimates; item i is `where[i]` of them."""
     shapes = [(size, rows) for size in words for rows in hashes if size >= 2 * rows]
-    scores: ScoresByShape = {one: np.zeros(candidates, np.float32) for one in shapes}
+    scores: ScoresByShape = {of: np.zeros(candidates, np.float32) for of in shapes}
     shape = (max(hashes), candidates)
     for number, counts in enumerate(rounds):
         if kind.fresh or number == 0:
@@ -73,7 +73,7 @@ def _cell_estimates(
     where: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Return what each cell of a row says of whoever is in it, but for that one's sign."""
+    """Return each cell's estimate for every candidate in it, up to the candidate's sign."""
     # The chance of 1 - 2^-25 is rounded to 1.
     amounts = counts if sign is None else counts * sign[where]
     sums = np.bincount(cells[where], weights=amounts, minlength=width + 1).astype(np.float32)

@@ -1,15 +1,16 @@
-"""The paper's methods at the paper's price: 8 words a unit of capacity, 1.3 cells a unit.
+"""The paper's methods at the paper's price: 8 words and 1.3 cells per unit of capacity.
 
 A table of C words has capacity L0 = C / 8 and 1.3 L0 cells in three sub-tables; it is read if
-peeling ends empty. Which keys peel hangs on which cells they hash to and on nothing else, so
-that is all that is simulated: random cells, no contents (a false key has odds of 2^-31).
+peeling ends empty. Peeling depends only on the cells that keys hash to, so only these are
+simulated: random cells, no contents (a false key has a probability of 2^-31).
 
 Source: Algorithms 2 and 4, section 7 and appendix C of [Gascon23].
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from scipy.optimize import brentq
 
 from blindtally.simulate.populations import RoundCounts
 from blindtally.simulate.token_rounds import ItemMask, TokenRounds
+from protocol.histograms import Histograms
 from protocol.mechanisms.iblt.threshold_control import paper_threshold
 from protocol.sampling import ThresholdSampler
 
@@ -26,6 +28,7 @@ _SUBTABLES = 3
 FIXED_THRESHOLDS = (1, 1.25, 2, 5, 10, 20, 50, 100)  # the candidates of figure 3
 
 Estimates = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class PaperTable:
 def stuck_cells(keys: int, cells: int, rng: np.random.Generator, hashes: int = _SUBTABLES) -> int:
     """Return the cells that stay non-empty when `keys` random keys are peeled; 0 if none.
 
-    Each key is in `hashes` cells, one in each of as many sub-tables.
+    Each key is in `hashes` cells, one in each of `hashes` sub-tables.
     """
     width = cells // hashes
     places = rng.integers(0, width, (keys, hashes)) + np.arange(hashes) * width
@@ -84,7 +87,7 @@ def practical_threshold(words: int, tokens: int, tau: float) -> float:
 def run_fixed_threshold(
     rounds: Sequence[RoundCounts], words: int, t: float, rng: np.random.Generator
 ) -> Estimates:
-    """Return what algorithm 2 with one table at threshold `t` estimates; 1 samples nothing away."""
+    """Return the estimates of algorithm 2 with one table at threshold `t`; 1 keeps all tokens."""
     table, estimates = PaperTable(words), np.zeros(len(rounds[0]))
     for counts in rounds:
         sampled = rng.binomial(counts, 1 / t)
@@ -96,31 +99,43 @@ def run_fixed_threshold(
 def run_adaptive(
     rounds: Sequence[RoundCounts], words: int, tokens: int, rng: np.random.Generator
 ) -> Estimates:
-    """Return what algorithm 4 estimates, starting from t = M / L0."""
-    table, estimates = PaperTable(words), np.zeros(len(rounds[0]))
-    t = max(1.0, tokens / table.capacity)
-    for counts in rounds:
-        sampled = rng.binomial(counts, 1 / t)
-        is_read, distinct = table.decode(int((sampled > 0).sum()), rng)
-        if is_read:
-            estimates += sampled * t
-        t = max(1.0, paper_threshold(t, distinct, table.capacity))
-    return estimates
+    """Return the estimates of algorithm 4, starting from t = M / L0."""
+
+    def sample(counts: RoundCounts, t: float) -> Estimates:
+        return np.asarray(rng.binomial(counts, 1 / t) * t, np.float64)
+
+    return _adapt(PaperTable(words), tokens, rounds, len(rounds[0]), sample, rng)
 
 
 def run_paper_adaptive(
     tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
 ) -> ItemMask:
     """Return the items that algorithm 4 finds at the paper's price."""
-    table, places = PaperTable(words), tokens.known.places
-    estimates = np.zeros(len(places))
-    t = max(1.0, len(tokens.rounds[0]) * tokens.contribution / table.capacity)
-    for held in tokens.rounds:
-        threshold = ThresholdSampler(t, tokens.contribution)
-        sample = threshold.sample(held.counts, rng.random(len(held.counts)))
-        sampled = held.item_totals(sample)[places]
-        is_read, distinct = table.decode(int((sampled > 0).sum()), rng)
+    places, contribution = tokens.known.places, tokens.contribution
+
+    def sample(devices: Histograms, t: float) -> Estimates:
+        threshold = ThresholdSampler(t, contribution)
+        kept = threshold.sample(devices.counts, rng.random(len(devices.counts)))
+        return np.asarray(devices.item_totals(kept)[places] * threshold.unit, np.float64)
+
+    size = len(tokens.rounds[0]) * contribution
+    return _adapt(PaperTable(words), size, tokens.rounds, len(places), sample, rng) >= tau
+
+
+def _adapt(
+    table: PaperTable,
+    tokens: float,
+    rounds: Sequence[T],
+    items: int,
+    sample: Callable[[T, float], Estimates],
+    rng: np.random.Generator,
+) -> Estimates:
+    """Return the sum of the sampled estimates of the rounds that are read; t adapts to each."""
+    total, t = np.zeros(items), max(1.0, tokens / table.capacity)
+    for held in rounds:
+        estimates = sample(held, t)
+        is_read, distinct = table.decode(int((estimates > 0).sum()), rng)
         if is_read:
-            estimates += sampled * threshold.unit
+            total += estimates
         t = max(1.0, paper_threshold(t, distinct, table.capacity))
-    return estimates >= tau
+    return total

@@ -1,20 +1,20 @@
-"""How the cost grows with R: a plain frequency oracle beside sampled tables, at fixed M and tau.
+"""Growth of the cost with R: a plain frequency oracle and sampled tables, at fixed M and tau.
 
-    errors    root mean square, of items that are held tau / 2 to 2 tau times over all rounds: of a
-              count-sketch of C words with 7 rows it grows with the root of R, as any oracle's
-              must (theorem 4); of an adaptive table of C words it stays, for it is the root of
-              tau (t - 1), and t does not hang on R
-    words     that a count-sketch takes for an error of tau / 4, and that a table takes at the t
-              with that error, so that *all* R rounds are read with odds of 15/16: the paper's
-              log R (theorem 1). It comes from more hash functions for more rounds, as its
-              gamma = log R has it; with three, two keys meet in all cells too often
+    errors    root mean square, over items that are held tau / 2 to 2 tau times over all rounds: of
+              a count-sketch of C words with 7 rows it grows with the root of R, as any oracle's
+              must (theorem 4); of an adaptive table of C words it stays, because it is the root of
+              tau (t - 1), and t does not depend on R
+    words     of a count-sketch for an error of tau / 4, and of a table at the t with that error, so
+              that *all* R rounds are read with probability 15/16: the paper's log R (theorem 1). It
+              results from more hash functions for more rounds, as its gamma = log R has it; with
+              three, two keys meet in all cells too often
 
 Source: theorems 1 and 4 of [Gascon23].
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from paper import frequency_sketches, gascon23
 
-SKETCH_ROWS: Final = 7  # of the sketch
-_TRIED_WORDS: Final = tuple(2**power for power in range(7, 19))  # in which the oracle's are sought
+SKETCH_ROWS: Final = 7
+_TRIED_WORDS: Final = tuple(2**power for power in range(7, 19))  # sizes of the oracle
 _TABLE_HASHES: Final = (3, 4, 5, 6)
 _READ_PROBABILITY: Final = 15 / 16
-_EXPECTED_FAILURES: Final = 16  # expected failures that a choice of words is judged by
+_EXPECTED_FAILURES: Final = 16  # over the trials of a number of words
 _MAX_TRIALS: Final = 4000
-_SAMPLED_ROUNDS: Final = 50  # rounds whose numbers of distinct keys stand for all
+_SAMPLED_ROUNDS: Final = 50  # their numbers of distinct keys stand for all rounds
 _WORDS_PER_CELL: Final = gascon23.WORDS_PER_KEY / gascon23.CELLS_PER_KEY
 
 
@@ -47,16 +47,12 @@ class GrowthRow:
     table_words: float
     deviations: dict[str, float] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what scripts read."""
-        return asdict(self)
-
 
 GROWTH_MEASURES: Final = ("oracle_error", "table_error", "oracle_words", "table_words")
 
 
 def mean_of_runs(rows: Sequence[GrowthRow]) -> GrowthRow:
-    """Return the means of runs of as many rounds, with their deviations."""
+    """Return the means of runs with the same number of rounds, and their deviations."""
     columns = {name: [getattr(row, name) for row in rows] for name in GROWTH_MEASURES}
     spread = {k: float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for k, v in columns.items()}
     means = {name: float(np.mean(values)) for name, values in columns.items()}
@@ -66,7 +62,7 @@ def mean_of_runs(rows: Sequence[GrowthRow]) -> GrowthRow:
 def measure_growth(
     population: ItemPopulation, tokens: int, tau: float, words: int, case: tuple[int, int, int]
 ) -> GrowthRow:
-    """Return what so many rounds cost, by `case`: the seed, how many, and which run of it.
+    """Return the cost of a number of rounds; `case` has the seed, that number, and the run.
 
     The domain must be one that oracles can enumerate.
     """
@@ -88,7 +84,7 @@ def measure_growth(
 def table_words(
     population: ItemPopulation, rounds: int, tokens: int, t: float, rng: np.random.Generator
 ) -> int:
-    """Return the words with which all rounds are read with odds of 15/16, at threshold t."""
+    """Return the words with which all rounds are read with probability 15/16, at threshold t."""
     seen = list(population.rounds(_SAMPLED_ROUNDS, tokens, rng))
     keys = [int((rng.binomial(counts, 1 / t) > 0).sum()) for counts in seen]
     return min(
@@ -97,24 +93,26 @@ def table_words(
     )
 
 
-def _min_table_words(keys: list[int], odds: float, hashes: int, rng: np.random.Generator) -> int:
-    """Return the words of the smallest table that fails with at most `odds`, to 3%."""
+def _min_table_words(
+    keys: list[int], failure_probability: float, hashes: int, rng: np.random.Generator
+) -> int:
+    """Return the words of the smallest table that fails rarely enough, to 3%."""
     low, high = max(keys), 40 * max(keys)
     while high > 1.03 * low and high > low + 1:
         middle = math.ceil(math.sqrt(low * high))
-        fails = _fails_too_often(keys, odds, hashes, middle, rng)
+        fails = _fails_too_often(keys, failure_probability, hashes, middle, rng)
         low, high = (middle, high) if fails else (low, middle)
     return math.ceil(high * _WORDS_PER_CELL)
 
 
 def _fails_too_often(
-    keys: list[int], odds: float, hashes: int, cells: int, rng: np.random.Generator
+    keys: list[int], failure_probability: float, hashes: int, cells: int, rng: np.random.Generator
 ) -> bool:
-    """Return whether tables of `cells` cells fail more often than with `odds`."""
-    failures, trials = 0, min(_MAX_TRIALS, math.ceil(_EXPECTED_FAILURES / odds))
+    """Return whether tables of `cells` cells fail with more than `failure_probability`."""
+    failures, trials = 0, min(_MAX_TRIALS, math.ceil(_EXPECTED_FAILURES / failure_probability))
     for trial in range(trials):
         failures += gascon23.stuck_cells(keys[trial % len(keys)], cells, rng, hashes) > 0
-        if failures > odds * trials:
+        if failures > failure_probability * trials:
             return True
     return False
 
@@ -140,7 +138,7 @@ def _oracle_errors(
 
 
 def _words_reaching(errors: dict[int, float], goal: float) -> float:
-    """Return the words with which the error is `goal`, between those that were tried."""
+    """Return the words with which the error is `goal`, interpolated between tried sizes."""
     sizes = sorted(errors)
     falling = np.minimum.accumulate([max(errors[size], 1e-9) for size in sizes])
     return float(np.exp(np.interp(-math.log(goal), -np.log(falling), np.log(sizes))))

@@ -1,4 +1,4 @@
-"""The three experiments of [Pan24] with locally private oracles: errors beside their theory.
+"""The three experiments of [Pan24] with locally private oracles: errors and their theory.
 
     zipf       10,000 devices, 100,000 values; those that occur, by 1 / rank, all have the same
                residue modulo 128, which recursive Hadamard response suffers from
@@ -6,23 +6,23 @@
                frequency is above f* = 0.01, and MSE-OCMS knows it
     data       each item that a device holds, of a file such as Kosarak's
 
-OracleErrors are those of the 100 most frequent values:
+Errors are those of the 100 most frequent values:
 
     worst MSE  greatest mean square, of T runs; biased up, since it is the greatest of 100
     l1, l2     sums of absolute values and of squares, mean of T runs
 
 Theory is the variance of each value by its true frequency; of l1, sqrt(2/pi) times the sum of
-deviations. A run draws reports anew from the same data, by the code that devices run.
+deviations. A run draws new reports from the same data, by the code that devices run.
 
-Source: section 6 of [Pan24]; which multiples the values of its Zipf data are is not said there.
+Source: section 6 of [Pan24], which does not specify the residue of its Zipf data.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ _MIN_ITEMS = 300  # more than the 256 symbols of recursive Hadamard response at 
 
 @dataclass(frozen=True, eq=False)
 class OracleExperiment:
-    """What n devices hold of `domain` values; none is known to be above `most`."""
+    """The values of n devices, of `domain`; no frequency is known to exceed `max_share`."""
 
     name: str
     values: ItemValues = field(repr=False)
@@ -66,7 +66,7 @@ class OracleExperiment:
 
     @cached_property
     def top_values(self) -> ItemValues:
-        """Return the 100 most frequent values, or all there are."""
+        """Return the 100 most frequent values, or all if there are fewer."""
         return np.argsort(-self.frequencies, kind="stable")[:TOP_VALUES].astype(np.uint64)
 
 
@@ -90,13 +90,9 @@ class OracleErrors:
     l1_error: float
     l2_error: float
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 def zipf_experiment(rng: np.random.Generator) -> OracleExperiment:
-    """Return the first experiment."""
+    """Return the experiment `zipf`."""
     domain = 100_000
     places = np.arange(0, domain, _SPACING, dtype=np.uint64)
     shares = 1 / np.arange(1, len(places) + 1)
@@ -105,24 +101,24 @@ def zipf_experiment(rng: np.random.Generator) -> OracleExperiment:
 
 
 def gaussian_experiment(rng: np.random.Generator) -> OracleExperiment:
-    """Return the second."""
+    """Return the experiment `gauss`."""
     domain = 10_000
     drawn = np.rint(rng.normal(rng.integers(1000, 9001), 50, _DEVICES))
     return OracleExperiment("gauss", np.clip(drawn, 0, domain - 1).astype(np.uint64), domain, 0.01)
 
 
 def file_experiment(path: Path, devices: int, rng: np.random.Generator) -> OracleExperiment:
-    """Return the third: what the first `devices` of a file hold, or draw from its counts.
+    """Return the items that the first `devices` of a file hold, or that are drawn by its counts.
 
     Raises:
         DataError: if the file cannot be used, or holds fewer than 300 different items.
     """
-    found = read_dataset(path)
-    if isinstance(found, ItemCounts):
-        drawn = rng.choice(len(found.items), devices, p=found.counts / found.counts.sum())
-        domain = len(found.items)
+    data = read_dataset(path)
+    if isinstance(data, ItemCounts):
+        drawn = rng.choice(len(data.items), devices, p=data.counts / data.counts.sum())
+        domain = len(data.items)
     else:
-        held = [(item, count) for one in found.histograms[:devices] for item, count in one.items()]
+        held = [pair for histogram in data.histograms[:devices] for pair in histogram.items()]
         names, numbers = np.unique([item for item, _ in held], return_inverse=True)
         drawn, domain = np.repeat(numbers, [count for _, count in held]), len(names)
     if domain < _MIN_ITEMS:
@@ -149,14 +145,13 @@ def oracle_of(method: str, experiment: OracleExperiment, epsilon: float, seed: i
 def measure_errors(
     experiment: OracleExperiment, method: str, epsilon: float, runs: int, seed: int
 ) -> OracleErrors:
-    """Return the errors of `runs` runs."""
-    asked, true = experiment.top_values, experiment.frequencies
-    wanted = true[asked.astype(np.int64)]
+    """Return the errors over `runs`."""
+    top, true = experiment.top_values.astype(np.int64), experiment.frequencies
     rng = np.random.default_rng([seed, METHODS.index(method), round(1000 * epsilon)])
-    differences = (
-        np.array(list(_estimates_of_runs(experiment, method, epsilon, runs, rng))) - wanted
-    )
-    deviations = np.sqrt(_variances(experiment, method, epsilon))
+    estimates = list(_estimates_of_runs(experiment, method, epsilon, runs, rng))
+    differences = np.array(estimates) - true[top]
+    oracle = oracle_of(method, experiment, epsilon, 0)
+    deviations = np.sqrt(oracle.variances(true, len(experiment.values))[top])
     squares, absolute = differences**2, np.abs(differences)
     worst = int(squares.mean(axis=0).argmax())
     return OracleErrors(
@@ -184,11 +179,6 @@ def _estimates_of_runs(
     experiment: OracleExperiment, method: str, epsilon: float, runs: int, rng: np.random.Generator
 ) -> Iterator[Frequencies]:
     for _ in range(runs):
-        one = oracle_of(method, experiment, epsilon, int(rng.integers(2**32)))
-        yield one.estimate(one.perturb(experiment.values, seeded_words(rng)), experiment.top_values)
-
-
-def _variances(experiment: OracleExperiment, method: str, epsilon: float) -> NDArray[np.float64]:
-    asked, true = experiment.top_values.astype(np.int64), experiment.frequencies
-    one, n = oracle_of(method, experiment, epsilon, 0), len(experiment.values)
-    return one.variances(true, n)[asked]
+        oracle = oracle_of(method, experiment, epsilon, int(rng.integers(2**32)))
+        reports = oracle.perturb(experiment.values, seeded_words(rng))
+        yield oracle.estimate(reports, experiment.top_values)

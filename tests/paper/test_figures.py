@@ -1,4 +1,4 @@
-"""Figures: tables that fail as the theory says, curves that are drawn, commands that tell."""
+"""Figures: failures of tables as in theory, curves, and the commands that draw them."""
 
 import csv
 import json
@@ -20,9 +20,8 @@ from blindtally.simulate.populations import (
     load_item_population,
 )
 from paper import curves, frequency_sketches, gascon23, growth
-from paper.adaptive_iblt import adaptive_question, run_adaptive_iblt
+from paper.adaptive_iblt import adaptive_question, compare_rules, run_adaptive_iblt
 from paper.commands import app
-from paper.threshold_rules import compare_rules
 from protocol.domains.strings import Alphabet, Utf8
 
 LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
@@ -51,7 +50,7 @@ def figures(*arguments: object) -> Result:
 @pytest.mark.parametrize(
     ("room", "least", "most"),
     [
-        (100, 0.35, 0.55),  # published measurements of 1.3 cells a key: 45%, and 12%
+        (100, 0.35, 0.55),  # published measurements of 1.3 cells per key: 45%, and 12%
         (300, 0.07, 0.17),
         (1000, 0.0, 0.03),
     ],
@@ -90,7 +89,7 @@ def test_the_practical_threshold(words: int, tau: float, t: float) -> None:
 
 
 def test_sampled_estimates_are_unbiased() -> None:
-    """Of 60 studies of 4 rounds; each item's mean is within 5 standard errors: odds of 2e-4."""
+    """Over 60 studies of 4 rounds, any item's mean is 5 standard errors off with p = 2e-4."""
     rng, people = np.random.default_rng(4), population(300)
     rounds = list(people.rounds(4, 2000, rng))
     truth = np.sum(rounds, axis=0)
@@ -109,7 +108,7 @@ def test_sketches_estimate_every_candidate(signed: bool) -> None:
     scores = frequency_sketches.score_candidates(
         rounds, np.arange(300), 16**3, [8, 30_000], (5, 7), kind, rng
     )
-    assert set(scores) == {(30_000, 5), (30_000, 7)}  # 8 words are no two cells a row
+    assert set(scores) == {(30_000, 5), (30_000, 7)}  # in 8 words a row has less than two cells
     assert np.abs(scores[30_000, 7] - truth).max() < 12
 
 
@@ -120,10 +119,10 @@ def test_errors_add_up_where_hashes_stay_and_cancel_where_they_are_fresh() -> No
     errors = {}
     for fresh in (True, False):
         kind = frequency_sketches.SketchKind(signed=True, fresh=fresh)
-        found = frequency_sketches.score_candidates(
+        estimates = frequency_sketches.score_candidates(
             rounds, np.arange(300), 16**3, [400], (7,), kind, rng
         )[400, 7]
-        errors[fresh] = float((found[300:] ** 2).mean() ** 0.5)
+        errors[fresh] = float((estimates[300:] ** 2).mean() ** 0.5)
     assert errors[False] / errors[True] == pytest.approx(4, rel=0.25)
 
 
@@ -132,7 +131,7 @@ def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
     rounds = list(people.rounds(5, 3000, rng))
     question = adaptive_question(people, 50, 4000, "steady")
     estimates, loads = run_adaptive_iblt(people, rounds, question, 3000, rng)
-    assert all(one.is_read for one in loads)
+    assert all(table.is_read for table in loads)
     assert loads[-1].t == 1
     later = np.sum(rounds[2:], axis=0)
     assert (estimates >= later).all()  # nothing is sampled away from the third round on
@@ -140,9 +139,10 @@ def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
 
 def test_a_curve_takes_the_best_option_by_its_mean() -> None:
     setting = StudySetting(3, 20, 1000, 0)
-    names, grid = (curves.BEST_FIXED, curves.COUNT_SKETCH), [40, 4000]
-    runs = [curves.over_words(population(), setting, grid, names, (seed,)) for seed in range(3)]
-    fixed, sketch = curves.merge_runs(runs, names, grid)
+    names = (curves.BEST_FIXED, curves.COUNT_SKETCH)
+    figure = curves.F1Figure("fig1", names, setting, [40, 4000])
+    runs = [curves.score_run(figure, population(), (seed,)) for seed in range(3)]
+    fixed, sketch = curves.merge_runs(runs, figure)
     assert [point.x for point in fixed.points] == [40, 4000]
     assert fixed.points[1].option == "t = 1"
     assert fixed.points[1].f1_of_runs == (1, 1, 1)
@@ -156,14 +156,14 @@ def test_a_curve_takes_the_best_option_by_its_mean() -> None:
 
 def test_a_domain_that_cannot_be_enumerated_has_no_oracle() -> None:
     people = ItemPopulation(("ab", "cd"), np.array([0.5, 0.5]), Utf8(max_bytes=9))
-    run = curves.over_words(people, StudySetting(2, 5, 100, 0), [400], curves.FIGURE_1, (1,))
-    found = curves.merge_runs([run], curves.FIGURE_1, [400])
-    names = [curve.name for curve in found]
-    assert names == [one for one in curves.FIGURE_1 if one not in curves.BASELINES]
+    figure = curves.F1Figure("fig1", curves.FIGURE_1, StudySetting(2, 5, 100, 0), [400])
+    run = curves.score_run(figure, people, (1,))
+    names = [curve.name for curve in curves.merge_runs([run], figure)]
+    assert names == [name for name in curves.FIGURE_1 if name not in curves.BASELINES]
 
 
 @pytest.mark.parametrize("drift", DRIFT_KINDS)
-def test_rounds_drift_as_their_name_says(drift: DriftKind) -> None:
+def test_rounds_drift_as_their_name_states(drift: DriftKind) -> None:
     rounds = list(population().rounds(28, 5000, np.random.default_rng(7), drift))
     sizes = np.array([counts.sum() for counts in rounds])
     if drift == "crowds":
@@ -177,26 +177,26 @@ def test_rounds_drift_as_their_name_says(drift: DriftKind) -> None:
 
 def test_both_rules_are_compared_on_the_same_rounds() -> None:
     setting = StudySetting(8, 20, 1000, 300)
-    paper_rule, steady = compare_rules(population(), "none", setting, [(1, 0), (1, 1)])
+    paper_rule, steady = compare_rules(setting, [(1, 0), (1, 1)], (population(), "none"))
     assert (paper_rule.rule, steady.rule) == ("paper", "steady")
-    for one in (paper_rule, steady):
-        assert 0.5 < one.f1 <= 1
-        assert 6 <= one.rounds_read <= 8
-        assert 1 <= one.settled <= 9
+    for outcome in (paper_rule, steady):
+        assert 0.5 < outcome.f1 <= 1
+        assert 6 <= outcome.rounds_read <= 8
+        assert 1 <= outcome.settled <= 9
 
 
 def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
     people, runs = population(), range(2)
-    one, other = (
+    short, long = (
         growth.mean_of_runs(
             [growth.measure_growth(people, 600, 20, 1000, (8, rounds, run)) for run in runs]
         )
         for rounds in (2, 8)
     )
-    assert 1.4 < other.oracle_error / one.oracle_error < 3  # two, but items are others
-    assert other.table_error < 1.3 * one.table_error
-    assert other.table_words < 1.5 * one.table_words
-    assert other.oracle_words > 1.2 * one.oracle_words
+    assert 1.4 < long.oracle_error / short.oracle_error < 3  # two, but items are others
+    assert long.table_error < 1.3 * short.table_error
+    assert long.table_words < 1.5 * short.table_words
+    assert long.oracle_words > 1.2 * short.oracle_words
 
 
 def test_files_of_the_papers_alphabet_have_its_domain(words: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_files_of_the_papers_alphabet_have_its_domain(words: Path, tmp_path: Pat
         load_item_population(baskets)
 
 
-SMALL = ("--tokens", 200, "--runs", 2, "--threshold", 10)
+SMALL_STUDY = ("--tokens", 200, "--runs", 2, "--threshold", 10)
 
 
 @pytest.mark.parametrize(
@@ -222,42 +222,42 @@ SMALL = ("--tokens", 200, "--runs", 2, "--threshold", 10)
         ("fig3", ("--rounds", 1, "--rounds", 3, "--words", 500), curves.FIGURE_3),
     ],
 )
-def test_a_figure_is_told_written_and_drawn(
+def test_a_figure_is_printed_written_and_drawn(
     words: Path, tmp_path: Path, command: str, options: Any, curves_of: Any
 ) -> None:
     out, document = tmp_path / "figure", tmp_path / "figure.json"
-    asked = ("--data", words, *SMALL, *options, "--json", document)
-    told = figures(command, *asked, "--out", out)
-    assert told.exit_code == 0, told.output
-    found = json.loads(document.read_text())
-    assert [curve["name"] for curve in found["curves"]] == list(curves_of)
-    assert all(len(point["runs"]) == 2 for curve in found["curves"] for point in curve["points"])
+    arguments = ("--data", words, *SMALL_STUDY, *options, "--json")
+    result = figures(command, *arguments, document, "--out", out)
+    assert result.exit_code == 0, result.output
+    figure = json.loads(document.read_text())
+    assert [curve["name"] for curve in figure["curves"]] == list(curves_of)
+    assert all(len(point["runs"]) == 2 for curve in figure["curves"] for point in curve["points"])
     assert 5_000 < out.with_suffix(".svg").stat().st_size < 150_000
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with out.with_suffix(".csv").open(newline="") as text:
         rows = list(csv.DictReader(text))
-    points = [(c["name"], p["mean"], p["x"]) for c in found["curves"] for p in c["points"]]
+    points = [(c["name"], p["mean"], p["x"]) for c in figure["curves"] for p in c["points"]]
     over = "words" if command == "fig1" else "rounds"
     assert [(row["method"], float(row["f1"]), int(row[over])) for row in rows] == points
     assert not out.exists()
     again = tmp_path / "again.json"
-    figures(command, *asked[:-1], again)
+    figures(command, *arguments, again)
     assert again.read_text() == document.read_text()
 
 
-def test_growth_and_rules_are_told_and_written(words: Path, tmp_path: Path) -> None:
+def test_growth_and_rules_are_printed_and_written(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "growth.png"
     small = ("--data", words, "--tokens", 200, "--threshold", 10, "--words", 200)
     rounds = ("--rounds", 1, "--rounds", 2, "--runs", 2)
-    told = figures("growth", *small, *rounds, "--out", out, "--json", "-")
-    assert told.exit_code == 0, told.output
-    rows = json.loads(told.stdout)["rows"]
+    result = figures("growth", *small, *rounds, "--out", out, "--json", "-")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
     assert [row["rounds"] for row in rows] == [1, 2]
     assert rows[1]["deviations"]["table_words"] > 0
     assert out.stat().st_size < 150_000
-    told = figures("rules", *small, "--rounds", 4, "--runs", 1, "--out", out, "--json", "-")
-    assert told.exit_code == 0, told.output
-    assert len(json.loads(told.stdout)["rows"]) == 2 * len(DRIFT_KINDS)
+    result = figures("rules", *small, "--rounds", 4, "--runs", 1, "--out", out, "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["rows"]) == 2 * len(DRIFT_KINDS)
 
 
 def test_growth_ends_where_a_round_has_a_few_items_only() -> None:
@@ -265,34 +265,30 @@ def test_growth_ends_where_a_round_has_a_few_items_only() -> None:
     assert growth.table_words(people, 1, 10, 1, np.random.default_rng(9)) > 0
 
 
-def test_the_grid_is_told_and_drawn(
+def test_the_grid_is_printed_and_drawn(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, values in {
-        "ROUNDS": (2,),
-        "TAU": (10,),
-        "TOKENS": (200,),
-        "WORDS": (80, 900),
-    }.items():
+    grid = {"ROUNDS": (2,), "TAU": (10,), "TOKENS": (200,), "WORDS": (80, 900)}
+    for name, values in grid.items():
         monkeypatch.setattr(f"paper.words._GRID_{name}", values)
-    told = figures("grid", "--data", words, "--out", tmp_path / "grid", "--json", "-")
-    assert told.exit_code == 0, told.output
-    assert [row["words"] for row in json.loads(told.stdout)["rows"]] == [80, 900]
+    result = figures("grid", "--data", words, "--out", tmp_path / "grid", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert [row["words"] for row in json.loads(result.stdout)["rows"]] == [80, 900]
     made = {path.suffix: path.stat().st_size for path in tmp_path.glob("grid.*")}
     assert made.keys() == {".csv", ".png", ".svg"}
     assert all(made.values())
-    few = figures("grid", "--data", words, "--sample", 1, "--seed", 3, "--json", "-")
-    (row,) = json.loads(few.stdout)["rows"]
-    assert (
-        row
-        in json.loads(figures("grid", "--data", words, "--seed", 3, "--json", "-").stdout)["rows"]
+    whole, sample = (
+        json.loads(figures("grid", "--data", words, "--seed", 3, *options, "--json", "-").stdout)
+        for options in ((), ("--sample", 1))
     )
+    (row,) = sample["rows"]
+    assert row in whole["rows"]
 
 
 def test_the_rows_alone_need_no_picture(words: Path, tmp_path: Path) -> None:
     options = ("--rounds", 2, "--words", 2000, "--tokens", 100, "--runs", 1)
-    told = figures("fig1", "--data", words, *options, "--out", tmp_path / "rows.csv")
-    assert told.exit_code == 0, told.output
+    result = figures("fig1", "--data", words, *options, "--out", tmp_path / "rows.csv")
+    assert result.exit_code == 0, result.output
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", words.name}
 
 
@@ -302,12 +298,15 @@ def test_the_rows_alone_need_no_picture(words: Path, tmp_path: Path) -> None:
         (["fig1", "--data", "none.csv"], "none.csv: no such file"),
         (["fig1", "--data", "{words}", "--out", "x.gif"], "its name ends in .svg or .png"),
         (["fig1", "--data", "{words}", "--words", 3], "--words"),
-        (["fig1", "--data", "{words}", *SMALL, "--rounds", 1, "--out", "/nowhere/x.svg"], "cannot"),
+        (
+            ["fig1", "--data", "{words}", *SMALL_STUDY, "--rounds", 1, "--out", "/nowhere/x.svg"],
+            "cannot",
+        ),
         (["rules", "--data", "{words}", "--words", 8, "--rounds", 2], "words are needed"),
     ],
 )
-def test_a_mistake_is_told_in_a_line(words: Path, options: list[object], fault: str) -> None:
-    told = figures(*(str(option).format(words=words) for option in options))
-    assert told.exit_code == 2
-    assert fault in told.stderr
-    assert "Traceback" not in told.output
+def test_a_mistake_is_reported_in_a_line(words: Path, options: list[object], fault: str) -> None:
+    result = figures(*(str(option).format(words=words) for option in options))
+    assert result.exit_code == 2
+    assert fault in result.stderr
+    assert "Traceback" not in result.output

@@ -8,8 +8,8 @@ from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.word_budget import TRACKED, StudyCase, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_rounds import KeyedPopulation
+from paper.curves import PAPER, compare_methods
 from paper.gascon23 import run_paper_adaptive
-from paper.method_comparison import PAPER, compare_methods
 from protocol.domains.strings import Alphabet
 
 ITEMS = tuple(a + b for a in "abcdefghijklmnop" for b in "abcdefghijklmnop")
@@ -50,7 +50,7 @@ def test_tracking_needs_a_fraction_of_the_words(contribution: int) -> None:
     assert words < papers / 4
 
 
-def test_methods_are_compared_with_as_many_words() -> None:
+def test_methods_are_compared_with_the_same_number_of_words() -> None:
     settings = [StudySetting(6, 30, 1000, words) for words in (100, 400)]
     pairs = [compare_methods(population(), (5,), setting) for setting in settings]
     assert [pair.setting for pair in pairs] == settings

@@ -1,7 +1,8 @@
-"""The paper's experiments come out as the theory says, and the command tells and draws them."""
+"""The results of the paper's experiments agree with theory; the command prints and draws them."""
 
 import json
 import re
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,31 +27,33 @@ from paper.oracle_experiments import (
     zipf_experiment,
 )
 
+ErrorsByCase = dict[tuple[str, float, str], OracleErrors]
+
 
 @pytest.fixture(scope="module")
-def found() -> dict[tuple[str, float, str], OracleErrors]:
-    """Return what 25 runs of both synthetic experiments show at two epsilons."""
+def errors() -> ErrorsByCase:
+    """Return the errors over 25 runs of both synthetic experiments at two epsilons."""
     rng = np.random.default_rng(1)
     return {
-        (one.name, epsilon, method): measure_errors(one, method, epsilon, 25, 5)
-        for one in (zipf_experiment(rng), gaussian_experiment(rng))
+        (experiment.name, epsilon, method): measure_errors(experiment, method, epsilon, 25, 5)
+        for experiment in (zipf_experiment(rng), gaussian_experiment(rng))
         for epsilon in (1.0, 4.0)
         for method in METHODS
     }
 
 
-def test_errors_are_near_theory(found: dict[tuple[str, float, str], OracleErrors]) -> None:
+def test_errors_are_near_theory(errors: ErrorsByCase) -> None:
     """25 runs of 100 values leave l2 a deviation of 3% (l-OCMS 6%); 100 runs are in the docs.
 
     The worst of 100 mean squares of 25 runs is 1.85 times the variance in the mean.
     """
-    for (_, _, method), one in found.items():
-        assert one.l2 == pytest.approx(one.l2_theory, rel=0.25 if method == L_OCMS else 0.13)
-        assert one.l1 == pytest.approx(one.l1_theory, rel=0.1)
-        assert 0.9 < one.worst / one.worst_theory < 2.9
+    for (_, _, method), case in errors.items():
+        assert case.l2 == pytest.approx(case.l2_theory, rel=0.25 if method == L_OCMS else 0.13)
+        assert case.l1 == pytest.approx(case.l1_theory, rel=0.1)
+        assert 0.9 < case.worst / case.worst_theory < 2.9
 
 
-def test_theory_is_that_of_the_prototype(found: dict[tuple[str, float, str], OracleErrors]) -> None:
+def test_theory_is_that_of_the_prototype(errors: ErrorsByCase) -> None:
     known = {
         ("zipf", 1.0, MSE_OCMS): (3.824e-4, 3.7728e-2),
         ("zipf", 1.0, RECURSIVE_HADAMARD): (7.200e-4, 7.1942e-2),
@@ -60,12 +63,12 @@ def test_theory_is_that_of_the_prototype(found: dict[tuple[str, float, str], Ora
         ("gauss", 4.0, CMS_HADAMARD): (1.073e-4, 1.0713e-2),
     }
     for case, (worst, l2) in known.items():
-        assert found[case].worst_theory == pytest.approx(worst, rel=0.02)
-        assert found[case].l2_theory == pytest.approx(l2, rel=0.01)
+        assert errors[case].worst_theory == pytest.approx(worst, rel=0.02)
+        assert errors[case].l2_theory == pytest.approx(l2, rel=0.01)
 
 
 def test_methods_stand_in_the_order_of_the_paper(
-    found: dict[tuple[str, float, str], OracleErrors],
+    errors: ErrorsByCase,
 ) -> None:
     for name, worst_first in (
         ("zipf", (RECURSIVE_HADAMARD, HADAMARD, MSE_OCMS, L_OCMS)),
@@ -73,9 +76,9 @@ def test_methods_stand_in_the_order_of_the_paper(
     ):
         for epsilon in (1.0, 4.0):
             if (name, epsilon) != ("gauss", 1.0):  # there RHR is worse than HE
-                l2 = [found[name, epsilon, method].l2 for method in worst_first]
+                l2 = [errors[name, epsilon, method].l2 for method in worst_first]
                 assert all(more > less * 0.97 for more, less in pairwise(l2))
-    assert found["zipf", 4.0, OCMS_GF].l2 < 0.3 * found["zipf", 4.0, HADAMARD].l2
+    assert errors["zipf", 4.0, OCMS_GF].l2 < 0.3 * errors["zipf", 4.0, HADAMARD].l2
 
 
 def test_the_data_are_those_of_the_paper() -> None:
@@ -89,7 +92,7 @@ def test_the_data_are_those_of_the_paper() -> None:
     assert len(second.top_values) == 100
 
 
-def test_the_command_tells_writes_and_draws(tmp_path: Path) -> None:
+def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
     baskets = tmp_path / "clicks.txt"
     rng = np.random.default_rng(1)
     lines = (" ".join(map(str, rng.geometric(0.01, 6))) for _ in range(600))
@@ -100,9 +103,9 @@ def test_the_command_tells_writes_and_draws(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "clicks" in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
-    told = json.loads(rows.read_text())["rows"]
-    assert [row["method"] for row in told] == 3 * list(METHODS)
-    assert all(row["l2"] > 0 for row in told)
+    written = json.loads(rows.read_text())["rows"]
+    assert [row["method"] for row in written] == 3 * list(METHODS)
+    assert all(row["l2"] > 0 for row in written)
 
 
 def test_a_file_of_few_items_and_a_picture_of_no_kind_are_refused(tmp_path: Path) -> None:
@@ -117,14 +120,14 @@ def test_a_file_of_few_items_and_a_picture_of_no_kind_are_refused(tmp_path: Path
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-HEAVY = {
+DOMINATED_BY_ONE_VALUE = {
     ("zipf", L_OCMS): (4, 5),
     ("kosarak_100k", L_OCMS): (4, 5),
     ("kosarak_100k", RECURSIVE_HADAMARD): (5,),
 }
 
 
-def test_a_hundred_runs_are_as_near_to_theory_as_the_docs_say() -> None:
+def test_a_hundred_runs_are_as_near_to_theory_as_in_the_docs() -> None:
     """The rows of the run that the docs show, of which `figures ldp --json` wrote the file."""
     document = json.loads((DOCS / "figures" / "ldp.json").read_text())
     rows, methods = document["rows"], len(METHODS)
@@ -133,7 +136,7 @@ def test_a_hundred_runs_are_as_near_to_theory_as_the_docs_say() -> None:
         assert row["l2"] == pytest.approx(row["l2_theory"], rel=0.05)
         assert row["l1"] == pytest.approx(row["l1_theory"], rel=0.02)
         ratio = row["worst"] / row["worst_theory"]
-        if row["epsilon"] in HEAVY.get((row["experiment"], row["method"]), ()):
+        if row["epsilon"] in DOMINATED_BY_ONE_VALUE.get((row["experiment"], row["method"]), ()):
             assert 0.75 < ratio < 1  # one value has the greatest variance by far
         else:
             assert 1 <= ratio <= 1.7
@@ -159,4 +162,4 @@ def test_the_run_of_the_docs_is_what_the_code_makes() -> None:
     (kept,) = [
         r for r in rows if (r["experiment"], r["method"], r["epsilon"]) == ("zipf", OCMS_GF, 1.0)
     ]
-    assert again.as_json() == pytest.approx(kept)
+    assert asdict(again) == pytest.approx(kept)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.words import (
+from benchmarks.triehh import (
     TrieStudyResult,
     WordPopulation,
     draw_population,

@@ -1,0 +1,234 @@
+"""All messages of one cohort in memory: what clients and their server compute, by phase."""
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from random import Random, SystemRandom
+
+import numpy as np
+
+from benchmarks.rows import BenchmarkRow, cpu_seconds
+from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
+from benchmarks.secure_sums.sampled import FLOOR_BURSTS, SampledServer
+from benchmarks.secure_sums.work import (
+    CpuWork,
+    Stopwatch,
+    checking_work,
+    confirm_again,
+    join_cohort,
+    shares_floor,
+    unmasking_work,
+)
+from secagg.aggregator import (
+    UnmaskingRequest,
+    check_confirmation,
+    check_key_shares,
+    check_masked_input,
+    check_unmasking_shares,
+    collect_masked_inputs,
+)
+from secagg.keys import SIGNATURE_BYTES
+from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
+from secagg.parameters import Mode
+from secagg.participant import Confirmed, Masked, Shared
+from secagg.ring import Lane, Ring, Vector
+from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
+from secagg.session import Session, Transcript
+from secagg.shares import ReceivedShares, received_shares_bytes
+from secagg.unmasking import unmask
+
+DROPOUT_SHARES = (0.0, 0.1, 0.2)
+MIN_SAMPLED_CLIENTS = 10_000  # in larger cohorts the server's work is sampled
+PARTICIPANTS_PER_BURST = 100  # between bursts of floors; their messages are checked together
+FLOOR_BURSTS_PER_BLOCK = 4
+MIN_UNMASKING_SECONDS, MAX_UNMASKINGS = 1.0, 30  # repetitions end at the first limit
+
+
+@dataclass(slots=True)
+class CohortBenchmark:
+    """A cohort of `n` in `mode` over `words` 32-bit words."""
+
+    n: int
+    words: int
+    mode: Mode
+    progress: Callable[[], None]
+    floors: Floors
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    rng: Random = field(default_factory=SystemRandom)
+    key_shares: dict[int, KeyShares] = field(default_factory=dict)
+    seed_shares: dict[int, SeedShares] = field(default_factory=dict)
+    shared: dict[int, Shared] = field(default_factory=dict)
+    masked: dict[int, Masked] = field(default_factory=dict)
+    sums: dict[int, Vector] = field(default_factory=dict)  # of masked vectors, by slot modulo 10
+    key_shares_bytes: int = 0
+    upload_bytes: int = 0
+    unmasking_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the beginning of this cohort's row names."""
+        return f"{self.mode}, n={self.n:,}, {self.words:,} words"
+
+    @property
+    def ring(self) -> Ring:
+        """Return the ring of the vectors."""
+        return Ring((Lane(2**32, self.words),))
+
+    def run(self) -> list[BenchmarkRow]:
+        """Return the figures of this cohort."""
+        gc.collect()
+        gc.disable()
+        if self.n >= MIN_SAMPLED_CLIENTS:
+            server = SampledServer(self.n, self.ring, self.mode, self.name, self.progress)
+            return server.rows(self.floors, DROPOUT_SHARES)
+        transcript = self._share()
+        self._mask(transcript)
+        rows = [row for share in DROPOUT_SHARES for row in self._server_rows(transcript, share)]
+        return [*self._client_rows(transcript), *rows]
+
+    def _share(self) -> Transcript:
+        joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
+        roster = roster_bytes(session.roster)
+        for slots in self._blocks(range(self.n)):
+            bodies = {}
+            for slot in slots:
+                with self.watch.time("share"):  # each device reads its own copy of the roster
+                    own_roster = Roster.unpack(roster, has_registrar=False)
+                    own = Session(session.plan_digest, 0, own_roster, session.assumptions)
+                    self.shared[slot], key_shares = joined[slot].share(slot, own, self.rng)
+                    bodies[slot] = key_shares.pack()
+                self.shared[slot].session = session  # the same facts, held once
+                self.progress()
+            with self.watch.time("key shares"):
+                for slot, body in bodies.items():
+                    self.key_shares[slot] = KeyShares.unpack(body)
+                    check_key_shares(session, slot, self.key_shares[slot])
+        commitments = {slot: shares.share_commitment for slot, shares in self.key_shares.items()}
+        return Transcript(session, commitments)
+
+    def _mask(self, transcript: Transcript) -> None:
+        vector = self.ring.vector([np.arange(self.words)])
+        commitments = share_commitments_bytes(transcript.share_commitments)
+        self.sums = {place: self.ring.zero() for place in range(10)}
+        for slots in self._blocks(range(self.n)):
+            bodies = {}
+            for slot in slots:
+                state = self.shared[slot]
+                with self.watch.time("mask"):
+                    own = Transcript(state.session, ShareCommitments.unpack(commitments))
+                    self.masked[slot], upload = state.mask(own, self.ring, vector, self.rng)
+                    bodies[slot] = upload.pack()
+                self.masked[slot].transcript = transcript  # the same facts, held once
+                self.progress()
+            with self.watch.time("upload"):
+                for slot, body in bodies.items():
+                    upload = MaskedInput.unpack(body, self.ring.nbytes)
+                    check_masked_input(transcript, slot, upload)
+                    self.ring.add_packed(self.sums[slot % 10], upload.vector)
+                    self.seed_shares[slot] = upload.seed_shares
+            self.upload_bytes = max(map(len, bodies.values()))
+            self.key_shares_bytes = max(len(self.key_shares[slot].pack()) for slot in bodies)
+
+    def _server_rows(self, transcript: Transcript, dropout: float) -> Iterator[BenchmarkRow]:
+        dropouts = {slot for slot in range(self.n) if slot % 10 < dropout * 10}
+        total = self.ring.zero()
+        for place in range(round(dropout * 10), 10):
+            self.ring.add(total, self.sums[place])
+        seeds = {slot: shares for slot, shares in self.seed_shares.items() if slot not in dropouts}
+        # The first time may be the first use of memory, which is slow in a virtual machine.
+        request = collect_masked_inputs(transcript, self.key_shares, seeds)
+        collecting = CpuWork(
+            cpu_seconds(lambda: collect_masked_inputs(transcript, self.key_shares, seeds)), 0.0
+        )
+        unmasking_shares = self._collect_unmasking_shares(request, dropout)
+        floors = Floors(self.words)
+        floors.measure(FLOOR_BURSTS)
+        spent, repetitions = 0.0, 0
+        while spent < MIN_UNMASKING_SECONDS and repetitions < MAX_UNMASKINGS:
+            start = time.process_time()
+            unmasked = unmask(request, self.ring, unmasking_shares, total).total
+            spent, repetitions = spent + time.process_time() - start, repetitions + 1
+            floors.measure(FLOOR_BURSTS)
+        if not np.array_equal(unmasked[0], np.arange(self.words, dtype=np.uint32) * len(seeds)):
+            raise SystemExit(f"{self.name}: the sum is wrong")
+        pairs = sum(len(request.survivors & transcript.graph[slot]) for slot in dropouts)
+        unmasking = unmasking_work(floors, spent / repetitions, len(seeds), pairs)
+        each = {name: self.watch.seconds[name] / self.n for name in ("key shares", "upload")}
+        each["last"] = self.watch.seconds[f"last {dropout}"] / len(seeds)
+        checking = checking_work(self.floors, each, self.n, dropout, self.mode)
+        case = f"{self.name}, {dropout:.0%} dropouts"
+        yield checking.row(f"check and add uploads, {case}")
+        yield unmasking.row(f"unmask, {case}, {len(seeds) + pairs:,} masks")
+        whole, holders = checking + collecting + unmasking, transcript.session.parameters.holders
+        yield whole.row(f"all, {case}")
+        hashes = shares_floor(self.floors, self.n, len(seeds), holders, self.ring.nbytes)
+        yield (whole + CpuWork(0.0, hashes)).row(f"all, {case}, hashes of shares too")
+
+    def _collect_unmasking_shares(
+        self, request: UnmaskingRequest, dropout: float
+    ) -> dict[int, UnmaskingShares]:
+        signatures, confirmed, unmasking_shares = {}, dict[int, Confirmed](), {}
+        transcript, survivors = request.transcript, request.survivors
+        for slots in self._blocks(survivors):
+            for slot in slots:
+                with self.watch.time(f"confirm {dropout}"):
+                    confirmed[slot], signatures[slot] = confirm_again(
+                        self.masked[slot], transcript, survivors
+                    )
+            if self.is_active:
+                with self.watch.time(f"last {dropout}"):
+                    for slot in slots:
+                        check_confirmation(transcript, slot, survivors, signatures[slot])
+        for slots in self._blocks(survivors):
+            bodies = {}
+            for slot in slots:
+                packed = received_shares_bytes(request.received_shares[slot])
+                with self.watch.time(f"reveal {dropout}"):
+                    received = ReceivedShares.unpack(packed)
+                    bodies[slot] = confirmed[slot].unmask(signatures, received, self.rng).pack()
+            with self.watch.time(f"last {dropout}"):
+                for slot, body in bodies.items():
+                    unmasking_shares[slot] = UnmaskingShares.unpack(body)
+                    check_unmasking_shares(request, slot, unmasking_shares[slot])
+            self.unmasking_bytes = max(self.unmasking_bytes, *map(len, bodies.values()))
+        return unmasking_shares
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether the server may depart from the protocol, so that participants confirm."""
+        return self.mode == "active"
+
+    def _blocks(self, slots: Iterable[int]) -> Iterator[Sequence[int]]:
+        """Yield slots in blocks, with bursts of floors before each block."""
+        remaining = iter(slots)
+        while block := list(islice(remaining, PARTICIPANTS_PER_BURST)):
+            self.floors.measure(FLOOR_BURSTS_PER_BLOCK)
+            yield block
+
+    def _client_rows(self, transcript: Transcript) -> list[BenchmarkRow]:
+        spent, p = self.watch.seconds, transcript.session.parameters
+        phases = {"join": "join", "share": "share", "mask": "mask"}
+        phases |= {"confirm": "confirm 0.0", "reveal": "reveal 0.0"}
+        each = {phase: spent[name] / self.n * 1e3 for phase, name in phases.items()}
+        rows = [
+            BenchmarkRow(f"client: {phase}, {self.name}", ms, "ms") for phase, ms in each.items()
+        ]
+        neighbours = sum(len(transcript.graph[slot]) for slot in range(self.n)) / self.n
+        sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # its holders, and its dealers
+        agreements = 2 + neighbours + sealing
+        verifications = p.holders + p.spot_checks if self.is_active else 0
+        floor = 1e3 * device_floor(self.floors, neighbours, sealing, verifications)
+        total = sum(each.values())
+        counts = f"{neighbours + 1:.0f} masks, {agreements:.0f} agreements"
+        name = f"client: all, {self.name}, {counts}, {verifications} verifications"
+        rows.append(BenchmarkRow(name, total, "ms", floor))
+        floor += 1e3 * sealing_floor(self.floors, p.holders)
+        name = f"client: all, {self.name}, {3 * p.holders} envelopes too"
+        rows.append(BenchmarkRow(name, total, "ms", floor))
+        packed, upload = self.ring.nbytes, self.upload_bytes
+        rows.append(BenchmarkRow(f"client: upload, {self.name}", upload, "B", packed))
+        everything = upload + self.key_shares_bytes + self.unmasking_bytes + SIGNATURE_BYTES
+        rows.append(BenchmarkRow(f"client: all messages, {self.name}", everything, "B", packed))
+        return rows

@@ -1,0 +1,235 @@
+"""A server's work for a cohort that is too large to simulate every participant.
+
+All devices join, all encrypted shares are delivered, and all secrets are recovered. The messages of
+a sample of devices are checked in each phase, masks of samples of survivors and of dropouts are
+removed, and both are scaled up.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+
+from benchmarks.rows import BenchmarkRow, cpu_seconds
+from benchmarks.secure_sums.floors import Floors
+from benchmarks.secure_sums.work import (
+    CpuWork,
+    Stopwatch,
+    checking_work,
+    confirm_again,
+    join_cohort,
+    shares_floor,
+    unmasking_work,
+)
+from secagg.aggregator import (
+    UnmaskingRequest,
+    check_confirmation,
+    check_key_shares,
+    check_masked_input,
+    check_unmasking_shares,
+    collect_masked_inputs,
+)
+from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
+from secagg.parameters import Mode
+from secagg.participant import Joined, Masked, Shared
+from secagg.ring import Ring
+from secagg.roster import ShareCommitment
+from secagg.session import Session, Transcript
+from secagg.shamir import SHARE_BYTES, split
+from secagg.shares import (
+    CIPHERTEXT_BYTES,
+    ENCRYPTED_SHARE_BYTES,
+    EncryptedShare,
+    ReceivedShares,
+    commit_share,
+    received_shares_bytes,
+    unpack_encrypted_shares,
+)
+from secagg.unmasking import Unmasking
+
+FLOOR_BURSTS = 10  # before and after the work
+CHECKED_PARTICIPANTS = 300  # participants whose messages are checked
+UNMASKED_DROPOUTS = 40  # participants whose masks with others are removed
+UNMASKED_SURVIVORS = 500  # survivors, with one mask each to remove
+
+
+@dataclass(slots=True)
+class SampledServer:
+    """The server of a cohort of `n` in `mode`, whose vectors are of `ring`."""
+
+    n: int
+    ring: Ring
+    mode: Mode
+    name: str
+    progress: Callable[[], None]
+    rng: Random = field(default_factory=SystemRandom)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    joined: list[Joined] = field(default_factory=list)
+
+    def rows(self, floors: Floors, dropout_shares: tuple[float, ...]) -> list[BenchmarkRow]:
+        """Return the rows for each share of dropouts."""
+        self.joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
+        shared, transcript = self._share(session)
+        masked = self._mask(shared, transcript)
+        once = self.watch.seconds["once"]
+        rows = []
+        for dropout in dropout_shares:
+            floors.measure(FLOOR_BURSTS)
+            self.watch.seconds |= {"once": once, "last": 0.0}
+            self._confirm_and_reveal(transcript, masked, dropout)
+            unmasking, masks = self._unmask(transcript, dropout, floors)
+            each = {
+                name: spent / CHECKED_PARTICIPANTS for name, spent in self.watch.seconds.items()
+            }
+            whole = checking_work(floors, each, self.n, dropout, self.mode) + unmasking
+            whole += CpuWork(self.watch.seconds["once"], 0)
+            whole += self._collecting_work(transcript, dropout)
+            case = f"{self.name}, {dropout:.0%} dropouts"
+            rows.append(unmasking.row(f"unmask, {case}, {masks:,} masks"))
+            rows.append(whole.row(f"all, {case}"))
+            survivors, holders = self.n * (1 - dropout), session.parameters.holders
+            hashes = shares_floor(floors, self.n, survivors, holders, self.ring.nbytes)
+            rows.append((whole + CpuWork(0, hashes)).row(f"all, {case}, hashes of shares too"))
+            self.progress()
+        return rows
+
+    def _share(self, session: Session) -> tuple[dict[int, Shared], Transcript]:
+        commitments = {
+            slot: ShareCommitment(self.rng.randbytes(32), bytes(32)) for slot in range(self.n)
+        }
+        shared, bodies = {}, {}
+        # The first slots drop out, the last survive.
+        for slot in range(self.n - CHECKED_PARTICIPANTS, self.n):
+            shared[slot], key_shares = self.joined[slot].share(slot, session, self.rng)
+            bodies[slot], commitments[slot] = key_shares.pack(), key_shares.share_commitment
+        for slot, body in bodies.items():
+            with self.watch.time("key shares"):
+                check_key_shares(session, slot, KeyShares.unpack(body))
+        return shared, Transcript(session, commitments)
+
+    def _mask(self, shared: dict[int, Shared], transcript: Transcript) -> dict[int, Masked]:
+        masked, bodies, total = {}, {}, self.ring.zero()
+        for slot, state in shared.items():
+            masked[slot], upload = state.mask(transcript, self.ring, self.ring.zero(), self.rng)
+            bodies[slot] = upload.pack()
+        # A copy whose neighbour selection is not computed yet.
+        transcript = Transcript(transcript.session, transcript.share_commitments)
+        with self.watch.time("once"):  # for all messages
+            assert transcript.holders(0)
+            assert transcript.label
+        for slot, body in bodies.items():
+            with self.watch.time("upload"):
+                upload = MaskedInput.unpack(body, self.ring.nbytes)
+                check_masked_input(transcript, slot, upload)
+                self.ring.add_packed(total, upload.vector)
+        return masked
+
+    def _confirm_and_reveal(
+        self, transcript: Transcript, masked: dict[int, Masked], dropout: float
+    ) -> None:
+        """Time the checks of the last messages; the shares of other dealers are random."""
+        survivors = frozenset(range(round(dropout * self.n), self.n))
+        signatures, bodies, received, own = {}, {}, {}, {}
+        for slot, state in masked.items():
+            signatures[slot] = confirm_again(state, transcript, survivors)[1]
+            dealers = transcript.dealers[(transcript.selected_holders == slot).any(axis=1)]
+            shares = {
+                dealer: bytes(1) + self.rng.randbytes(SHARE_BYTES - 1)
+                for dealer in dealers.tolist()
+            }
+            encrypted = {
+                dealer: EncryptedShare(commit_share(share), bytes(CIPHERTEXT_BYTES))
+                for dealer, share in shares.items()
+            }
+            received[slot] = ReceivedShares.unpack(received_shares_bytes(encrypted))
+            own[slot] = commit_share(state.own_share)
+            shares[slot] = state.own_share
+            seeds = {dealer: share for dealer, share in shares.items() if dealer in survivors}
+            keys = {dealer: share for dealer, share in shares.items() if dealer not in survivors}
+            unmasking_shares = UnmaskingShares(seeds, keys)
+            statement = transcript.unmasking_statement(
+                slot, survivors, received[slot].digest, unmasking_shares.signed_bytes()
+            )
+            bodies[slot] = unmasking_shares.signed(state.joined.identity, statement).pack()
+        seed_commitments = dict.fromkeys(survivors, bytes(32))
+        request = UnmaskingRequest(transcript, seed_commitments, own, received)
+        with self.watch.time("once"):
+            assert request.survivors.isdisjoint(request.dropouts)
+            assert len(request.requested_kinds) == self.n
+            transcript.confirmation_statement(0, request.survivors)  # caches the digest for all
+        for slot, signature in signatures.items() if self.mode == "active" else ():
+            with self.watch.time("last"):
+                check_confirmation(transcript, slot, request.survivors, signature)
+        for slot, body in bodies.items():
+            with self.watch.time("last"):
+                check_unmasking_shares(request, slot, UnmaskingShares.unpack(body))
+
+    def _collecting_work(self, transcript: Transcript, dropout: float) -> CpuWork:
+        """Time the selection of the shares to reveal; their contents are random."""
+        nbytes = transcript.session.parameters.holders * ENCRYPTED_SHARE_BYTES
+        dropouts = round(dropout * self.n)
+        encrypted = {
+            slot: unpack_encrypted_shares(self.rng.randbytes(nbytes)) for slot in range(self.n)
+        }
+        keys = {slot: KeyShares(bytes(32), encrypted[slot]) for slot in range(dropouts)}
+        seeds = {
+            slot: SeedShares(bytes(32), bytes(32), encrypted[slot])
+            for slot in range(dropouts, self.n)
+        }
+        # The first time may be the first use of memory, which is slow in a virtual machine.
+        collect_masked_inputs(transcript, keys, seeds)
+        return CpuWork(cpu_seconds(lambda: collect_masked_inputs(transcript, keys, seeds)), 0)
+
+    def _unmask(
+        self, transcript: Transcript, dropout: float, floors: Floors
+    ) -> tuple[CpuWork, int]:
+        """Recover all secrets, remove the masks of a sample of participants, and scale up."""
+        transcript = Transcript(transcript.session, transcript.share_commitments)
+        assert transcript.holders(0)  # which "once" has counted; the graph is not computed yet
+        dropouts = range(round(dropout * self.n))
+        seeds = {slot: self.rng.randbytes(32) for slot in range(len(dropouts), self.n)}
+        sampled_dropouts = [*dropouts][:UNMASKED_DROPOUTS]
+        sampled_survivors = [*seeds][:UNMASKED_SURVIVORS]
+        secrets = {slot: self.joined[slot].mask.secret for slot in sampled_dropouts}
+        secrets |= {slot: seeds[slot] for slot in sampled_survivors}
+        unmasking_shares = self._sampled_unmasking_shares(transcript, secrets, dropouts)
+        committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
+        request = UnmaskingRequest(transcript, committed, {}, {})
+        floors.measure(FLOOR_BURSTS)
+        start = time.process_time()
+        if dropouts:
+            assert transcript.graph  # once for all, as are the secrets; masks are per participant
+        unmasking = Unmasking(request, self.ring, unmasking_shares, self.ring.zero())
+        once = time.process_time()
+        for slot in sampled_dropouts:
+            unmasking.remove_pairwise_masks(slot)
+        middle = time.process_time()
+        for slot in sampled_survivors:
+            unmasking.remove_self_mask(slot)
+        end = time.process_time()
+        floors.measure(FLOOR_BURSTS)
+        dropout_scale = len(dropouts) / max(len(sampled_dropouts), 1)
+        survivor_scale = len(seeds) / len(sampled_survivors)
+        seconds = once - start + (middle - once) * dropout_scale + (end - middle) * survivor_scale
+        counted = sum(len(request.survivors & transcript.graph[slot]) for slot in sampled_dropouts)
+        pairs = round(counted * dropout_scale)
+        return unmasking_work(floors, seconds, len(seeds), pairs), len(seeds) + pairs
+
+    def _sampled_unmasking_shares(
+        self, transcript: Transcript, secrets: dict[int, bytes], dropouts: range
+    ) -> dict[int, UnmaskingShares]:
+        """Return unmasking shares of all survivors, with true shares of `secrets` only."""
+        p = transcript.session.parameters
+        revealed: dict[int, tuple[dict[int, bytes], dict[int, bytes]]] = {
+            slot: ({}, {}) for slot in transcript.share_commitments if slot not in dropouts
+        }
+        blank = [bytes(SHARE_BYTES)] * (p.holders + 1)
+        for dealer in transcript.share_commitments:
+            shares = blank
+            if dealer in secrets:
+                shares = split(secrets[dealer], p.holders + 1, p.threshold, self.rng)
+            for holder, share in zip((dealer, *transcript.holders(dealer)), shares, strict=True):
+                if holder in revealed:
+                    revealed[holder][dealer in dropouts][dealer] = share
+        packed = {slot: UnmaskingShares(*shares).pack() for slot, shares in revealed.items()}
+        return {slot: UnmaskingShares.unpack(body + bytes(64)) for slot, body in packed.items()}
