@@ -46,7 +46,7 @@ from benchmarks import whole
 from benchmarks.rows import BenchmarkRow, report
 from benchmarks.sketches import fastest_cpu_seconds, random_contents
 from benchmarks.words import frequencies
-from blindtally.datasets.reader import ItemCounts
+from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.randomness import seeded_words

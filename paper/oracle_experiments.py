@@ -27,7 +27,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.datasets.reader import DataError, ItemCounts, read_dataset
+from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reader import DataError, read_dataset
 from protocol.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
@@ -122,7 +123,7 @@ def file_experiment(path: Path, devices: int, rng: np.random.Generator) -> Oracl
         drawn = rng.choice(len(found.items), devices, p=found.counts / found.counts.sum())
         domain = len(found.items)
     else:
-        held = [(item, count) for one in found.histograms[:devices] for item, count in one.items()]
+        held = [(item, count) for one in found[:devices] for item, count in one.items()]
         names, numbers = np.unique([item for item, _ in held], return_inverse=True)
         drawn, domain = np.repeat(numbers, [count for _, count in held]), len(names)
     if domain < _MIN_ITEMS:

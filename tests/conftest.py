@@ -32,7 +32,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_query.py": ALL,
     "tests/blindtally/commands/test_stopping.py": ALL,
     "tests/blindtally/datasets/test_reader.py": (
-        "test_faults_are_told_with_their_place[content21",
+        "test_faults_are_reported_with_their_place[content21",
     ),
     "tests/blindtally/planning/test_plan.py": ("test_ways_to_release_counts_are_compared",),
     "tests/blindtally/planning/test_predictions.py": (

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from blindtally.datasets.reader import Dataset, DeviceHistograms, read_dataset
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.reader import Dataset, read_dataset
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
@@ -131,7 +132,7 @@ def holdings_for_fleet(
         ValueError: if the data has too few devices.
     """
     if isinstance(population, DeviceHistograms):
-        histograms = population.histograms
+        histograms = population
         if len(histograms) < rounds * devices:
             raise ValueError(
                 f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "
