@@ -27,7 +27,7 @@ ALL: Final = ("",)
 SLOW: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_fleet.py": (
         "test_a_fleet_is_shared_by_processes",
-        "test_workers_that_are_lost_are_told",
+        "test_lost_workers_are_reported",
     ),
     "tests/blindtally/commands/test_query.py": ALL,
     "tests/blindtally/commands/test_stopping.py": ALL,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from blindtally.console.format import seconds
+from blindtally.console.tables import format_seconds
 from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
@@ -117,9 +117,11 @@ def _time_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
     dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
     device = sum(cost.device_seconds(operations, words).values())
     server, with_dropouts = (
-        seconds(sum(cost.server_seconds(operations, words, count).values()))
+        format_seconds(sum(cost.server_seconds(operations, words, count).values()))
         for count in (0, dropouts)
     )
-    yield AdviceLine("A device computes", seconds(device), "per round, on a core of this machine")
+    yield AdviceLine(
+        "A device computes", format_seconds(device), "per round, on a core of this machine"
+    )
     note = f"per cohort; {with_dropouts} with {terms.dropout:.0%} dropouts"
     yield AdviceLine("The server computes", server, note)

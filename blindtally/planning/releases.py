@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blindtally.console.format import epsilon as epsilon_text
 from blindtally.console.output import exit_with_error, write_json
-from blindtally.console.tables import print_parts, result_table
+from blindtally.console.tables import format_epsilon, print_parts, result_table
 from blindtally.simulate.result import seats_for
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.release_design import (
@@ -250,9 +249,9 @@ def _show(found: list[ReleaseDesign], users: int, delta: float, levels: int) -> 
         ("bytes, 100 prefixes", lambda one: f"{one.vector_bytes:,}"),
         ("epsilon, add-remove", lambda one: f"{one.epsilon:.4g}"),
         ("epsilon, replace-one", lambda one: f"{one.epsilon_replace_one:.4g}"),
-        ("epsilon to the server", lambda one: epsilon_text(one.epsilon_server)),
-        ("epsilon by KL form", lambda one: epsilon_text(one.epsilon_kl, "-")),
-        ("epsilon by the note", lambda one: epsilon_text(one.epsilon_note, "-")),
+        ("epsilon to the server", lambda one: format_epsilon(one.epsilon_server)),
+        ("epsilon by KL form", lambda one: format_epsilon(one.epsilon_kl, "-")),
+        ("epsilon by the note", lambda one: format_epsilon(one.epsilon_note, "-")),
     ]
     rows = [(name, *map(cell, found)) for name, cell in columns]
     title = f"{users:,} users, {levels} levels, delta {delta:g} in all"
@@ -280,7 +279,7 @@ def _remarks(found: list[ReleaseDesign], users: int) -> Iterator[str]:
 
 
 def _describe_invitation(of: ReleaseDesign, by: InvitedDesign, users: int) -> Iterator[str]:
-    to_devices = epsilon_text(by.epsilon_devices, "without bound")
+    to_devices = format_epsilon(by.epsilon_devices, "without bound")
     cost = (
         f"noise for the server, which sees who joins: deviation {by.sigma:.4g}"
         if of.sigma
