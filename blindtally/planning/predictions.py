@@ -1,6 +1,6 @@
 """Predictions for the page that creates studies: accuracy by simulation, and measured times.
 
-A prediction takes seconds of a processor. So it runs in a process of its own, at a low priority and
+A prediction takes seconds of a processor. So it runs in its own process, at a low priority and
 with bounded memory, which is killed when it takes too long, is cancelled, or outlives the service.
 """
 
@@ -110,10 +110,8 @@ def _time_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
     terms = plan.terms
     words = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // _WORD_BYTES
     parameters = choose_parameters(terms.cohort_size, terms.assumptions)
-    cost, operations = (
-        SumCost(parameters, terms.assumptions, terms.registrar is not None),
-        measure_operations(parameters),
-    )
+    cost = SumCost(parameters, terms.assumptions, terms.registrar is not None)
+    operations = measure_operations(parameters)
     dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
     device = sum(cost.device_seconds(operations, words).values())
     server, with_dropouts = (
