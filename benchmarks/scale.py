@@ -43,7 +43,7 @@ from benchmarks.rows import BenchmarkRow, argument_parser, fastest_cpu_seconds, 
 from benchmarks.secure_sums.whole import secure_sum_rows
 from benchmarks.sketches import random_contents
 from benchmarks.triehh import frequencies
-from blindtally.datasets.reader import ItemCounts
+from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.randomness import seeded_words

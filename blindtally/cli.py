@@ -26,7 +26,7 @@ COMMANDS = {
     "tokens": ("blindtally.commands.access:tokens", "Enrolment tokens, which admit devices."),
     "audit": (
         "blindtally.commands.access:audit",
-        "Show who did what, and who was refused; the newest first.",
+        "Show the actions of users and the refused requests, the newest first.",
     ),
     "fleet": (
         "blindtally.commands.fleet:fleet",
@@ -82,7 +82,7 @@ class CommandGroup(TyperGroup):
                 error.message = describe_fault(fault.errors()[0], ends | {"items": ends})
             raise
         except KeyboardInterrupt as stop:
-            clear_frames(stop.__traceback__)  # which removes progress bars for good
+            clear_frames(stop.__traceback__)  # so that progress bars are removed
             Console(stderr=True).show_cursor()
             typer.echo("stopped", err=True)
             raise typer.Exit(130) from None

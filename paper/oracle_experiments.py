@@ -27,7 +27,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.datasets.reader import DataError, ItemCounts, read_dataset
+from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reader import DataError, read_dataset
 from protocol.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
@@ -118,7 +119,7 @@ def file_experiment(path: Path, devices: int, rng: np.random.Generator) -> Oracl
         drawn = rng.choice(len(data.items), devices, p=data.counts / data.counts.sum())
         domain = len(data.items)
     else:
-        held = [pair for histogram in data.histograms[:devices] for pair in histogram.items()]
+        held = [pair for histogram in data[:devices] for pair in histogram.items()]
         names, numbers = np.unique([item for item, _ in held], return_inverse=True)
         drawn, domain = np.repeat(numbers, [count for _, count in held]), len(names)
     if domain < _MIN_ITEMS:

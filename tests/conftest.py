@@ -27,12 +27,12 @@ ALL: Final = ("",)
 SLOW: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_fleet.py": (
         "test_a_fleet_is_shared_by_processes",
-        "test_workers_that_are_lost_are_told",
+        "test_lost_workers_are_reported",
     ),
     "tests/blindtally/commands/test_query.py": ALL,
     "tests/blindtally/commands/test_stopping.py": ALL,
     "tests/blindtally/datasets/test_reader.py": (
-        "test_faults_are_told_with_their_place[content21",
+        "test_faults_are_reported_with_their_place[content21",
     ),
     "tests/blindtally/planning/test_plan.py": ("test_ways_to_release_counts_are_compared",),
     "tests/blindtally/planning/test_predictions.py": (

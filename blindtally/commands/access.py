@@ -1,6 +1,6 @@
-"""`blindtally keys`, `tokens` and `audit`: who is let in, as the database says.
+"""`blindtally keys`, `tokens` and `audit`: credentials and the audit log, in the database itself.
 
-These ask the database itself: whoever may open it may do everything.
+The commands do not ask a service. A user who can open the database may do everything.
 """
 
 import asyncio
@@ -24,12 +24,11 @@ T = TypeVar("T")
 DatabaseOption = Annotated[
     str,
     typer.Option(
-        "--database", envvar="BLINDTALLY_DATABASE_URL", help="Of the service, as `serve` has it."
+        "--database", envvar="BLINDTALLY_DATABASE_URL", help="Database of the service, as a URL."
     ),
 ]
 DaysOption = Annotated[
-    float | None,
-    typer.Option("--days", min=0, help="Until it is over.", show_default="it never is"),
+    float | None, typer.Option("--days", min=0, help="Days until it expires.", show_default="never")
 ]
 DEFAULT_DATABASE = "sqlite:///blindtally.db"
 
@@ -51,10 +50,10 @@ tokens = typer.Typer(
 
 @keys.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="Whose it is, or what for.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's user or purpose.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="read, write or operate; may be repeated.", show_default="all"),
+        typer.Option(help="Scope: read, write or operate; repeatable.", show_default="all"),
     ] = None,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,
@@ -65,8 +64,10 @@ def create_key(
     Example:
       blindtally keys create dashboard --scope read --days 90
     """
-    wanted = {Permission(one) if one in SCOPES else _unknown_scope(one) for one in scope or SCOPES}
-    issued = _with_access(database, lambda book: book.create_key(name, wanted, _duration(days)))
+    if unknown := [text for text in scope or [] if text not in SCOPES]:
+        raise exit_with_error(f"--scope must be one of {', '.join(SCOPES)}, not {unknown[0]}")
+    scopes = {Permission(text) for text in scope or SCOPES}
+    issued = _with_access(database, lambda access: access.create_key(name, scopes, _duration(days)))
     _print_secret("key", issued, json_path)
 
 
@@ -79,15 +80,17 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
     """
     rows = [
         {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes), **_format_times(row)}
-        for row in _with_access(database, lambda book: book.keys())
+        for row in _with_access(database, lambda access: access.keys())
     ]
     _show_list(rows, json_path)
 
 
 @tokens.command("create")
 def create_token(
-    name: Annotated[str, typer.Argument(help="Which devices it is for.")],
-    uses: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Identities it lets in.")] = 1000,
+    name: Annotated[str, typer.Argument(help="Name of the devices that it admits.")],
+    uses: Annotated[
+        int, typer.Option(min=1, max=2**31 - 1, help="Number of identities that it admits.")
+    ] = 1000,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
@@ -95,12 +98,12 @@ def create_token(
     """Make an enrolment token for a number of devices, and print it.
 
     A device has an identity for each study, and each takes one use. Give many devices the same
-    token: one that has its own could be followed by it from study to study.
+    token: with a token for each device, the service could follow a device from study to study.
 
     Example:
       blindtally tokens create phones --uses 100000 --days 30
     """
-    issued = _with_access(database, lambda book: book.create_token(name, uses, _duration(days)))
+    issued = _with_access(database, lambda access: access.create_token(name, uses, _duration(days)))
     _print_secret("token", issued, json_path)
 
 
@@ -112,13 +115,9 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
       blindtally tokens list
     """
     rows = [
-        {
-            "id": row.id,
-            "name": row.name,
-            "used": f"{row.used} of {row.max_uses}",
-            **_format_times(row),
-        }
-        for row in _with_access(database, lambda book: book.tokens())
+        {"id": row.id, "name": row.name, "used": f"{row.used} of {row.max_uses}"}
+        | _format_times(row)
+        for row in _with_access(database, lambda access: access.tokens())
     ]
     _show_list(rows, json_path)
 
@@ -126,19 +125,19 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
 @keys.command("revoke")
 @tokens.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(help="The id of a key or token, or a device's identity.")],
+    name: Annotated[str, typer.Argument(help="Id of a key or token, or identity of a device.")],
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:
-    """Revoke a key, a token with all devices that it let in, or one device; for good.
+    """Permanently revoke a key, a token with all devices that it admitted, or one device.
 
-    A running service takes it for `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) more.
+    A running service accepts it for up to `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) more.
 
     Example:
       blindtally keys revoke 3f2a0c55d1e9
       blindtally tokens revoke 77aa10bd42c0
     """
-    kind = _with_access(database, lambda book: book.revoke(name))
+    kind = _with_access(database, lambda access: access.revoke(name))
     if kind is None:
         raise exit_with_error(f"there is no key, token or device {name}", code=1)
     if json_path != "-":
@@ -147,35 +146,33 @@ def revoke(
 
 
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of entries to show.")] = 50,
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:
-    """Show who did what, and who was refused; the newest first.
+    """Show the actions of users and the refused requests, the newest first.
 
     Example:
       blindtally audit --limit 20
     """
-    found = _with_access(database, lambda book: book.audit_entries(limit, None))
-    rows = [entry.model_dump(mode="json") for entry in found]
+    entries = _with_access(database, lambda access: access.audit_entries(limit, None))
+    rows = [entry.model_dump(mode="json") for entry in entries]
     if json_path is None:
-        rows = [
-            row | {"at": f"{one.at:%Y-%m-%d %H:%M:%S}"}
-            for row, one in zip(rows, found, strict=True)
-        ]
+        for row, entry in zip(rows, entries, strict=True):
+            row["at"] = f"{entry.at:%Y-%m-%d %H:%M:%S}"
     _show_rows(rows, json_path)
 
 
 def create_first_credentials(database: str, name: str, uses: int) -> tuple[str, str]:
-    """Return a new API key that may do everything, and a token for so many identities.
+    """Return a new API key with all scopes, and a token for `uses` identities.
 
     Raises:
         typer.Exit: if the database cannot be used.
     """
 
-    async def issue(book: AccessRepository) -> tuple[str, str]:
-        _, key = await book.create_key(name, SCOPES, None)
-        _, token = await book.create_token(name, uses, None)
+    async def issue(access: AccessRepository) -> tuple[str, str]:
+        _, key = await access.create_key(name, SCOPES, None)
+        _, token = await access.create_token(name, uses, None)
         return key, token
 
     return _with_access(database, issue)
@@ -190,26 +187,21 @@ def _print_secret(kind: str, issued: tuple[str, str], json_path: str | None) -> 
     typer.echo(f"{kind} {name}: keep it, nobody can show it again", err=True)
 
 
-def _unknown_scope(name: str) -> Permission:
-    raise exit_with_error(f"--scope must be one of {', '.join(SCOPES)}, not {name}")
-
-
 def _duration(days: float | None) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
 def _format_times(row: ApiKeyRow | EnrolmentTokenRow) -> dict[str, str]:
     times = {"created": row.created, "expires": row.expires, "revoked": row.revoked}
-    return {what: f"{at:%Y-%m-%d %H:%M}" if at else "" for what, at in times.items()}
+    return {event: f"{at:%Y-%m-%d %H:%M}" if at else "" for event, at in times.items()}
 
 
 def _show_list(rows: list[dict[str, str]], json_path: str | None) -> None:
-    """Show keys or tokens, each with the days of what it went through, or write them in full."""
+    """Show keys or tokens with days instead of times, or write them in full."""
     if json_path is None:
-        days = "created", "expires", "revoked"
+        days, all_scopes = ("created", "expires", "revoked"), " ".join(sorted(SCOPES))
         rows = [{k: v[:10] if k in days else v for k, v in row.items()} for row in rows]
-        every = " ".join(sorted(SCOPES))
-        rows = [{k: "all" if v == every else v for k, v in row.items()} for row in rows]
+        rows = [{k: "all" if v == all_scopes else v for k, v in row.items()} for row in rows]
     _show_rows(rows, json_path)
 
 
@@ -219,24 +211,26 @@ def _show_rows(rows: list[dict[str, Any]], json_path: str | None) -> None:
     elif not rows:
         print_parts("nothing yet")
     else:
-        print_parts(
-            result_table([*rows[0]], [], [[str(cell) for cell in row.values()] for row in rows])
-        )
+        cells = [[str(cell) for cell in row.values()] for row in rows]
+        print_parts(result_table([*rows[0]], [], cells))
 
 
-def _with_access(url: str, question: Callable[[AccessRepository], Awaitable[T]]) -> T:
-    """Return the answer of the book in the database at `url`, brought up to date."""
+def _with_access(url: str, use: Callable[[AccessRepository], Awaitable[T]]) -> T:
+    """Return the result of `use` with the access records in the database at `url`.
 
-    async def ask() -> T:
+    Tables of an older version are upgraded first.
+    """
+
+    async def run() -> T:
         database = Database(url)
         try:
             await migrations.upgrade(database)
-            return await question(AccessRepository(database, SystemRandom()))
+            return await use(AccessRepository(database, SystemRandom()))
         finally:
             await database.close()
 
     try:
-        return asyncio.run(ask())
+        return asyncio.run(run())
     except (ValueError, migrations.UnknownSchemaError, SQLAlchemyError) as error:
-        why = getattr(error, "orig", None) or error
-        raise exit_with_error(f"the database cannot be used: {why}", code=1) from None
+        reason = getattr(error, "orig", None) or error
+        raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None

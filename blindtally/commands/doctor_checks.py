@@ -64,25 +64,25 @@ def packages(required: Iterable[str] | None = None) -> Iterator[Check]:
     except (metadata.PackageNotFoundError, InvalidRequirement):
         yield Check("packages", "warning", "blindtally is not installed", "pip install blindtally")
         return
-    core = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    problems = [problem for one in core if (problem := _package_problem(one))]
+    core = [need for need in parsed if need.marker is None or need.marker.evaluate({"extra": ""})]
+    problems = [problem for need in core if (problem := _package_problem(need))]
     if problems:
         advice = "pip install --upgrade blindtally, or make setup in a checkout"
         yield Check("packages", "error", "; ".join(problems), advice)
     else:
         yield Check("packages", "ok", f"{len(core)} required packages are installed")
     for extra, purpose in _EXTRAS.items():
-        more = [one for one in parsed if one not in core and _belongs_to_extra(extra, one)]
-        missing = [problem for one in more if (problem := _package_problem(one))]
+        more = [
+            need
+            for need in parsed
+            if need not in core and need.marker and need.marker.evaluate({"extra": extra})
+        ]
+        missing = [problem for need in more if (problem := _package_problem(need))]
         if missing:
             detail = f"no {purpose}: {', '.join(missing)} ({install_command(extra)})"
             yield Check(f"[{extra}]", "ok", detail)
         elif more:
-            yield Check(f"[{extra}]", "ok", f"{', '.join(one.name for one in more)} installed")
-
-
-def _belongs_to_extra(extra: str, requirement: Requirement) -> bool:
-    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+            yield Check(f"[{extra}]", "ok", f"{', '.join(need.name for need in more)} installed")
 
 
 def _package_problem(requirement: Requirement) -> str:
@@ -166,7 +166,7 @@ def _check_sqlite(url: URL) -> Iterator[Check]:
     if not file.exists():
         yield Check("database", "ok", f"{file} does not exist yet: `blindtally serve` makes it")
         return
-    # Not opened as by the service, which would change a file that is not a database of its own.
+    # The service would change a file that is not its own database.
     address = URL.create(
         "sqlite+pysqlite", database=f"file:{file}", query={"mode": "rw", "uri": "true"}
     )
@@ -214,12 +214,7 @@ def port(host: str, number: int, certificate: Path | None = None) -> Check:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, number), family=family).close()
     except OSError as error:
-        is_ours = (
-            _serves_certificate(certificate, host, number)
-            if certificate
-            else _is_healthy(host, number)
-        )
-        if is_ours:
+        if _is_service(host, number, certificate):
             return Check("port", "ok", f"a running service answers at {address}")
         detail = f"{address}: {(error.strerror or str(error)).lower()}"
         advice = "stop the program that uses it, or name another --port (0: any) or --host"
@@ -227,20 +222,16 @@ def port(host: str, number: int, certificate: Path | None = None) -> Check:
     return Check("port", "ok", f"{address} is free")
 
 
-def _is_healthy(host: str, number: int) -> bool:
+def _is_service(host: str, number: int, certificate: Path | None) -> bool:
+    """Return whether the service answers at a port; by its certificate if it has one."""
     shown = f"[{host}]" if ":" in host else host
     try:
+        if certificate:
+            served = ssl.get_server_certificate((host, number), timeout=_TIMEOUT_SECONDS)
+            return served.strip() in certificate.read_text(encoding="ascii")
         response = httpx.get(f"http://{shown}:{number}/healthz", timeout=_TIMEOUT_SECONDS)
         return bool(response.json() == {"status": "ok"})
-    except (httpx.HTTPError, ValueError):
-        return False
-
-
-def _serves_certificate(certificate: Path, host: str, number: int) -> bool:
-    try:
-        served = ssl.get_server_certificate((host, number), timeout=_TIMEOUT_SECONDS)
-        return served.strip() in certificate.read_text(encoding="ascii")
-    except (OSError, ValueError):
+    except (httpx.HTTPError, OSError, ValueError):
         return False
 
 

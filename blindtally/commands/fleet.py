@@ -5,16 +5,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console, Group
 from rich.text import Text
+from typer import Option
 
 from blindtally.commands.registrar import load_key_file
-from blindtally.console import completion
+from blindtally.console.options import (
+    DropoutOption,
+    FleetDataOption,
+    FleetRoundsOption,
+    ModeOption,
+    SeedOption,
+)
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.service import (
     DEFAULT_URL,
@@ -23,22 +30,18 @@ from blindtally.console.service import (
     service_error_exit,
 )
 from blindtally.console.tables import result_table
-from blindtally.fleet_run.joining import (
-    joined_study_setup,
-    new_study_setup,
-    parse_dropout,
-    trusting,
-)
 from blindtally.fleet_run.results import InexactSumError, RoundResult
 from blindtally.fleet_run.screen import Screen
 from blindtally.fleet_run.setup import (
-    DEFAULT_DATASET,
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
     DEFAULT_MIN_COHORT,
     DEFAULT_ROUNDS,
     TIMEOUTS,
+    joined_study_setup,
     min_cohort_for,
+    new_study_setup,
+    parse_dropout,
 )
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, create_study, run_fleet
 from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
@@ -52,6 +55,7 @@ from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from protocol.domains.hashed import Hashed
 from protocol.messages import HeavyHitter, StudyView
+from secagg.parameters import Mode
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
 _QUERYABLE_MECHANISMS = ("hierarchical-histogram", "triehh")
@@ -75,95 +79,73 @@ def fleet(
     key: ApiKeyOption = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="BLINDTALLY_ENROLMENT_TOKEN",
             show_envvar=False,  # too long for a narrow terminal
             help="Enrolment token of the devices; docs/cli.md names its variable.",
         ),
     ] = None,
-    study: Annotated[str | None, typer.Option(help="Id of the study to join.")] = None,
+    study: Annotated[str | None, Option(help="Id of the study to join.")] = None,
     new: Annotated[
-        bool, typer.Option("--create", help="Create a study first, as the demo does.")
+        bool, Option("--create", help="Create a study first, as the demo does.")
     ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Data file with the items of the devices.",
-            show_default=DEFAULT_DATASET,
-            autocompletion=completion.complete_data,
-        ),
-    ] = None,
+    data: FleetDataOption = None,
     devices: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=3,
             help="Number of devices selected for a round.",
             show_default="all that can have a seat",
         ),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Number of rounds of a study to create.")
-    ] = DEFAULT_ROUNDS,
+    rounds: FleetRoundsOption = DEFAULT_ROUNDS,
     idle: Annotated[
         float,
-        typer.Option(
+        Option(
             min=0,
             help="Seconds without a message after which a phase with a quorum ends. Use more than "
             "3 if a replica may die, so that its devices can try again.",
         ),
     ] = TIMEOUTS.idle,
-    dropout: Annotated[
-        float, typer.Option(min=0, max=0.4, help="Fraction of devices that drop out.")
-    ] = DEFAULT_DROPOUT,
+    dropout: DropoutOption = DEFAULT_DROPOUT,
     dropout_in: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PHASE=SHARE",
             help="Fraction that drops out in one phase, such as sharing=0.1, instead of --dropout; "
             "repeatable.",
         ),
     ] = None,
     arrivals: Annotated[
-        Arrivals, typer.Option(help="Arrival pattern of the devices, see --over.")
+        Arrivals, Option(help="Arrival pattern of the devices, see --over.")
     ] = Arrivals.AT_ONCE,
     over: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds over which devices arrive, or of a diurnal day."),
+        float, Option(min=0, help="Seconds over which devices arrive, or of a diurnal day.")
     ] = 0.0,
-    slow: Annotated[float, typer.Option(min=0, max=0.9, help="Fraction of slow devices.")] = 0.0,
+    slow: Annotated[float, Option(min=0, max=0.9, help="Fraction of slow devices.")] = 0.0,
     pause: Annotated[
-        float, typer.Option(min=0, help="Mean seconds of a slow device for each answer.")
+        float, Option(min=0, help="Mean seconds of a slow device for each answer.")
     ] = 2.0,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the selection, dropouts and samples.")
-    ] = 1,
+    seed: SeedOption = 1,
     max_contribution: Annotated[
-        int, typer.Option(min=1, help="Largest number of items that devices agree to add.")
+        int, Option(min=1, help="Largest number of items that devices agree to add.")
     ] = 100,
     min_cohort: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=2,
             help="Smallest cohort that devices agree to join.",
             show_default="20; with --create at most a quarter of the devices",
         ),
     ] = None,
-    mode: Annotated[
-        Literal["semi-honest", "active"],
-        typer.Option(help="Weakest protection that devices accept."),
-    ] = "active",
-    max_epsilon: Annotated[
-        float, typer.Option(min=0, help="Largest epsilon that devices accept.")
-    ] = 4.0,
+    mode: ModeOption = "active",
+    max_epsilon: Annotated[float, Option(min=0, help="Largest epsilon that devices accept.")] = 4.0,
     repeat_exact: Annotated[
         bool,
-        typer.Option(
-            "--repeat-exact", help="Take part in all rounds, although exact sums have no noise."
-        ),
+        Option("--repeat-exact", help="Take part in all rounds, even if exact sums have no noise."),
     ] = False,
     registrar: Annotated[
-        Path | None,
-        typer.Option(help="Key file of the only registrar that enrols the devices."),
+        Path | None, Option(help="Key file of the only registrar that enrols the devices.")
     ] = None,
     workers: WorkersOption = 1,
     dask: DaskOption = None,
@@ -187,19 +169,21 @@ def fleet(
         raise exit_with_error(error) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
     default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
-    limits = Policy(
-        max_contribution=max_contribution,
-        min_cohort=min_cohort or default_cohort,
-        max_epsilon=max_epsilon,
-        repeat_exact=repeat_exact,
-    )
     try:
         identity = load_key_file(registrar) if registrar else None
+        policy = Policy(
+            max_contribution=max_contribution,
+            min_cohort=min_cohort or default_cohort,
+            max_epsilon=max_epsilon,
+            repeat_exact=repeat_exact,
+            modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
+            registrar=identity.public if identity else None,
+        )
         config = FleetConfig(
             devices or DEFAULT_DEVICES,
             dropout,
             seed,
-            trusting(limits, mode, identity),
+            policy,
             registrar=identity,
             token=token,
             api_key=key,
@@ -242,22 +226,22 @@ def _run(
     title = f"study {study.id} of {study.view.rounds} rounds at {url}"
     console.print(title, highlight=False)
     with Screen(console, study.view.rounds) as screen:
-        status = StatusReporter(screen.print_line, shows_moves=not screen.has_bars)
+        status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
         reporting = partial(report_status, url, key, study.id, status)
         with _saving_partial_rounds(study.view, json_path) as rounds:
 
-            def note(result: RoundResult) -> None:
+            def show_round(result: RoundResult) -> None:
                 rounds.append(result)
                 screen.show_round(result)
 
-            observers = StudyObservers(screen.show_step, note, lambda: None, reporting)
+            observers = StudyObservers(screen.show_step, show_round, lambda: None, reporting)
             run_fleet(url, study, setup, observers, shards)
-    found = study.heavy_hitters()
-    console.print(heavy_hitter_table(study.view, found))
+    hitters = study.heavy_hitters()
+    console.print(heavy_hitter_table(study.view, hitters))
     for line in _next_steps(url, study.refresh(), took_part=bool(rounds)):
         console.print(line, highlight=False, soft_wrap=True)
-    hitters = {"heavy_hitters": [row.model_dump() for row in found]}
-    write_json(json_path, _rounds_json(study.view, rounds) | hitters)
+    answer = {"heavy_hitters": [row.model_dump() for row in hitters]}
+    write_json(json_path, _rounds_json(study.view, rounds) | answer)
 
 
 def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
@@ -299,15 +283,15 @@ def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[
         raise
 
 
-def heavy_hitter_table(study: StudyView, found: Sequence[HeavyHitter]) -> Group:
+def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
     """Return the table of heavy hitters, with a note on keys that are not items."""
     rows = [
         (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
-        for hitter in found[:MAX_SHOWN_ITEMS]
+        for hitter in hitters[:MAX_SHOWN_ITEMS]
     ]
     title = f"Held {study.question.threshold:g} times or more"
     table = result_table(["item"], ["estimate", "± s.e."], rows, title)
-    has_keys = any(hitter.item.startswith("#") for hitter in found)
+    has_keys = any(hitter.item.startswith("#") for hitter in hitters)
     if isinstance(study.question.domain, Hashed) and has_keys:
         return Group(table, Text(_KEY_NOTE, "dim"))
     return table

@@ -1,6 +1,6 @@
-"""`blindtally mechanisms`: what there is to ask by, what each promises and what it costs."""
+"""`blindtally mechanisms`: purpose, guarantee and cost of each mechanism."""
 
-from dataclasses import asdict, dataclass
+from typing import Final
 
 from rich.text import Text
 
@@ -8,123 +8,77 @@ from blindtally.console.output import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 
-_SUM_GUARANTEE = "secure sum of a cohort; the sum itself is seen"
-_CENTRAL_GUARANTEE = "central (epsilon, delta): of the sum with noise, else of what is shown"
-_LOCAL_GUARANTEE = "epsilon or (epsilon, delta)-local DP"
-_PURE_LOCAL_GUARANTEE = "epsilon-local DP, replacing the item"
-
-
-@dataclass(frozen=True, slots=True)
-class MechanismSummary:
-    """A mechanism in three lines; d values, n devices, m rows."""
-
-    what: str
-    guarantee: str
-    cost: str
-
-
-CATALOGUE = {
-    "tracked": MechanismSummary(
-        "heavy hitters of any domain, known ones counted exactly",
-        _SUM_GUARANTEE,
-        "`words` a round: least",
-    ),
-    "adaptive-iblt": MechanismSummary(
-        "heavy hitters, one table a round, nothing told to devices",
-        _SUM_GUARANTEE,
-        "`words` a round",
-    ),
-    "subsampled-iblt": MechanismSummary(
-        "heavy hitters with one sampling threshold",
-        _SUM_GUARANTEE,
-        "`words` a round, 260 tables by theorem",
-    ),
-    "approximate-histogram": MechanismSummary(
-        "how often each heavy item is held", _SUM_GUARANTEE, "`words` a round, tables and a sketch"
-    ),
-    "triehh": MechanismSummary(
-        "heavy strings, found symbol by symbol in noise or samples",
-        _CENTRAL_GUARANTEE,
-        "`words` in every round",
-    ),
-    "hierarchical-histogram": MechanismSummary(
-        "quantiles, ranges and ranks of numbers, in one round",
-        _CENTRAL_GUARANTEE,
-        "`words` a round: a number for every prefix",
-    ),
-    "count-median": MechanismSummary(
-        "counts of a small domain; a baseline", _SUM_GUARANTEE, "`words` a round"
-    ),
-    "count-sketch": MechanismSummary(
-        "counts of a small domain; a baseline", _SUM_GUARANTEE, "`words` a round"
-    ),
-    "krr": MechanismSummary(
-        "counts of a few values, told themselves", _PURE_LOCAL_GUARANTEE, "log2 d bits"
-    ),
-    "ocms": MechanismSummary(
-        "all counts by the paper's hashed sketch",
-        _PURE_LOCAL_GUARANTEE,
-        "about 2 log2 d + log2 m bits",
-    ),
-    "ocms-gf": MechanismSummary(
-        "all counts by inner products; the one to take",
-        _PURE_LOCAL_GUARANTEE,
-        "about log2 d + log2 m bits",
-    ),
-    "ocms-mixture": MechanismSummary(
-        "all counts, the least worst error in few bits",
-        _PURE_LOCAL_GUARANTEE,
-        "about log2 d + log2 m bits",
-    ),
-    "hadamard": MechanismSummary(
-        "all counts in milliseconds; low epsilon", _PURE_LOCAL_GUARANTEE, "log2 d + 1 bits"
-    ),
-    "recursive-hadamard": MechanismSummary(
-        "all counts; a baseline", _PURE_LOCAL_GUARANTEE, "log2 d + 1 bits"
-    ),
-    "olh": MechanismSummary(
-        "all counts by a hash seed; a baseline", _PURE_LOCAL_GUARANTEE, "40 + log2 m bits"
-    ),
-    "apple-cms": MechanismSummary(
-        "all counts by 2^16 hash functions; biased, a baseline",
-        _PURE_LOCAL_GUARANTEE,
-        "17 + log2 m bits",
-    ),
-    "subset-selection": MechanismSummary(
-        "all counts, the least error there is", _PURE_LOCAL_GUARANTEE, "d bits"
-    ),
-    "rappor": MechanismSummary("all counts by a noisy unary code", _PURE_LOCAL_GUARANTEE, "d bits"),
-    "jl-hh": MechanismSummary(
-        "the best of 2^24 values, all asked for; reference",
-        _LOCAL_GUARANTEE,
-        "log2 m + 1 bits sampled, else m integers",
-    ),
-    "glps-hh": MechanismSummary(
-        "heavy values below 2^64, read off bit by bit; reference",
-        _LOCAL_GUARANTEE,
-        "11 to 13 bits sampled, else 1,000 integers and more",
-    ),
-    "bucket-hh": MechanismSummary(
-        "the one value below 2^64 that most hold; reference",
-        _LOCAL_GUARANTEE,
-        "10 to 12 bits sampled, else 456 integers and more",
-    ),
-    "prefix-extension": MechanismSummary(
-        "heavy strings of any length; the one to take for them",
-        _PURE_LOCAL_GUARANTEE,
-        "8 bits and an oracle's",
-    ),
+_PURE_LOCAL: Final = "epsilon-local DP, replacing the item"
+# Of each guarantee, the mechanisms with purpose and cost; d values, m rows.
+CATALOGUE: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "secure sum of a cohort; the sum itself is seen": {
+        "tracked": (
+            "heavy hitters of any domain, known ones counted exactly",
+            "the fewest `words` per round",
+        ),
+        "adaptive-iblt": (
+            "heavy hitters by one table per round; devices learn nothing",
+            "`words` per round",
+        ),
+        "subsampled-iblt": (
+            "heavy hitters with one sampling threshold",
+            "`words` per round, 260 tables by theorem",
+        ),
+        "approximate-histogram": (
+            "how often each heavy item is held",
+            "`words` per round, tables and a sketch",
+        ),
+        "count-median": ("counts of a small domain; a baseline", "`words` per round"),
+        "count-sketch": ("counts of a small domain; a baseline", "`words` per round"),
+    },
+    "central (epsilon, delta): of the sum with noise, else of what is shown": {
+        "triehh": (
+            "heavy strings, found symbol by symbol in noise or samples",
+            "`words` in every round",
+        ),
+        "hierarchical-histogram": (
+            "quantiles, ranges and ranks of numbers, in one round",
+            "`words` per round: a number for every prefix",
+        ),
+    },
+    _PURE_LOCAL: {
+        "krr": ("counts of a few values, which are reported themselves", "log2 d bits"),
+        "ocms": ("all counts by the paper's hashed sketch", "about 2 log2 d + log2 m bits"),
+        "ocms-gf": ("all counts by inner products; recommended", "about log2 d + log2 m bits"),
+        "ocms-mixture": (
+            "all counts, the lowest maximum error in few bits",
+            "about log2 d + log2 m bits",
+        ),
+        "hadamard": ("all counts in milliseconds; low epsilon", "log2 d + 1 bits"),
+        "recursive-hadamard": ("all counts; a baseline", "log2 d + 1 bits"),
+        "olh": ("all counts by a hash seed; a baseline", "40 + log2 m bits"),
+        "apple-cms": ("all counts by 2^16 hash functions; biased, a baseline", "17 + log2 m bits"),
+        "subset-selection": ("all counts, the lowest possible error", "d bits"),
+        "rappor": ("all counts by a noisy unary code", "d bits"),
+        "prefix-extension": (
+            "heavy strings of any length; recommended for them",
+            "8 bits and an oracle's",
+        ),
+    },
+    "epsilon or (epsilon, delta)-local DP": {
+        "jl-hh": (
+            "the best of 2^24 values, all estimated; reference",
+            "log2 m + 1 bits sampled, else m integers",
+        ),
+        "glps-hh": (
+            "heavy values below 2^64, decoded bit by bit; reference",
+            "11 to 13 bits sampled, else 1,000 integers and more",
+        ),
+        "bucket-hh": (
+            "the most frequent value below 2^64; reference",
+            "10 to 12 bits sampled, else 456 integers and more",
+        ),
+    },
 }
-
-
-_NAMES_BY_GUARANTEE = {
-    guarantee: [name for name, entry in CATALOGUE.items() if entry.guarantee == guarantee]
-    for guarantee in dict.fromkeys(entry.guarantee for entry in CATALOGUE.values())
-}
-_TITLES = {_SUM_GUARANTEE: "Secure sums of cohorts: the sums themselves are seen"} | {
-    _CENTRAL_GUARANTEE: "Secure sums, central (epsilon, delta):\n"
-    "of the sum with noise, else of what is shown"
-}
+_SUM_TITLES: Final = (
+    "Secure sums of cohorts: the sums themselves are seen",
+    "Secure sums, central (epsilon, delta):\nof the sum with noise, else of what is shown",
+)
 
 
 def mechanisms(json_path: JsonOption = None) -> None:
@@ -133,18 +87,21 @@ def mechanisms(json_path: JsonOption = None) -> None:
     Example:
       blindtally mechanisms --json -
     """
-    rows = [
-        {"mechanism": name, "transport": _transport(name)} | asdict(entry)
-        for name, entry in CATALOGUE.items()
-    ]
     if json_path != "-":
-        for guarantee, names in _NAMES_BY_GUARANTEE.items():
-            told = {n: f"{CATALOGUE[n].what}\nsends {CATALOGUE[n].cost}" for n in names}
-            title = _TITLES.get(guarantee, f"Reports, {guarantee}")
-            print_parts(Text(title, "bold"), fact_table(told), "")
+        titles = [*_SUM_TITLES, *(f"Reports, {guarantee}" for guarantee in [*CATALOGUE][2:])]
+        for title, entries in zip(titles, CATALOGUE.values(), strict=True):
+            facts = {name: f"{what}\nsends {cost}" for name, (what, cost) in entries.items()}
+            print_parts(Text(title, "bold"), fact_table(facts), "")
         print_parts("d: values, m: symbols or rows. docs/mechanisms.md has a section for each.")
+    rows = [
+        {
+            "mechanism": name,
+            "transport": "report" if name in REPORT_MECHANISMS else "sum",
+            "what": what,
+            "guarantee": guarantee,
+            "cost": cost,
+        }
+        for guarantee, entries in CATALOGUE.items()
+        for name, (what, cost) in entries.items()
+    ]
     write_json(json_path, {"mechanisms": rows})
-
-
-def _transport(name: str) -> str:
-    return "report" if name in REPORT_MECHANISMS else "sum"

@@ -1,39 +1,39 @@
-"""`blindtally params`: who holds, masks and vouches in a cohort, what it costs, and why."""
+"""`blindtally params`: parameters of a cohort's secure sum, with their reasons and costs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from itertools import chain, islice
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from blindtally.console.format import seconds
+from blindtally.console.options import ModeOption
 from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.tables import format_seconds
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from secagg.errors import InfeasibleError
 from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import Assumptions, choose_parameters
 
 MAX_CLIENTS: Final = 100_000  # as in a study's terms
-_RATE_STEP: Final = 0.05  # between two rates that are tried where those asked for cannot be
+_RATE_STEP: Final = 0.05  # between two rates that are tried instead of an infeasible one
 
 
 def params(
     clients: Annotated[int, typer.Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n).")],
-    corrupt: Annotated[float, typer.Option(help="Fraction that may collude (gamma).")] = 0.1,
-    dropout: Annotated[float, typer.Option(help="Fraction that may be lost (delta).")] = 0.2,
-    sigma: Annotated[int, typer.Option(help="Privacy fails with odds 2^-sigma.")] = 40,
-    eta: Annotated[int, typer.Option(help="Correctness fails with odds 2^-eta.")] = 30,
-    mode: Annotated[
-        Literal["semi-honest", "active"], typer.Option(help="What the server may do.")
-    ] = "active",
+    corrupt: Annotated[float, typer.Option(help="Fraction of corrupt devices (gamma).")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Fraction of dropouts (delta).")] = 0.2,
+    sigma: Annotated[int, typer.Option(help="Privacy fails with probability 2^-sigma.")] = 40,
+    eta: Annotated[int, typer.Option(help="Correctness fails with probability 2^-eta.")] = 30,
+    mode: ModeOption = "active",
     has_registrar: Annotated[
-        bool, typer.Option("--registrar/--no-registrar", help="Are the devices enrolled?")
+        bool, typer.Option("--registrar/--no-registrar", help="Whether a registrar enrols devices.")
     ] = True,
     words: Annotated[
-        int, typer.Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
+        int,
+        typer.Option(min=0, max=10**9, help="32-bit words of a vector, for the times."),
     ] = 100_000,
     json_path: JsonOption = None,
 ) -> None:
@@ -47,21 +47,22 @@ def params(
     except ValueError as error:
         raise exit_with_error(error) from None
     try:
-        found = choose_parameters(clients, assumptions)
+        parameters = choose_parameters(clients, assumptions)
     except InfeasibleError as error:
         typer.echo(f"infeasible: {error}", err=True)
-        for way in feasible_alternatives(clients, assumptions):
-            typer.echo(f"  it can be done with {way}", err=True)
+        for option in feasible_alternatives(clients, assumptions):
+            typer.echo(f"  it can be done with {option}", err=True)
         raise typer.Exit(1) from None
-    cost, units = SumCost(found, assumptions, has_registrar), measure_operations(found)
+    cost = SumCost(parameters, assumptions, has_registrar)
+    units = measure_operations(parameters)
     if json_path != "-":
         _show(cost, units, words)
     write_json(json_path, as_json(cost, units, words))
 
 
 def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
-    """Return which options would make it feasible, one change each."""
-    a, ways = assumptions, []
+    """Return options each of which alone would make the cohort feasible."""
+    a, options = assumptions, []
     tried: list[tuple[str, Iterable[tuple[str, int, Assumptions]]]] = [
         ("--dropout", ((f"{x:g}", n, replace(a, dropout=x)) for x in _lower_rates(a.dropout))),
         ("--corrupt", ((f"{x:g}", n, replace(a, corrupt=x)) for x in _lower_rates(a.corrupt))),
@@ -70,9 +71,9 @@ def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
         ("--clients", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
     ]
     for option, values in tried:
-        found = (value for value, m, other in values if _is_feasible(m, other))
-        ways += [f"{option} {value}" for value in islice(found, 1)]
-    return ways
+        feasible = (value for value, m, other in values if _is_feasible(m, other))
+        options += [f"{option} {value}" for value in islice(feasible, 1)]
+    return options
 
 
 def _lower_rates(rate: float) -> list[float]:
@@ -90,20 +91,20 @@ def _is_feasible(n: int, assumptions: Assumptions) -> bool:
 
 
 def as_json(cost: SumCost, units: OperationSeconds, words: int) -> dict[str, Any]:
-    """Return what scripts read: `k`, `t` and the cost beside what was assumed."""
-    found, assumptions = cost.parameters, cost.assumptions
-    lost = assumptions.max_dropouts(found.n)
+    """Return the JSON document: assumptions, parameters such as `k` and `t`, and costs."""
+    chosen, assumptions = cost.parameters, cost.assumptions
+    dropouts = assumptions.max_dropouts(chosen.n)
     return {
-        "clients": found.n,
+        "clients": chosen.n,
         **asdict(assumptions),
         "registrar": cost.has_registrar,
-        "k": found.holders,
-        "t": found.threshold,
-        "t_most": found.threshold + found.slack,
-        "partners": found.neighbours,
-        "witnesses": found.spot_checks,
-        "complete": found.is_complete,
-        "quorum": assumptions.quorum(found.n),
+        "k": chosen.holders,
+        "t": chosen.threshold,
+        "t_most": chosen.threshold + chosen.slack,
+        "partners": chosen.neighbours,
+        "witnesses": chosen.spot_checks,
+        "complete": chosen.is_complete,
+        "quorum": assumptions.quorum(chosen.n),
         "messages": cost.message_count,
         "bytes_up": cost.upload_bytes,
         "bytes_of_signatures": cost.message_count * SIGNATURE_BYTES,
@@ -111,22 +112,23 @@ def as_json(cost: SumCost, units: OperationSeconds, words: int) -> dict[str, Any
         "words": words,
         "seconds_of_device": cost.device_seconds(units, words),
         "seconds_of_server": cost.server_seconds(units, words, 0),
-        "seconds_of_server_with_losses": cost.server_seconds(units, words, lost),
+        "seconds_of_server_with_losses": cost.server_seconds(units, words, dropouts),
         "seconds_of_one": asdict(units),
     }
 
 
-_MESSAGE_NOTES: Final = {
-    "join": "identity and keys, as JSON",
-    "shares": "of its mask key, one sealed for each holder",
-    "deal": "of its seed, likewise; it goes with the masked vector",
-    "confirmation": "its signature under who is in the sum",
-    "reveal": "a share for each device that made it a holder, and its own",
-    "roster": "everybody's identity and keys",
-    "sharers": "who shared, with contributions and digests",
-    "survivors": "who is in the sum, as JSON",
-    "confirmations": "everybody's signatures under that",
-    "parcels": "the shares that it holds, still sealed",
+# Name and note of each message in the table.
+_MESSAGES: Final = {
+    "join": ("join", "identity and keys, as JSON"),
+    "shares": ("key shares", "of its mask key, an encrypted one for each holder"),
+    "deal": ("seed shares", "of its seed, encrypted; sent with the masked input"),
+    "confirmation": ("confirmation", "its signature under the list of survivors"),
+    "reveal": ("unmasking", "a share per dealer, and its own"),
+    "roster": ("roster", "identity and keys of all participants"),
+    "sharers": ("sharers", "participants that shared, with their commitments"),
+    "survivors": ("survivors", "participants in the sum, as JSON"),
+    "confirmations": ("confirmations", "signatures of all survivors under that list"),
+    "parcels": ("received", "the shares that it holds, still encrypted"),
 }
 TableRow: TypeAlias = tuple[str, str, str]
 
@@ -142,53 +144,50 @@ def _show(cost: SumCost, units: OperationSeconds, words: int) -> None:
 
 
 def _parameter_rows(cost: SumCost) -> Iterator[TableRow]:
-    found, a = cost.parameters, cost.assumptions
-    n, corrupt, lost = found.n, a.max_corrupt(found.n), a.max_dropouts(found.n)
-    why_k = "fewest with which there is such a threshold"
-    if found.is_complete:
-        why_k = "everybody holds everybody's shares: fewer do not keep the promises"
-    yield "holders k", str(found.holders), why_k
-    why_t = (
-        f"nobody has so many corrupt holders ({corrupt} are corrupt; odds 2^-{a.sigma}), and "
-        f"everybody so many that survive ({lost} may be lost; odds 2^-{a.eta})"
+    chosen, a = cost.parameters, cost.assumptions
+    corrupt, dropouts = a.max_corrupt(chosen.n), a.max_dropouts(chosen.n)
+    reason = "the fewest with which such a threshold exists"
+    if chosen.is_complete:
+        reason = "every device holds shares of all others: fewer are not secure"
+    yield "holders k", str(chosen.holders), reason
+    reason = (
+        f"no device has this many corrupt holders ({corrupt} are corrupt; probability "
+        f"2^-{a.sigma}), and each has this many that survive ({dropouts} may drop out; "
+        f"probability 2^-{a.eta})"
     )
-    yield "threshold t", str(found.threshold), why_t
-    why_m = f"each picks to mask with: {lost} random losses cut nobody off (2^-{a.sigma})"
-    why_s = "nobody confirms: the server is trusted to tell all the same"
+    yield "threshold t", str(chosen.threshold), reason
+    neighbour_reason = f"for masks: {dropouts} random dropouts isolate no device (2^-{a.sigma})"
+    check_reason = "no confirmations: the server is trusted to send the same list to all"
     if a.is_active:
-        why_m = "each picks to mask with, all its holders: the server may choose whom it loses"
-        why_s = "signatures each checks: the server cannot show two sets of survivors"
-    yield "partners", str(found.neighbours), why_m
-    yield "witnesses", str(found.spot_checks), why_s
-    yield "quorum", str(a.quorum(n)), "devices that each phase must keep"
+        neighbour_reason = "for masks: all holders, because the server may choose who drops out"
+        check_reason = "signatures per device: the server cannot show two lists of survivors"
+    yield "neighbours", str(chosen.neighbours), neighbour_reason
+    yield "spot checks", str(chosen.spot_checks), check_reason
+    yield "quorum", str(a.quorum(chosen.n)), "devices that each phase needs"
 
 
 def _byte_rows(cost: SumCost) -> Iterator[TableRow]:
-    signed = (
-        f"from each device, each signed: {cost.message_count * SIGNATURE_BYTES} B of these bytes"
-    )
-    yield "messages", str(cost.message_count), signed
-    yield (
-        "bytes up",
-        f"{sum(cost.upload_bytes.values()):,} B",
-        "from each device, but for its vector",
-    )
-    for name, size in cost.upload_bytes.items():
-        yield f"  {name}", f"{size:,} B", _MESSAGE_NOTES[name]
-    yield "bytes down", f"{sum(cost.download_bytes.values()):,} B", "to each device"
-    for name, size in cost.download_bytes.items():
-        yield f"  {name}", f"{size:,} B", _MESSAGE_NOTES[name]
+    signatures = cost.message_count * SIGNATURE_BYTES
+    yield "messages", str(cost.message_count), f"per device; the signatures have {signatures} B"
+    for name, sizes, note in (
+        ("bytes up", cost.upload_bytes, "from each device, without its vector"),
+        ("bytes down", cost.download_bytes, "to each device"),
+    ):
+        yield name, f"{sum(sizes.values()):,} B", note
+        for message, size in sizes.items():
+            label, meaning = _MESSAGES[message]
+            yield f"  {label}", f"{size:,} B", meaning
 
 
 def _time_rows(cost: SumCost, units: OperationSeconds, words: int) -> Iterator[TableRow]:
-    lost = cost.assumptions.max_dropouts(cost.parameters.n)
-    yield "time", "", f"one thread of this machine, {words:,} words of 32 bits; estimated"
-    for name, spent, who in (
+    dropouts = cost.assumptions.max_dropouts(cost.parameters.n)
+    yield "time", "", f"one thread of this machine, {words:,} 32-bit words; estimated"
+    for name, spent, note in (
         ("device", cost.device_seconds(units, words), "each"),
-        ("server", cost.server_seconds(units, words, 0), "nobody lost"),
-        ("server", cost.server_seconds(units, words, lost), f"{lost} lost"),
+        ("server", cost.server_seconds(units, words, 0), "no dropouts"),
+        ("server", cost.server_seconds(units, words, dropouts), f"{dropouts} dropouts"),
     ):
         total = sum(spent.values())
-        most = sorted(spent.items(), key=lambda part: -part[1])[:3]
-        parts = ", ".join(f"{part} {share / total:.0%}" for part, share in most)
-        yield f"  {name}", seconds(total), f"{who}: {parts}"
+        longest = sorted(spent.items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{part} {share / total:.0%}" for part, share in longest)
+        yield f"  {name}", format_seconds(total), f"{note}: {parts}"

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from blindtally.console import completion
+from blindtally.console.options import MaxShareOption, SeedOption
 from blindtally.console.output import JsonOption, exit_with_error, refuse_unused_options, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
@@ -34,13 +36,7 @@ from protocol.mechanisms.registry import AnyQuestion, parse_question
 
 # Options of each kind of plan.
 _RELEASE_OPTIONS = {
-    "devices",
-    "mechanism",
-    "epsilon",
-    "delta",
-    "levels",
-    "contribution",
-    "json_path",
+    *("devices", "mechanism", "epsilon", "delta", "levels", "contribution", "json_path")
 }
 _REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
 _SUM_OPTIONS = {
@@ -52,78 +48,67 @@ _SUM_OPTIONS = {
 def plan(
     context: typer.Context,
     devices: Annotated[
-        int, typer.Option("--devices", "--users", min=1, help="Number of devices in a round (n).")
+        int, Option("--devices", "--users", min=1, help="Number of devices in a round (n).")
     ],
-    rounds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Number of rounds (R).")
-    ] = None,
+    rounds: Annotated[int | None, Option(min=1, max=1000, help="Number of rounds (R).")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=1, help="Total count over all rounds from which an item is heavy."),
+        Option(min=1, help="Total count over all rounds from which an item is heavy."),
     ] = None,
     words: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of 16-bit words that a device sends in a round."),
+        Option(min=1, help="Maximum number of 16-bit words that a device sends in a round."),
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Mechanism of central privacy: triehh compares ways to release counts.",
             autocompletion=lambda: ["triehh"],
         ),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="Privacy loss of locally private reports, or of triehh; without it, sums."
-        ),
+        Option(help="Privacy loss of locally private reports, or of triehh; without it, sums."),
     ] = None,
-    delta: Annotated[
-        float, typer.Option(help="Delta of a central epsilon, over all levels.")
-    ] = 1e-6,
-    levels: Annotated[int, typer.Option(help="Number of levels of triehh.")] = 10,
+    delta: Annotated[float, Option(help="Delta of a central epsilon, over all levels.")] = 1e-6,
+    levels: Annotated[int, Option(help="Number of levels of triehh.")] = 10,
     goal: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Goal of reports: worst-mse, l1, l2 or heavy.",
             autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
         ),
     ] = "l2",
-    most: Annotated[
-        float,
-        typer.Option(help="Upper bound on an item's share (f*), for --goal worst-mse."),
-    ] = 1.0,
+    most: MaxShareOption = 1.0,
     domain: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Items: strings of any length, alphabet for short ones, or the number of values."
         ),
     ] = "strings",
-    max_bytes: Annotated[
-        int, typer.Option(min=1, max=4096, help="Maximum bytes of a string.")
-    ] = 64,
+    max_bytes: Annotated[int, Option(min=1, max=4096, help="Maximum bytes of a string.")] = 64,
     alphabet: Annotated[
-        str, typer.Option(help="Characters of the short strings.", show_default="a to z")
+        str, Option(help="Characters of the short strings.", show_default="a to z")
     ] = "abcdefghijklmnopqrstuvwxyz",
-    length: Annotated[int, typer.Option(min=1, max=16, help="Length of the short strings.")] = 3,
+    length: Annotated[int, Option(min=1, max=16, help="Length of the short strings.")] = 3,
     contribution: Annotated[
-        int, typer.Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
+        int, Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
     ] = 1,
     zipf: Annotated[
-        float, typer.Option(min=0.1, max=3, help="Exponent s of the assumed shares, rank^-s.")
+        float, Option(min=0.1, max=3, help="Exponent s of the assumed shares, rank^-s.")
     ] = 1.0,
     items: Annotated[
-        int, typer.Option(min=10, max=10**6, help="Number of assumed items.")
+        int, Option(min=10, max=10**6, help="Number of assumed items.")
     ] = DEFAULT_ITEMS,
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="CSV file whose items and shares replace the assumed ones.",
             autocompletion=completion.complete_data,
         ),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, max=100, help="Number of simulated studies.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Seed: the same seed gives the same plan.")] = 1,
+    runs: Annotated[int, Option(min=1, max=100, help="Number of simulated studies.")] = 3,
+    seed: SeedOption = 1,
     json_path: JsonOption = None,
 ) -> None:
     """Recommend a mechanism and its parameters, and predict the results of a study.
@@ -186,8 +171,8 @@ def _required_sum_options(
     if domain not in ("strings", "alphabet"):
         raise exit_with_error(f"--domain is strings or alphabet without --epsilon, not {domain!r}")
     if devices not in DEVICE_RANGE:
-        limits = f"{DEVICE_RANGE[0]} and {DEVICE_RANGE[-1]:,}"
-        raise exit_with_error(f"--devices must be within {limits}, not {devices}")
+        limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,}"
+        raise exit_with_error(f"--devices must be from {limits}, not {devices}")
     return rounds, threshold, words
 
 

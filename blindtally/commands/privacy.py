@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from blindtally.console.format import epsilon as epsilon_text
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
-from blindtally.console.tables import fact_table, print_parts, result_table
+from blindtally.console.tables import fact_table, format_epsilon, print_parts, result_table
 from protocol.privacy.ledger import Budget, Statement
 
 
@@ -73,7 +72,7 @@ def privacy(
 
 def _show(statement: Statement) -> None:
     sights = [
-        (sight.party, epsilon_text(sight.epsilon), epsilon_text(sight.epsilon_replace_one))
+        (sight.party, format_epsilon(sight.epsilon), format_epsilon(sight.epsilon_replace_one))
         for sight in statement.parties
     ]
     title = f"Bounds for all releases together, at delta {statement.delta:g}"
@@ -90,7 +89,7 @@ def _show(statement: Statement) -> None:
         kind = mechanism.pop("kind")
         of = ", ".join(f"{name} {_format_number(value)}" for name, value in mechanism.items())
         views: dict[str, str] = {
-            who: f"epsilon {epsilon_text(line.epsilon[who])}; sees {view.sees}; "
+            who: f"epsilon {format_epsilon(line.epsilon[who])}; sees {view.sees}; "
             f"assumption: {view.assumption}"
             for who, view in line.views.items()
         }

@@ -1,9 +1,9 @@
-"""`blindtally registrar`: the key that says which devices may take part in a study.
+"""`blindtally registrar`: the key with which a registrar enrols the devices of a study.
 
-Against a server that invents devices of its own no cryptography among devices helps: somebody
-else must say who is real. That is the *registrar*. It signs the identity of each device for
-one study, and its public key stands in the study's terms, where no server can change it. Its
-secret key is a file that only its owner may read, and that is never overwritten.
+Cryptography among devices does not help against a server that invents devices: a third party must
+confirm which devices are real. This *registrar* signs the identity of each device for one study.
+Its public key is part of the study's terms, where no server can change it. Its secret key is a file
+that only its owner may read, and that is never overwritten.
 """
 
 import os
@@ -16,17 +16,17 @@ import typer
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from secagg.keys import KEY_BYTES, Identity
 
-_KEY_FILE_HEADER: Final = "blindtally registrar v1 "  # so that nothing else passes for such a key
+_KEY_FILE_HEADER: Final = "blindtally registrar v1 "  # so that no other file is taken as a key
 
 
 class KeyFileError(ValueError):
-    """A key file cannot be made or used; the message names it, and never what is in it."""
+    """A key file cannot be made or used; the message names it, and never shows its content."""
 
 
 def registrar(
-    path: Annotated[Path, typer.Argument(help="The file of the key, for its owner alone.")],
+    path: Annotated[Path, typer.Argument(help="Key file, which only its owner may read.")],
     show: Annotated[
-        bool, typer.Option("--show", help="Show the public key of a file that is there.")
+        bool, typer.Option("--show", help="Show the public key of an existing file.")
     ] = False,
     json_path: JsonOption = None,
 ) -> None:
@@ -43,14 +43,14 @@ def registrar(
         typer.echo(identity.public.hex())
     write_json(json_path, {"public": identity.public.hex(), "file": str(path)})
     if not show:
-        typer.echo(f"its secret half is in {path}: keep it, and keep it from the server", err=True)
+        typer.echo(f"the secret half is in {path}: keep it, and keep it from the server", err=True)
 
 
 def create_key_file(path: Path) -> Identity:
-    """Return a fresh registrar, kept in a new file at `path` that its owner alone may read.
+    """Return a new registrar, whose key is in a new file that only its owner may read.
 
     Raises:
-        KeyFileError: if there is such a file already, or none can be made.
+        KeyFileError: if the file exists, or cannot be made.
     """
     secret = SystemRandom().randbytes(KEY_BYTES)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -60,8 +60,8 @@ def create_key_file(path: Path) -> Identity:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        what = "exists and is not overwritten; --show prints a key's public half"
-        raise KeyFileError(f"{path} {what}") from None
+        advice = "--show prints a key's public half"
+        raise KeyFileError(f"{path} exists and is not overwritten; {advice}") from None
     except OSError as error:
         raise KeyFileError(f"cannot make {path}: {error.strerror}") from None
     return Identity.of(secret)
@@ -71,14 +71,14 @@ def load_key_file(path: Path) -> Identity:
     """Return the registrar whose key is in the file at `path`.
 
     Raises:
-        KeyFileError: if there is none.
+        KeyFileError: if the file cannot be read or is not such a key.
     """
     try:
-        mark, secret = path.read_text(encoding="ascii").strip().rsplit(" ", 1)
-        if mark == _KEY_FILE_HEADER.strip():
+        header, secret = path.read_text(encoding="ascii").strip().rsplit(" ", 1)
+        if header == _KEY_FILE_HEADER.strip():
             return Identity.of(bytes.fromhex(secret))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # not ASCII, not two words, not 32 bytes: and its text is nobody's
+    except ValueError:  # not ASCII, not two words or not 32 bytes; the message shows none of it
         pass
     raise KeyFileError(f"{path} holds no registrar's key") from None

@@ -1,6 +1,6 @@
 """`blindtally serve`: the service, on one address and one database, until Ctrl-C.
 
-Chance is chosen here, the system's randomness; the clock is the database's.
+Randomness is the system's, and the clock is the database's.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from blindtally.console.output import setting_faults
+from blindtally.console.output import exit_with_error, setting_faults
 from blindtally.planning.predictions import predict
 from client.optional_deps import install_command
 from server.app import create_app
@@ -34,20 +34,20 @@ from server.telemetry import logs, traces
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as Sdk
 
-_KEEP_ALIVE_SECONDS = 75  # seconds: devices come back on the same connection between phases
+_KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 
 
 def serve(
     host: Annotated[
         str | None,
         typer.Option(
-            envvar="BLINDTALLY_HOST", help="The address to listen on.", show_default="127.0.0.1"
+            envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="127.0.0.1"
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            envvar="BLINDTALLY_PORT", help="The port; 0 takes a free one.", show_default="8000"
+            envvar="BLINDTALLY_PORT", help="Port; 0 selects a free one.", show_default="8000"
         ),
     ] = None,
     database_url: Annotated[
@@ -55,8 +55,8 @@ def serve(
         typer.Option(
             "--database",
             envvar="BLINDTALLY_DATABASE_URL",
-            help="sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. Missing tables "
-            "are made, old ones brought up to date.",
+            help="Database: sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. "
+            "Missing tables are made, and old ones are upgraded.",
             show_default="sqlite:///blindtally.db",
         ),
     ] = None,
@@ -65,41 +65,41 @@ def serve(
         typer.Option(
             "--open",
             envvar="BLINDTALLY_OPEN",
-            help="Ask nobody for credentials. For trials: only on an address of this machine.",
+            help="Serve without credentials. For trials: only on an address of this machine.",
         ),
     ] = False,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
-            envvar="BLINDTALLY_TLS_CERTIFICATE", help="A certificate chain (PEM): serve HTTPS."
+            envvar="BLINDTALLY_TLS_CERTIFICATE", help="Certificate chain (PEM): serve HTTPS."
         ),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(envvar="BLINDTALLY_TLS_KEY", help="The private key of the certificate (PEM)."),
+        typer.Option(envvar="BLINDTALLY_TLS_KEY", help="Private key of the certificate (PEM)."),
     ] = None,
     forwarded_allow_ips: Annotated[
         str | None,
         typer.Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
-            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are believed.",
+            help="Proxies, by address or network, whose X-Forwarded-For and -Proto are trusted.",
             show_default="127.0.0.1",
         ),
     ] = None,
     log: Annotated[
-        Literal["text", "json"], typer.Option(help="How to log, to standard error.")
+        Literal["text", "json"], typer.Option(help="Format of the log, on standard error.")
     ] = "text",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option(metavar="LEVEL", help="From debug, info, warning or error on."),
+        typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
     ] = "info",
 ) -> None:
     """Serve studies to analysts and devices, until Ctrl-C.
 
-    Prints one line, `blindtally serves URL`, when it is ready. What was acknowledged is in
-    the database: kill it at any time and start it again, and running studies go on.
+    Prints one line, `blindtally serves URL`, when it is ready. Everything that was acknowledged is
+    in the database: after a kill and a new start, running studies go on.
 
-    Every flag has an environment variable, and so have the finer settings:
+    Every flag has an environment variable, and so have the other settings:
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
     BLINDTALLY_MAX_HEADER_BYTES, BLINDTALLY_MAX_HEADER_FIELDS, BLINDTALLY_HEADER_SECONDS,
     BLINDTALLY_BODY_IDLE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,
@@ -130,8 +130,8 @@ def serve(
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
         server.run(sockets=[listener])
     if provider is not None:
-        provider.shutdown()  # sends what it still has
-    if not server.started:  # the log says why
+        provider.shutdown()  # sends the last traces
+    if not server.started:  # the reason is in the log
         raise typer.Exit(1)
 
 
@@ -147,7 +147,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
         ws="none",
         log_level="warning",
-        log_config=None,  # its lines go where ours go
+        log_config=None,  # its lines go to the log of the service
         access_log=False,
         server_header=False,
         forwarded_allow_ips=settings.forwarded_allow_ips,
@@ -158,9 +158,10 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
     try:
         config.load()
-    except OSError as error:  # ssl's own errors among them
-        typer.echo(f"the certificate or its key cannot be used: {error}", err=True)
-        raise typer.Exit(1) from None
+    except OSError as error:  # including those of ssl
+        raise exit_with_error(
+            f"the certificate or its key cannot be used: {error}", code=1
+        ) from None
     return config
 
 
@@ -175,43 +176,44 @@ def _load_settings(**flags: str | int | Path | None) -> Settings:
 
 
 def _trace_provider() -> "Sdk | None":
-    """Return where to send traces, if the environment says so; without the extra, say that."""
+    """Return the provider of configured traces, or None; warn if the extra is missing."""
     if not traces.is_configured():
         return None
     try:
         return traces.make_provider()
     except ImportError:
-        how = install_command("traces")
-        structlog.get_logger(__name__).warning("no traces: the extra is not installed", install=how)
+        log, install = structlog.get_logger(__name__), install_command("traces")
+        log.warning("no traces: the extra is not installed", install=install)
         return None
 
 
 def _check_access(settings: Settings, *, has_keys: bool) -> None:
-    """Refuse to serve anybody beyond this machine, and say what a closed service lacks."""
+    """Refuse to serve other machines without credentials; warn if all is open or no key exists."""
     if settings.open:
         if not _is_loopback(settings.host):
-            typer.echo(
-                f"--open serves anybody who can reach it: not on {settings.host}, only on "
-                "127.0.0.1, ::1 or localhost; make keys with `blindtally keys create` instead",
-                err=True,
+            raise exit_with_error(
+                "--open serves all clients that can connect, so it is not possible on "
+                f"{settings.host}, only on 127.0.0.1, ::1 or localhost; make keys with "
+                "`blindtally keys create` instead"
             )
-            raise typer.Exit(2)
-        typer.echo("open: whoever reaches this address may create studies and read them", err=True)
+        typer.echo(
+            "open: all clients that reach this address may create and read studies", err=True
+        )
     elif not has_keys:
         typer.echo(
-            "nobody has a key yet: make one with `blindtally keys create NAME`, "
+            "no key exists yet: make one with `blindtally keys create NAME`, "
             "or serve with --open for a trial on this machine",
             err=True,
         )
 
 
 async def _store_first_credentials(access: AccessRepository, settings: Settings) -> None:
-    given = settings.initial_api_key, settings.initial_enrolment_token
-    first = [one.get_secret_value() if one else None for one in given]
+    secrets = settings.initial_api_key, settings.initial_enrolment_token
+    texts = [secret.get_secret_value() if secret else None for secret in secrets]
     try:
-        await access.add_initial(*first)
-    except IntegrityError:  # another replica kept the same, just now
-        await access.add_initial(*first)
+        await access.add_initial(*texts)
+    except IntegrityError:  # another replica stored the same at this moment
+        await access.add_initial(*texts)
 
 
 def _is_loopback(host: str) -> bool:
@@ -222,10 +224,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _upgrade_database(settings: Settings) -> bool:
-    """Bring the database up to date, or say in one line why that cannot be.
-
-    Returns whether it has a key.
-    """
+    """Upgrade the tables and return whether the database has a key; exit if it cannot be used."""
 
     async def upgrade() -> bool:
         database = Database(settings.database_url, settings.database_timeout_seconds)
@@ -241,9 +240,8 @@ def _upgrade_database(settings: Settings) -> bool:
     try:
         return asyncio.run(upgrade())
     except (migrations.UnknownSchemaError, DatabaseInUseError, SQLAlchemyError, OSError) as error:
-        why = getattr(error, "orig", None) or error
-        typer.echo(f"the database cannot be used: {why}", err=True)
-        raise typer.Exit(1) from None
+        reason = getattr(error, "orig", None) or error
+        raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -251,12 +249,12 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        typer.echo(f"cannot listen on {settings.host}:{settings.port}: {error}", err=True)
-        raise typer.Exit(1) from None
+        address = f"{settings.host}:{settings.port}"
+        raise exit_with_error(f"cannot listen on {address}: {error}", code=1) from None
 
 
 class _AnnouncingServer(uvicorn.Server):
-    """Says when it is ready, and lets waiting devices go before it waits for them."""
+    """Server that announces that it is ready, and answers waiting devices before it shuts down."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)

@@ -1,8 +1,8 @@
-"""What the commands have in common where they end: files and JSON for scripts, a plain failure.
+"""Output files, JSON for scripts, and exits with an error.
 
-Exit codes: 0, it is done; 1, it could not be done (the service is out of reach, nothing is
-feasible, a check found a fault); 2, what was asked cannot be (an unknown option, a file that cannot
-be read or written); 130, stopped by Ctrl-C. A file is there whole or not at all.
+Exit codes: 0, success; 1, failure (the service is out of reach, nothing is feasible, a check found
+a fault); 2, a wrong request (an unknown option, a file that cannot be read or written); 130,
+stopped by Ctrl-C. A file is written whole or not at all.
 """
 
 import json
@@ -28,18 +28,17 @@ NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _VALIDATED_MODELS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
 
-def exit_with_error(why: str | Exception, code: int = 2) -> typer.Exit:
-    """Return the end, with exit `code`, of a command that cannot do what was asked; say why."""
-    if isinstance(why, ValidationError):
-        why = describe_faults(why)
-    typer.echo(f"error: {why}", err=True)
+def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
+    """Print the error, and return the exit of the command with this code."""
+    text = describe_faults(error) if isinstance(error, ValidationError) else error
+    typer.echo(f"error: {text}", err=True)
     return typer.Exit(code)
 
 
 def describe_faults(error: ValidationError) -> str:
-    """Return what is wrong, each with the name of the field it is wrong about."""
-    found = validation_faults(error, *_VALIDATED_MODELS)
-    return "; ".join(": ".join([*map(str, at), what]) for at, what in found)
+    """Return all faults, each with the name of its field."""
+    faults = validation_faults(error, *_VALIDATED_MODELS)
+    return "; ".join(": ".join([*map(str, path), fault]) for path, fault in faults)
 
 
 def setting_faults(error: ValidationError, settings: type[BaseModel]) -> list[str]:
@@ -51,33 +50,31 @@ def setting_faults(error: ValidationError, settings: type[BaseModel]) -> list[st
 
 
 def refuse_unused_options(
-    context: typer.Context, taken: Collection[str], by: str, whys: Mapping[str, str] = NO_REASONS
+    context: typer.Context, used: Collection[str], by: str, reasons: Mapping[str, str] = NO_REASONS
 ) -> None:
-    """Refuse options that were given and are none of those `taken`: none is ignored silently.
-
-    Of some it is said why, by their names.
+    """Refuse options of the command line that are not `used`, so that none is silently ignored.
 
     Raises:
-        typer.Exit: if there are any; names them.
+        typer.Exit: if there are such options; the error has their `reasons`.
     """
     given = {
         option.name: max(option.opts, key=len)
         for option in context.command.params
         if option.name is not None
-        and option.name not in taken
+        and option.name not in used
         and (source := context.get_parameter_source(option.name)) is not None
         and source.name == "COMMANDLINE"
     }
     if given:
-        because = "; ".join(dict.fromkeys(whys[name] for name in given if name in whys))
-        told = f": {because}" if because else ""
-        raise exit_with_error(f"{by} takes no {', '.join(given.values())}{told}")
+        because = "; ".join(dict.fromkeys(reasons[name] for name in given if name in reasons))
+        names = ", ".join(given.values())
+        raise exit_with_error(f"{by} takes no {names}" + (f": {because}" if because else ""))
 
 
 def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = False) -> None:
     """Write `document` to the file at `path`, to stdout if that is `-`, nowhere if it is None.
 
-    Of a file with a secret in it, its owner alone may read it.
+    Only the owner may read a file that `is_secret`.
 
     Raises:
         typer.Exit: if the file cannot be written.
@@ -94,20 +91,20 @@ def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a file to write to, which is put in the place of `path` once all is in it.
+    """Yield a temporary file to write, which replaces `path` at the end.
 
     Raises:
-        typer.Exit: if it cannot be written.
+        typer.Exit: if the file cannot be written.
     """
-    place = path.resolve()  # a link stays one
-    part = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
-    if place.exists() and not place.is_file():  # a pipe, which nothing can replace, or a folder
-        part = place
+    target = path.resolve()  # so that a link is kept
+    part = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    if target.exists() and not target.is_file():  # a pipe, which cannot be replaced, or a folder
+        part = target
     try:
         yield part
-        os.replace(part, place)
+        os.replace(part, target)
     except OSError as error:
         raise exit_with_error(f"cannot write {path}: {error.strerror}") from None
     finally:
-        if part != place:  # it went wrong or was stopped, or is not there any more
+        if part != target:  # after an error or a stop; otherwise it does not exist any more
             part.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
-"""Progress on standard error, if somebody watches it: how far, how fast, and how long it takes yet.
+"""Progress bars with rate and remaining time, on standard error if that is a terminal.
 
-Bars go away when they are done, so that a terminal is left with the results alone. Where standard
-error is no terminal, nothing is written.
+Bars are removed when they are done, so that only the results stay on the terminal.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,10 +25,10 @@ T = TypeVar("T")
 
 
 class RateColumn(ProgressColumn):
-    """How many steps are done in a second, or how many seconds one takes."""
+    """Steps per second, or seconds per step if that is longer."""
 
     def render(self, task: Task) -> Text:
-        """Return it, or nothing before the first step is done."""
+        """Return the rate, or an empty text before the first step is done."""
         speed = task.finished_speed or task.speed
         if not speed:
             return Text("")
@@ -51,32 +50,31 @@ def progress_bars(console: Console, *more: ProgressColumn) -> Progress:
     )
 
 
-def with_progress(things: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield `things`, `total` of them if they cannot be counted, with a bar named `what`."""
-    if total is None and isinstance(things, Collection):
-        total = len(things)
+def with_progress(values: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Yield `values`, with a bar; `total` is their number if they have no length."""
+    if total is None and isinstance(values, Collection):
+        total = len(values)
     with progress_bars(Console(stderr=True)) as shown:
-        task = shown.add_task(what, total=total)
-        for thing in things:
-            yield thing
-            shown.advance(task)  # at once, which `track` leaves to a thread
+        task = shown.add_task(label, total=total)
+        for value in values:
+            yield value
+            shown.advance(task)  # at once; `Progress.track` leaves it to a thread
 
 
 @contextmanager
-def progress_steps(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar named `what`, and give what is to be called with how many of `total` are done."""
+def progress_steps(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar, and yield a function to call with each number of finished steps."""
     with progress_bars(Console(stderr=True)) as shown:
-        task = shown.add_task(what, total=total)
+        task = shown.add_task(label, total=total)
         yield lambda count: shown.advance(task, count)
 
 
 @contextmanager
-def spinner(what: str) -> Iterator[None]:
-    """Show for how long `what` has taken, where nobody can tell how far it is."""
+def spinner(label: str) -> Iterator[None]:
+    """Show the elapsed time of work whose length is unknown."""
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as shown:
-        shown.add_task(what, total=None)
+    is_hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=is_hidden) as shown:
+        shown.add_task(label, total=None)
         yield

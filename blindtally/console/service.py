@@ -46,7 +46,7 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
 
 
 def service_error_exit(error: Exception) -> typer.Exit:
-    """Print why the service did not do what a command needs; return the exit with code 1."""
+    """Print the error of the service with advice; return the exit with code 1."""
     if not isinstance(error, ServiceError):
         return exit_with_error(error, code=1)
     advice = _ADVICE.get(type(error), error.advice)

@@ -1,7 +1,7 @@
 """Tables that fit a terminal of 80 columns: words on the left, numbers on the right.
 
-What comes from data may be of any length: it is folded where there is no room for it, never cut.
-A `str` is text here and never markup, whatever brackets are in it.
+Cells from data may have any length: they are folded if there is no room, and never cut. A `str` is
+text and never markup, even with brackets in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,24 +21,24 @@ def result_table(
     title: str | None = None,
 ) -> Group:
     """Return `rows` under headings, `words` to the left and `numbers` to the right."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in words:
-        made.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold")
     for heading in numbers:
-        made.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
-        made.add_row(*map(Text, row))
-    return Group(*([Text(title, "bold")] if title else []), made)
+        table.add_row(*map(Text, row))
+    return Group(*([Text(title, "bold")] if title else []), table)
 
 
 def fact_table(rows: Mapping[str, str]) -> Table:
-    """Return names with what is to be said of each, in as many lines as that takes."""
-    made = Table(box=None, show_header=False, pad_edge=False)
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, told in rows.items():
-        made.add_row(Text(name), Text(told))
-    return made
+    """Return names, each with a text in one or more lines."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        table.add_row(Text(name), Text(text))
+    return table
 
 
 def print_parts(*parts: Printable) -> None:
@@ -49,3 +49,14 @@ def print_parts(*parts: Printable) -> None:
             screen.print()
         screen.print(Text(part) if isinstance(part, str) else part)
         last = part
+
+
+def format_seconds(value: float) -> str:
+    """Return a duration with two digits, in seconds or milliseconds."""
+    unit, scale = ("s", 1.0) if value >= 0.995 else ("ms", 1000.0)
+    return f"{float(f'{value * scale:.2g}'):,.10g} {unit}"
+
+
+def format_epsilon(value: float | None, none: str = "no bound") -> str:
+    """Return an epsilon with four digits."""
+    return none if value is None else f"{value:.4g}"

@@ -6,14 +6,22 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console
+from typer import Option
 
-from blindtally.console import completion
+from blindtally.console.options import (
+    ContributionOption,
+    DropoutOption,
+    FleetDataOption,
+    FleetRoundsOption,
+    ModeOption,
+    SeedOption,
+)
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.service import service_error_exit
 from blindtally.demo.picture import draw
@@ -22,7 +30,6 @@ from blindtally.fleet_run.results import InexactSumError, StudyResults
 from blindtally.fleet_run.screen import Screen, print_results
 from blindtally.fleet_run.setup import (
     DEFAULT_CONTRIBUTION,
-    DEFAULT_DATASET,
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
@@ -36,48 +43,30 @@ from secagg.keys import Identity
 
 
 def demo(
-    devices: Annotated[int, typer.Option(min=3, help="Devices in a round.")] = DEFAULT_DEVICES,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = DEFAULT_ROUNDS,
-    dropout: Annotated[
-        float, typer.Option(min=0, max=0.4, help="Fraction of devices that drop out.")
-    ] = DEFAULT_DROPOUT,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A data file, or a bundled data set, with the items of the devices.",
-            show_default=DEFAULT_DATASET,
-            autocompletion=completion.complete_data,
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the choice of devices, dropouts and samples.")
-    ] = 4,
+    devices: Annotated[int, Option(min=3, help="Number of devices in a round.")] = DEFAULT_DEVICES,
+    rounds: FleetRoundsOption = DEFAULT_ROUNDS,
+    dropout: DropoutOption = DEFAULT_DROPOUT,
+    data: FleetDataOption = None,
+    seed: SeedOption = 4,
     threshold: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=1, help="Total count from which an item is a heavy hitter.", show_default="by size"
         ),
     ] = None,
-    contribution: Annotated[
-        int, typer.Option(min=1, help="Largest number of items that one device adds to a round.")
-    ] = DEFAULT_CONTRIBUTION,
+    contribution: ContributionOption = DEFAULT_CONTRIBUTION,
     words: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
-            help="Largest number of 16-bit words that a device sends in a round.",
+            help="Maximum number of 16-bit words that a device sends in a round.",
             show_default="by size",
         ),
     ] = None,
-    mode: Annotated[
-        Literal["semi-honest", "active"],
-        typer.Option(
-            help="Assumed server: follows the protocol (semi-honest), or departs from it (active)."
-        ),
-    ] = "active",
+    mode: ModeOption = "active",
     json_path: JsonOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="by the clock")
+        Path | None, Option(help="Folder for the results.", show_default="by the clock")
     ] = None,
 ) -> None:
     """Find what is common among simulated devices, over a real server on this machine.

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import httpx
@@ -63,19 +62,9 @@ class ServerProcess:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Stop the server."""
         self.stop()
-
-    def arguments(self) -> list[str]:
-        """Return the arguments of `blindtally` that serve this database."""
-        access = ["--open"] if self.is_open else []
-        return ["serve", *access, "--port", str(self.port), "--database", self.database_url]
 
     @property
     def database_url(self) -> str:
@@ -91,7 +80,8 @@ class ServerProcess:
         """
         if not self.is_open and self.key is None:
             self.key, self.token = create_first_credentials(self.database_url, "demo", MAX_DEVICES)
-        command = [*COMMAND_PREFIX, *self.arguments()]
+        command = [*COMMAND_PREFIX, "serve", *(["--open"] if self.is_open else [])]
+        command += ["--port", str(self.port), "--database", self.database_url]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
@@ -142,9 +132,9 @@ class ServerProcess:
             raise StoppedBySignalError(self._signal_received)
         code = self._process.poll() if self._process else None
         if code is not None:
-            raise self._down_error(f"ended with code {code}")
+            raise self._down_error(f"the server ended with code {code}")
         if ready_by is not None and time.monotonic() > ready_by:
-            raise self._down_error(f"is not ready {START_SECONDS:.0f} s after its start")
+            raise self._down_error(f"the server is not ready {START_SECONDS:.0f} s after its start")
 
     def stop(self) -> None:
         """Let the server shut down; kill it if that takes longer than `STOP_SECONDS`."""
@@ -174,7 +164,7 @@ class ServerProcess:
     def _down_error(self, event: str) -> ServerDownError:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         tail = "\n".join(f"    {line}" for line in lines)
-        return ServerDownError(f"the server {event}; the end of {self.log}:\n{tail}")
+        return ServerDownError(f"{event}; the end of {self.log}:\n{tail}")
 
 
 def free_port() -> int:

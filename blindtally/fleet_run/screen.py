@@ -3,7 +3,6 @@
 Bars are on standard error, if that is a terminal; the lines are the same without bars.
 """
 
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, Group
@@ -26,13 +25,11 @@ class Screen:
     """Live progress of a study of `rounds` rounds, and a line on `console` after each round."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._rounds = rounds
-        self._number = 0
-        watcher = Console(stderr=True)
-        self._bars = progress_bars(watcher, TextColumn("[dim]{task.fields[note]}"))
-        self._bar_console = watcher
-        # On result terminal, a line must go above the bars; in a file, it is where results are.
-        self._line_console = watcher if watcher.is_terminal and console.is_terminal else console
+        self._rounds, self._number = rounds, 0
+        self._bar_console = errors = Console(stderr=True)
+        self._bars = progress_bars(errors, TextColumn("[dim]{task.fields[note]}"))
+        # On a terminal, lines must go above the bars; in a file, they go where the results go.
+        self._line_console = errors if errors.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
         self._tasks: dict[Phase, TaskID] = {}
 
@@ -41,12 +38,7 @@ class Screen:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Remove the bars."""
         self._bars.stop()
 
@@ -59,14 +51,14 @@ class Screen:
         """Print a line, above the bars if there are any."""
         self._bar_console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    def show_step(self, standing: FleetProgress) -> None:
+    def show_step(self, progress: FleetProgress) -> None:
         """Show the progress of the round."""
-        view = standing.view
+        view = progress.view
         if view.number != self._number:
-            self._begin(view, standing.devices)
-        note = f"{standing.dropped_out} dropped out" if standing.dropped_out else ""
+            self._begin(view, progress.devices)
+        note = f"{progress.dropped_out} dropped out" if progress.dropped_out else ""
         for phase, task in self._tasks.items():
-            done = standing.steps_taken.get(STEP_OF_PHASE[phase], 0)
+            done = progress.steps_taken.get(STEP_OF_PHASE[phase], 0)
             self._bars.update(task, completed=done, note=note if done else "")
 
     def show_round(self, result: RoundResult) -> None:
@@ -98,15 +90,12 @@ def _round_line(result: RoundResult, rounds: int) -> str:
 
 def _describe_outcome(result: RoundResult) -> str:
     """Return the decoded result of a round, or the reasons of its failure."""
+    reasons = list(dict.fromkeys(result.failures))
     if result.state == "failed":
-        return "; ".join(
-            [f"failed: {reason}" for reason in dict.fromkeys(result.failures)] or ["failed"]
-        )
-    missing = (
-        f"; {len(result.failures)} cohorts without a sum: {result.failures[0]}"
-        if result.failures
-        else ""
-    )
+        return "; ".join([f"failed: {reason}" for reason in reasons] or ["failed"])
+    missing = ""
+    if reasons:
+        missing = f"; {len(result.failures)} cohorts without a sum: {reasons[0]}"
     if result.distinct is None:
         return result.state + missing
     room = f" (room for {result.capacity})" if result.capacity else ""

@@ -1,13 +1,14 @@
-"""The demo's study from its options: the devices' items, the question and its terms.
+"""Setup of a fleet's study from options: the items of the devices, the question and its terms.
 
-Unless they are given, the threshold and the table's capacity grow with the fleet, so that every
-size shows the same behaviour. The table holds fewer items than there are devices, so that t starts
-above 1 and adapts from round to round. The threshold lies between the items of many devices and
-the long tail. `python -m benchmarks.demo` measures how often the defaults reach an F1 of 0.9.
+The default threshold and capacity of a new study grow with the fleet, so that every size shows the
+same behaviour. The table holds fewer items than there are devices, so that t starts above 1 and
+adapts from round to round. The threshold lies between the items of many devices and the long tail.
+`python -m benchmarks.demo` measures how often the defaults reach an F1 of 0.9.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -15,15 +16,18 @@ from typing import Final
 
 import numpy as np
 
-from blindtally.datasets.reader import Dataset, DeviceHistograms, read_dataset
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.reader import Dataset, read_dataset
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
+from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config import FleetConfig
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
-from protocol.messages import Timeouts
+from protocol.messages import StudyView, Timeouts
+from protocol.phases import Phase
 from protocol.sketches.iblt.capacity import cells_for
 from protocol.study import Terms
 from secagg.keys import Identity
@@ -45,6 +49,7 @@ MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
 TIMEOUTS: Final = Timeouts(enrolling=120, idle=0.5)
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
+_SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
 
 
@@ -66,7 +71,7 @@ def build_setup(
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
     """
-    population = load_population(data)
+    population = read_dataset(data or Path(DEFAULT_DATASET))
     domain = DOMAIN_NAME_ALPHABET if data is None else smallest_domain(population.items)
     terms = Terms(
         cohort_size=devices,
@@ -115,13 +120,6 @@ def _words_for_table(question: AdaptiveIbltQuestion, terms: Terms) -> int:
     )
 
 
-def load_population(data: Path | None) -> Dataset:
-    """Return the data set in the file `data`, or the bundled one."""
-    if data is not None:
-        return read_dataset(data)
-    return read_dataset(Path(DEFAULT_DATASET))
-
-
 def holdings_for_fleet(
     population: Dataset, rounds: int, devices: int, contribution: int, seed: int
 ) -> Sequence[Histogram]:
@@ -131,13 +129,80 @@ def holdings_for_fleet(
         ValueError: if the data has too few devices.
     """
     if isinstance(population, DeviceHistograms):
-        histograms = population.histograms
-        if len(histograms) < rounds * devices:
+        if len(population) < rounds * devices:
             raise ValueError(
                 f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "
-                f"the data has {len(histograms):,}: use fewer rounds or devices"
+                f"the data has {len(population):,}: use fewer rounds or devices"
             )
-        return histograms
+        return population
     rng = np.random.default_rng([seed, 0])
     blocks = chain.from_iterable(population.rounds(rounds, devices, contribution, rng))
     return list(chain.from_iterable(blocks))
+
+
+def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
+    """Return the share of devices that drop out in each phase, from pairs PHASE=SHARE.
+
+    Raises:
+        ValueError: if a pair is malformed, or the shares are impossible.
+    """
+    shares = {}
+    for pair in pairs:
+        name, _, share = pair.partition("=")
+        try:
+            shares[Phase(name)] = float(share)
+        except ValueError:
+            raise ValueError(
+                f"--dropout-in takes PHASE=SHARE such as sharing=0.1, got {pair!r}"
+            ) from None
+    dropouts_by_step(shares, mode)  # fails now, and not in the middle of a round
+    return shares
+
+
+def new_study_setup(
+    data: Path | None, config: FleetConfig, rounds: int, mode: Mode, idle: float
+) -> FleetSetup:
+    """Return the setup of a study that the fleet creates itself."""
+    setup = build_setup(
+        data,
+        devices=config.devices,
+        rounds=rounds,
+        dropout=sum(config.behaviour.dropout_by_phase.values()) or config.dropout,
+        seed=config.seed,
+        threshold=None,
+        contribution=2,
+        words=None,
+        mode=mode,
+        registrar=config.registrar,
+    )
+    enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
+    changes = {"idle": idle, "enrolling": enrolling}
+    timeouts = Timeouts.model_validate(setup.timeouts.model_dump() | changes)
+    return replace(setup, fleet_config=config, timeouts=timeouts)
+
+
+def joined_study_setup(
+    data: Path | None, config: FleetConfig, study: StudyView, devices: int | None
+) -> FleetSetup:
+    """Return the setup of a study that exists already."""
+    config = replace(config, devices=devices or _devices_to_select(study))
+    rounds = 1 if study.question.asks_every_round else study.rounds
+    holdings = holdings_for_fleet(
+        read_dataset(data or Path(DEFAULT_DATASET)),
+        rounds,
+        config.devices,
+        study.question.contribution,
+        config.seed,
+    )
+    return FleetSetup(study.question, study.terms, study.rounds, study.timeouts, config, holdings)
+
+
+def _devices_to_select(study: StudyView) -> int:
+    """Return the number of devices to select for a round, so that all that join have a seat."""
+    seats = study.terms.max_devices
+    probability: float = getattr(study.question, "join_probability", 1.0)
+    if probability == 1:
+        return seats
+    margin = _SEAT_MARGIN_DEVIATIONS / 2
+    root_of_joined = math.sqrt(margin**2 + seats) - margin  # of the mean
+    return max(1, math.floor(root_of_joined**2 / probability))

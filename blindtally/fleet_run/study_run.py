@@ -63,7 +63,7 @@ def run_demo_study(
     """Return the results of a new study on the service at `url`.
 
     Raises:
-        InexactError: if a sum is not the sum of its survivors' vectors.
+        InexactSumError: if a sum is not the sum of its survivors' vectors.
     """
     began = time.monotonic()
     with Analyst(url, setup.fleet_config.api_key) as analyst:
@@ -100,7 +100,7 @@ def run_fleet(
 
     Raises:
         LostWorkersError: if the workers have ended.
-        InexactError: if a sum is not the sum of its survivors' vectors.
+        InexactSumError: if a sum is not the sum of its survivors' vectors.
     """
     fleet = Fleet(
         partial(http_client, url),

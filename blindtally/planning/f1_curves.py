@@ -11,7 +11,7 @@ GOALS: Final = (0.8, 0.9, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class StudySetting:
-    """What a point fixes: the paper's R, tau, M and C."""
+    """Parameters of a point: the paper's R, tau, M and C."""
 
     rounds: int
     tau: float
@@ -21,7 +21,7 @@ class StudySetting:
 
 @dataclass(frozen=True, slots=True)
 class F1Point:
-    """F1 of each run with the best option, and which that is."""
+    """F1 of each run with the best option, and the name of that option."""
 
     x: int
     f1_of_runs: tuple[float, ...]
@@ -46,7 +46,7 @@ class F1Curve:
     points: tuple[F1Point, ...]
 
     def x_reaching(self, goal: float) -> float | None:
-        """Return the x from which on the mean is `goal`, between points by log x; None if never."""
+        """Return the x from which the mean is at least `goal`, by log x between points, or None."""
         below = [number for number, point in enumerate(self.points) if point.mean < goal]
         last = below[-1] if below else -1
         if last == len(self.points) - 1:
@@ -58,7 +58,7 @@ class F1Curve:
         return float(low.x * (high.x / low.x) ** share)
 
     def rows(self, x: str) -> list[dict[str, Any]]:
-        """Return the points as rows of a table whose column `x` is what the curve is over."""
+        """Return the points as rows of a table, with the abscissa in column `x`."""
         return [
             {
                 "method": self.name,
@@ -72,7 +72,7 @@ class F1Curve:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what scripts read."""
+        """Return the JSON document."""
         return {
             "name": self.name,
             "reaches": {str(goal): self.x_reaching(goal) for goal in GOALS},
@@ -89,7 +89,7 @@ class F1Curve:
         }
 
 
-def f1(found: NDArray[np.bool_], heavy: NDArray[np.bool_]) -> float:
-    """Return F1 of two masks; 1 if there is nothing to find and nothing found."""
-    both = int(found.sum()) + int(heavy.sum())
-    return 2 * int((found & heavy).sum()) / both if both else 1.0
+def f1(found_items: NDArray[np.bool_], heavy: NDArray[np.bool_]) -> float:
+    """Return F1 of two masks; 1 if both are empty."""
+    total = int(found_items.sum()) + int(heavy.sum())
+    return 2 * int((found_items & heavy).sum()) / total if total else 1.0

@@ -1,6 +1,6 @@
 """Predictions for the page that creates studies: accuracy by simulation, and measured times.
 
-A prediction takes seconds of a processor. So it runs in a process of its own, at a low priority and
+A prediction takes seconds of a processor. So it runs in its own process, at a low priority and
 with bounded memory, which is killed when it takes too long, is cancelled, or outlives the service.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from blindtally.console.format import seconds
+from blindtally.console.tables import format_seconds
 from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
@@ -110,16 +110,16 @@ def _time_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
     terms = plan.terms
     words = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // _WORD_BYTES
     parameters = choose_parameters(terms.cohort_size, terms.assumptions)
-    cost, operations = (
-        SumCost(parameters, terms.assumptions, terms.registrar is not None),
-        measure_operations(parameters),
-    )
+    cost = SumCost(parameters, terms.assumptions, terms.registrar is not None)
+    operations = measure_operations(parameters)
     dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
     device = sum(cost.device_seconds(operations, words).values())
     server, with_dropouts = (
-        seconds(sum(cost.server_seconds(operations, words, count).values()))
+        format_seconds(sum(cost.server_seconds(operations, words, count).values()))
         for count in (0, dropouts)
     )
-    yield AdviceLine("A device computes", seconds(device), "per round, on a core of this machine")
+    yield AdviceLine(
+        "A device computes", format_seconds(device), "per round, on a core of this machine"
+    )
     note = f"per cohort; {with_dropouts} with {terms.dropout:.0%} dropouts"
     yield AdviceLine("The server computes", server, note)

@@ -1,14 +1,14 @@
-"""How to release counts for a central epsilon and delta: coins, noise or both, side by side.
+"""Designs of a release of counts for a central epsilon and delta: coins, noise, or both.
 
-Each design is the best of its kind by the exact loss: of coins the least theta / m, the share of
-all users from which a prefix is shown about half the time; of noise the least variance in each
-cohort's sum, and the threshold that a cell of noise alone seldom reaches. Beside the exact epsilon
-stand the closed forms that an auditor can check by hand.
+Each design is the best of its kind by the exact loss. Coins have the smallest theta / m, the share
+of all users from which a prefix is shown about half the time. Noise has the smallest variance in
+the sum of each cohort, and a threshold that a cell of noise alone rarely reaches. The closed forms,
+which an auditor can check by hand, are shown next to the exact epsilon.
 
-Of those that could take part, most vote in no round if coins are rare. `InvitedDesign` lets each
-join by a coin of its own, of odds s / n with the s = m + c sqrt(m), c = 10, that section 2.1 of the
-note has the server pick; who joins is then Bin(n, s / n), and who votes an exact sample of odds m /
-n.
+If coins are rare, most users vote in no round. In an `InvitedDesign` each user joins by its own
+coin of probability s / n, with s = m + c sqrt(m) and c = 10, which the server of section 2.1 of the
+note selects. The number that joins is then Bin(n, s / n), and voters are an exact sample of
+probability m / n.
 """
 
 import math
@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blindtally.console.format import epsilon as epsilon_text
 from blindtally.console.output import exit_with_error, write_json
-from blindtally.console.tables import print_parts, result_table
-from blindtally.simulate.result import seats_for
+from blindtally.console.tables import format_epsilon, print_parts, result_table
+from blindtally.simulate.result import seats_for, terms_for
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.release_design import (
     cell_bits,
@@ -32,25 +31,24 @@ from protocol.privacy.closed_forms import cormode21_epsilon, kl_epsilon
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release, ReleaseMode
-from protocol.study import Terms
 
 RELEASE_MODES: tuple[ReleaseMode, ...] = ("sample-threshold", "noise", "both")
 _MAX_USERS = 10**9
 _MAX_COHORT_SIZE = 100_000
 _INVITATION_MARGIN_DEVIATIONS = 10
 _VECTOR_WORDS = 2**16
-_EXAMPLE_PREFIXES = 100  # of a level whose size is told
+_EXAMPLE_PREFIXES = 100  # of a level whose size is shown
 _EXAMPLE_DOMAIN = Alphabet(characters="\0abcdefghijklmnopqrstuvwxyz", length=10, pad="\0")
 
 
 @dataclass(frozen=True, slots=True)
 class InvitedDesign:
-    """A design whose users join with odds of `odds`, by their own coins, instead of all.
+    """A design in which each user joins with `probability`, by its own coin.
 
-    `joined` do on average, and `seats` hold them but for odds of about 1e-20; each sends `nbytes`
-    for 100 prefixes, where that of all who stay away, `saved`, is not sent. `sigma` is the noise
-    that keeps epsilon against the server, which sees who joins, as devices do by the roster:
-    epsilons to them are None where there is no bound.
+    The `seats` suffice for all that join except with probability 1e-20. Each sends `vector_bytes`
+    for 100 prefixes; `saved_bytes` are those of all users that do not join. The noise of deviation
+    `sigma` keeps epsilon against the server, which sees who joins, as devices do on the roster. An
+    epsilon without bound is None.
     """
 
     probability: float
@@ -67,11 +65,11 @@ class InvitedDesign:
 class ReleaseDesign:
     """One way to release counts.
 
-    `m` users vote on average, `sigma` is the deviation of noise in all cohorts together, and
-    `share` of all users shows a prefix about half the time. `error` is the relative standard error
-    of a prefix that one user in a hundred has; `nbytes` are those of a vector of 100 prefixes of 27
-    symbols. Epsilons are exact but for the closed forms, which are None where they say nothing.
-    `invitation` is None where it would spare nobody.
+    `m` users vote on average, `sigma` is the deviation of the noise in all cohorts together, and a
+    prefix of `shown_share` of all users is shown about half the time. `relative_error` is the
+    standard error of a prefix that one user in a hundred has; `vector_bytes` are those of 100
+    prefixes of 27 symbols. Epsilons are exact except for the closed forms, which are None without a
+    bound. `invitation` is None if it would save nothing.
     """
 
     mode: ReleaseMode
@@ -90,113 +88,97 @@ class ReleaseDesign:
     invitation: InvitedDesign | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """The release that answers a question, with its noise variance, bytes and privacy loss."""
+
+    release: Release
+    variance: float
+    vector_bytes: int
+    ledger: Ledger
+
+
+def _evaluate(question: TrieHhQuestion, devices: int, levels: int) -> _Evaluation:
+    terms = terms_for(devices, _MAX_COHORT_SIZE, mode="semi-honest")
+    release = design_release(question, terms, levels, levels)
+    variance = release.max_variance(terms.cohorts, terms.dropout, min_honest_share(terms))
+    bits = _EXAMPLE_PREFIXES * _EXAMPLE_DOMAIN.base * cell_bits(release, terms)
+    entry = LedgerEntry(name="all", event=release_loss(question, release, levels))
+    return _Evaluation(release, variance, -(-bits // 8), Ledger(entries=(entry,)))
+
+
 def best_designs(
     users: int, epsilon: float, delta: float, levels: int, items: int = 1
 ) -> list[ReleaseDesign]:
     """Return the best design of each mode.
 
     Raises:
-        ValueError: if a parameter is out of its range, or nothing meets the budget; says which.
+        ValueError: if a parameter is out of its range, or no design keeps the budget.
     """
     if not 10 <= users <= _MAX_USERS:
-        raise ValueError(f"--users must be within 10 and {_MAX_USERS:,}, not {users}")
+        raise ValueError(f"--users must be from 10 to {_MAX_USERS:,}, not {users}")
     if not 1 <= levels <= 256:
-        raise ValueError(f"--levels must be within 1 and 256, not {levels}")
+        raise ValueError(f"--levels must be from 1 to 256, not {levels}")
     return [_best_design_of(mode, users, epsilon, delta, levels, items) for mode in RELEASE_MODES]
-
-
-def terms_for_users(users: int) -> Terms:
-    """Return terms for a sum over `users`, in as few cohorts as there can be."""
-    cohorts = -(-users // _MAX_COHORT_SIZE)
-    size = -(-users // cohorts)
-    least = max(3, size // 2)
-    return Terms(cohort_size=size, minimum=least, cohorts=cohorts, mode="semi-honest")
 
 
 def _best_design_of(
     mode: ReleaseMode, users: int, epsilon: float, delta: float, levels: int, items: int
 ) -> ReleaseDesign:
-    question = TrieHhQuestion.model_validate(
-        {
-            "threshold": 1,
-            "contribution": items,
-            "domain": _EXAMPLE_DOMAIN,
-            "words": _VECTOR_WORDS,
-            "epsilon": epsilon,
-            "delta": delta,
-            "mode": mode,
-        }
-    )
-    terms = terms_for_users(users)
-    made = design_release(question, terms, levels, levels)
-    nbytes = _vector_bytes(made, terms)
-    noise = made.max_variance(terms.cohorts, terms.dropout, min_honest_share(terms))
-    ledger = Ledger(entries=(LedgerEntry(name="all", event=release_loss(question, made, levels)),))
-    least = made.probability * users / 100
-    sights = {party: ledger.epsilon(delta, party) for party in PARTIES}
-    replaced = ledger.epsilon(delta, "public", "replace-one")
-    assert sights["public"] is not None  # each of the three is bounded for the public
-    assert replaced is not None
-    kl, note = _closed_form_epsilons(mode, made.probability, made.threshold, delta, levels * items)
+    fields = {"threshold": 1, "contribution": items, "domain": _EXAMPLE_DOMAIN, "mode": mode}
+    fields |= {"words": _VECTOR_WORDS, "epsilon": epsilon, "delta": delta}
+    question = TrieHhQuestion.model_validate(fields)
+    evaluation = _evaluate(question, users, levels)
+    release, variance = evaluation.release, evaluation.variance
+    epsilons = {party: evaluation.ledger.epsilon(delta, party) for party in PARTIES}
+    replace_one = evaluation.ledger.epsilon(delta, "public", "replace-one")
+    assert epsilons["public"] is not None  # each mode has a bound for the public
+    assert replace_one is not None
+    closed_forms: list[float | None] = [None, None]
+    if mode == "sample-threshold":
+        arguments = release.probability, release.threshold, delta, levels * items
+        bounds = (form(*arguments) for form in (kl_epsilon, cormode21_epsilon))
+        closed_forms = [bound if math.isfinite(bound) else None for bound in bounds]
+    voters = release.probability * users
+    votes = voters / 100  # for the prefix of one user in a hundred
     return ReleaseDesign(
         mode=mode,
-        theta=made.threshold,
-        m=round(made.probability * users),
-        probability=made.probability,
-        sigma=math.sqrt(noise),
-        shown_share=made.threshold / (made.probability * users),
-        relative_error=math.sqrt(least * (1 - made.probability) + noise) / least,
-        vector_bytes=nbytes,
-        epsilon=sights["public"],
-        epsilon_replace_one=replaced,
-        epsilon_server=sights["server"],
-        epsilon_kl=kl,
-        epsilon_note=note,
-        invitation=_invited_design(question, made.probability, users, levels, nbytes),
+        theta=release.threshold,
+        m=round(voters),
+        probability=release.probability,
+        sigma=math.sqrt(variance),
+        shown_share=release.threshold / voters,
+        relative_error=math.sqrt(votes * (1 - release.probability) + variance) / votes,
+        vector_bytes=evaluation.vector_bytes,
+        epsilon=epsilons["public"],
+        epsilon_replace_one=replace_one,
+        epsilon_server=epsilons["server"],
+        epsilon_kl=closed_forms[0],
+        epsilon_note=closed_forms[1],
+        invitation=_invited_design(question, voters, users, levels, evaluation.vector_bytes),
     )
 
 
 def _invited_design(
-    question: TrieHhQuestion, probability: float, users: int, levels: int, nbytes: int
+    question: TrieHhQuestion, m: float, users: int, levels: int, vector_bytes: int
 ) -> InvitedDesign | None:
-    """Return how to answer `question` by users of whom most stay away; None if none may."""
-    m = probability * users
-    odds = math.ceil(m + _INVITATION_MARGIN_DEVIATIONS * math.sqrt(m)) / users
-    if odds >= 1 or question.contribution > 1:
+    """Return the design in which most users do not join; None if all have to."""
+    probability = math.ceil(m + _INVITATION_MARGIN_DEVIATIONS * math.sqrt(m)) / users
+    if probability >= 1 or question.contribution > 1:
         return None
-    asked = TrieHhQuestion.model_validate(question.model_dump() | {"join_probability": odds})
-    seats = seats_for(users, odds)
-    terms = terms_for_users(seats)
-    made = design_release(asked, terms, levels, levels)
-    loss = release_loss(asked, made, levels)
-    ledger = Ledger(entries=(LedgerEntry(name="all", event=loss),))
-    noise = made.max_variance(terms.cohorts, terms.dropout, min_honest_share(terms))
-    joined = round(odds * users)
-    each = _vector_bytes(made, terms)
+    fields = question.model_dump() | {"join_probability": probability}
+    seats, participants = seats_for(users, probability), round(probability * users)
+    evaluation = _evaluate(TrieHhQuestion.model_validate(fields), seats, levels)
     return InvitedDesign(
-        probability=odds,
-        expected_participants=joined,
+        probability=probability,
+        expected_participants=participants,
         seats=seats,
-        vector_bytes=each,
-        saved_bytes=users * nbytes - joined * each,
-        sigma=math.sqrt(noise),
-        epsilon_server=ledger.epsilon(question.delta, "server"),
-        epsilon_devices=ledger.epsilon(question.delta, "devices"),
+        vector_bytes=evaluation.vector_bytes,
+        saved_bytes=users * vector_bytes - participants * evaluation.vector_bytes,
+        sigma=math.sqrt(evaluation.variance),
+        epsilon_server=evaluation.ledger.epsilon(question.delta, "server"),
+        epsilon_devices=evaluation.ledger.epsilon(question.delta, "devices"),
     )
-
-
-def _vector_bytes(made: Release, terms: Terms) -> int:
-    return -(-_EXAMPLE_PREFIXES * _EXAMPLE_DOMAIN.base * cell_bits(made, terms) // 8)
-
-
-def _closed_form_epsilons(
-    mode: ReleaseMode, probability: float, theta: int, delta: float, releases: int
-) -> tuple[float | None, float | None]:
-    if mode != "sample-threshold":
-        return None, None
-    forms = (form(probability, theta, delta, releases) for form in (kl_epsilon, cormode21_epsilon))
-    kl, note = (value if math.isfinite(value) else None for value in forms)
-    return kl, note
 
 
 def compare_releases(
@@ -204,18 +186,13 @@ def compare_releases(
 ) -> None:
     """Print the designs, and write them as JSON."""
     try:
-        found = best_designs(users, epsilon, delta, levels, items)
+        designs = best_designs(users, epsilon, delta, levels, items)
     except ValueError as error:
         raise exit_with_error(error) from None
     if json_path != "-":
-        _show(found, users, delta, levels)
-    write_json(json_path, as_json(found, users, delta, levels))
-
-
-def as_json(found: list[ReleaseDesign], users: int, delta: float, levels: int) -> dict[str, Any]:
-    """Return what scripts read: of sample-and-threshold first, which has theta and m."""
-    first, invitation = found[0], found[0].invitation
-    return {
+        _show(designs, users, delta, levels)
+    first, invitation = designs[0], designs[0].invitation  # sample-threshold has theta and m
+    document: dict[str, Any] = {
         "mechanism": "triehh",
         "users": users,
         "levels": levels,
@@ -224,54 +201,52 @@ def as_json(found: list[ReleaseDesign], users: int, delta: float, levels: int) -
         "theta": first.theta,
         "m": first.m,
         "theta_over_m": first.theta / first.m if first.m else None,
-        "invited": 1.0 if invitation is None else invitation.probability,
-        "expected_participants": (
-            users if invitation is None else invitation.expected_participants
-        ),
-        "seats": users if invitation is None else invitation.seats,
-        "saved_bytes": 0 if invitation is None else invitation.saved_bytes,
-        "designs": [asdict(one) for one in found],
-        "recommended": recommended(found).mode,
+        "invited": invitation.probability if invitation else 1.0,
+        "expected_participants": invitation.expected_participants if invitation else users,
+        "seats": invitation.seats if invitation else users,
+        "saved_bytes": invitation.saved_bytes if invitation else 0,
+        "designs": [asdict(design) for design in designs],
+        "recommended": _recommended(designs).mode,
     }
+    write_json(json_path, document)
 
 
-def recommended(found: list[ReleaseDesign]) -> ReleaseDesign:
+def _recommended(designs: list[ReleaseDesign]) -> ReleaseDesign:
     """Return the design that shows the rarest prefixes."""
-    return min(found, key=lambda one: one.shown_share)
+    return min(designs, key=lambda design: design.shown_share)
 
 
-def _show(found: list[ReleaseDesign], users: int, delta: float, levels: int) -> None:
+def _show(designs: list[ReleaseDesign], users: int, delta: float, levels: int) -> None:
     columns: list[tuple[str, Callable[[ReleaseDesign], str]]] = [
-        ("theta", lambda one: f"{one.theta:,}"),
-        ("users that vote (m)", lambda one: f"{one.m:,}"),
-        ("noise, std. deviation", lambda one: f"{one.sigma:.4g}"),
-        ("shown from a share of", lambda one: f"{one.shown_share:.3g}"),
-        ("error of a 1% prefix", lambda one: f"{one.relative_error:.2%}"),
-        ("bytes, 100 prefixes", lambda one: f"{one.vector_bytes:,}"),
-        ("epsilon, add-remove", lambda one: f"{one.epsilon:.4g}"),
-        ("epsilon, replace-one", lambda one: f"{one.epsilon_replace_one:.4g}"),
-        ("epsilon to the server", lambda one: epsilon_text(one.epsilon_server)),
-        ("epsilon by KL form", lambda one: epsilon_text(one.epsilon_kl, "-")),
-        ("epsilon by the note", lambda one: epsilon_text(one.epsilon_note, "-")),
+        ("theta", lambda design: f"{design.theta:,}"),
+        ("users that vote (m)", lambda design: f"{design.m:,}"),
+        ("noise, std. deviation", lambda design: f"{design.sigma:.4g}"),
+        ("shown from a share of", lambda design: f"{design.shown_share:.3g}"),
+        ("error of a 1% prefix", lambda design: f"{design.relative_error:.2%}"),
+        ("bytes, 100 prefixes", lambda design: f"{design.vector_bytes:,}"),
+        ("epsilon, add-remove", lambda design: f"{design.epsilon:.4g}"),
+        ("epsilon, replace-one", lambda design: f"{design.epsilon_replace_one:.4g}"),
+        ("epsilon to the server", lambda design: format_epsilon(design.epsilon_server)),
+        ("epsilon by KL form", lambda design: format_epsilon(design.epsilon_kl, "-")),
+        ("epsilon by the note", lambda design: format_epsilon(design.epsilon_note, "-")),
     ]
-    rows = [(name, *map(cell, found)) for name, cell in columns]
+    rows = [(name, *map(cell, designs)) for name, cell in columns]
     title = f"{users:,} users, {levels} levels, delta {delta:g} in all"
-    print_parts(
-        result_table([""], [one.mode for one in found], rows, title), *_remarks(found, users)
-    )
+    table = result_table([""], [design.mode for design in designs], rows, title)
+    print_parts(table, *_remarks(designs, users))
 
 
-def _remarks(found: list[ReleaseDesign], users: int) -> Iterator[str]:
-    best, cohorts = recommended(found), terms_for_users(users).cohorts
+def _remarks(designs: list[ReleaseDesign], users: int) -> Iterator[str]:
+    best, cohorts = _recommended(designs), -(-users // _MAX_COHORT_SIZE)
     yield f"{best.mode} shows the rarest prefixes."
     if best.epsilon_server is None:
         yield (
             "Without noise the server sees the votes of single devices: only what it publishes "
             "is private."
         )
-    for one in found:
-        if one.invitation is not None:
-            yield from _describe_invitation(one, one.invitation, users)
+    for design in designs:
+        if design.invitation is not None:
+            yield _describe_invitation(design, design.invitation, users)
     if cohorts > 1:
         yield (
             f"Each of {cohorts:,} cohorts has all of the noise for itself, since the server reads "
@@ -279,17 +254,16 @@ def _remarks(found: list[ReleaseDesign], users: int) -> Iterator[str]:
         )
 
 
-def _describe_invitation(of: ReleaseDesign, by: InvitedDesign, users: int) -> Iterator[str]:
-    to_devices = epsilon_text(by.epsilon_devices, "without bound")
-    cost = (
-        f"noise for the server, which sees who joins: deviation {by.sigma:.4g}"
-        if of.sigma
-        else f"epsilon to devices on the rosters, which see who joins: {to_devices}"
-    )
-    saved = by.saved_bytes / (users * of.vector_bytes)
-    yield (
-        f"{of.mode} with invited {by.probability:.4g}: each user joins a level by its own coin, "
-        f"{by.expected_participants:,} of {users:,} on average, and {of.m:,} vote as before. Plan "
-        f"seats for {by.seats:,}. This saves {saved:.0%} of all bytes, {by.saved_bytes / 1e9:.3g} "
-        f"GB for a level of {_EXAMPLE_PREFIXES} prefixes, and costs {cost}."
+def _describe_invitation(design: ReleaseDesign, invited: InvitedDesign, users: int) -> str:
+    bound = format_epsilon(invited.epsilon_devices, "without bound")
+    cost = f"epsilon to devices on the rosters, which see who joins: {bound}"
+    if design.sigma:
+        cost = f"noise for the server, which sees who joins: deviation {invited.sigma:.4g}"
+    saved = invited.saved_bytes / (users * design.vector_bytes)
+    return (
+        f"{design.mode} with invited {invited.probability:.4g}: each user joins a level by its own "
+        f"coin, {invited.expected_participants:,} of {users:,} on average, and {design.m:,} vote "
+        f"as before. Plan seats for {invited.seats:,}. This saves {saved:.0%} of all bytes, "
+        f"{invited.saved_bytes / 1e9:.3g} GB for a level of {_EXAMPLE_PREFIXES} prefixes, and "
+        f"costs {cost}."
     )

@@ -1,9 +1,9 @@
-"""Which locally private reports to ask for: the oracle of the least predicted error.
+"""Recommendation of locally private reports: the oracle with the smallest predicted error.
 
-A dictionary of d values is asked by the oracle that `choosing.recommend` proposes, with one value
-more for devices that have nothing to say. Strings without a dictionary take prefix extension;
-of them only the least count that is found is predicted, since no error of all can be. "Found" is
-with odds of 95% for both.
+For a dictionary of d values, the recommended oracle (`protocol/oracles/recommend.py`) has one value
+more, for devices without an item. Strings without a dictionary need prefix extension. For them only
+the smallest detected share is predicted, because no error of all strings exists. Detection has a
+probability of 95% in both cases.
 """
 
 import json
@@ -24,22 +24,18 @@ from protocol.oracles.registry import oracle_from_parameters
 from protocol.signed_report import packed_report_bytes
 
 MAX_USERS = 10**9
-_MAX_STRING_BYTES = 512  # of strings that are found prefix by prefix
-_BETTER_THAN_A_GUESS = "to do better than a guess"
+_MAX_STRING_BYTES = 512  # with prefix extension
 _ERROR_DESCRIPTIONS: dict[str, str] = {
     "worst-mse": "the greatest variance of an item's share",
     "l1": "the sum of absolute errors of all shares",
     "l2": "the sum of squared errors of all shares",
-    "heavy": "the least share that is found",
+    "heavy": "the smallest share that is detected",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRecommendation:
-    """What to ask, and what it is predicted to do; `users` are how many it takes to work.
-
-    None stands for more than 10^15 of them.
-    """
+    """A question with its predicted error and cost; `users_needed` is None above 10^15."""
 
     goal: str
     mechanism: str
@@ -53,11 +49,15 @@ class ReportRecommendation:
 
     @property
     def works(self) -> bool:
-        """Return whether it does better than a guess."""
+        """Return whether the error is smaller than that of a guess."""
         return self.error < self.guess_error
 
+    def signed_bytes(self, has_registrar: bool) -> int:
+        """Return the bytes of a report with its digest and signatures."""
+        return packed_report_bytes(self.report_bytes, has_registrar=has_registrar)
+
     def as_json(self) -> dict[str, Any]:
-        """Return what scripts read; an error that is infinite is null."""
+        """Return the JSON document; an infinite error is null."""
         return {
             "mechanism": self.mechanism,
             "works": self.works,
@@ -65,8 +65,8 @@ class ReportRecommendation:
             "error": self.error if math.isfinite(self.error) else None,
             "guess": self.guess_error,
             "bytes": self.report_bytes,
-            "bytes_signed": packed_report_bytes(self.report_bytes, has_registrar=False),
-            "bytes_enrolled": packed_report_bytes(self.report_bytes, has_registrar=True),
+            "bytes_signed": self.signed_bytes(has_registrar=False),
+            "bytes_enrolled": self.signed_bytes(has_registrar=True),
             "seconds": self.decode_seconds,
             "users_needed": self.users_needed,
             "question": self.question,
@@ -83,35 +83,32 @@ def recommend_reports(
     most: float,
     json_path: str | None,
 ) -> None:
-    """Print what to ask, write it as JSON, and end with exit code 1 if nothing works."""
+    """Print the recommendation and write it as JSON; exit with code 1 if no oracle works."""
     try:
         advice = choose_oracle(users, domain, max_bytes, epsilon, goal, most)
     except ValueError as error:
         raise exit_with_error(error) from None
-    if json_path != "-":
+    if json_path != "-" and advice.works:
         _show(advice)
     write_json(json_path, advice.as_json())
     if not advice.works:
         needed = "more than 10^15" if advice.users_needed is None else f"{advice.users_needed:,}"
-        what = (
-            "to find what less than half of all hold"
-            if advice.goal == "heavy"
-            else _BETTER_THAN_A_GUESS
-        )
-        raise exit_with_error(f"nothing works: it takes {needed} users {what}", code=1)
+        purpose = "to be better than a guess"
+        if goal == "heavy":
+            purpose = "to detect items that less than half of all users hold"
+        raise exit_with_error(f"nothing works: it takes {needed} users {purpose}", code=1)
 
 
 def choose_oracle(
     users: int, domain: str, max_bytes: int, epsilon: float, goal: str, most: float = 1.0
 ) -> ReportRecommendation:
-    """Return what to ask `users` devices, each for `epsilon`, over so many values or of strings.
+    """Return the best question for `users` devices, over strings or the given number of values.
 
     Raises:
-        ValueError: if `users`, `domain`, `max_bytes`, `epsilon`, `goal` or `most` is out of its
-            range; says which.
+        ValueError: if an argument is out of its range.
     """
     if not 1 <= users <= MAX_USERS:
-        raise ValueError(f"--users must be within 1 and {MAX_USERS:,}, not {users}")
+        raise ValueError(f"--users must be from 1 to {MAX_USERS:,}, not {users}")
     if goal not in get_args(Goal):
         raise ValueError(f"--goal must be one of {', '.join(get_args(Goal))}, not {goal!r}")
     if most != 1 and goal != "worst-mse":
@@ -121,13 +118,12 @@ def choose_oracle(
     if domain == "strings":
         return _recommend_for_strings(users, max_bytes, epsilon, goal)
     if not domain.isdecimal() or not 2 <= int(domain) <= MAX_DICTIONARY_ITEMS:
-        wanted = f"a number of values within 2 and {MAX_DICTIONARY_ITEMS:,}, or strings"
         raise ValueError(
-            f"--domain must be {wanted}, where --epsilon is given, not {domain!r}: "
-            "the service has no larger dictionaries"
+            f"--domain must be a number of values from 2 to {MAX_DICTIONARY_ITEMS:,}, or strings, "
+            f"if --epsilon is given, not {domain!r}: the service has no larger dictionaries"
         )
-    wanted_goal: Any = goal
-    best = recommend(users, int(domain) + 1, epsilon, wanted_goal, max_frequency=most)
+    checked_goal: Any = goal
+    best = recommend(users, int(domain) + 1, epsilon, checked_goal, max_frequency=most)
     return _recommend_for_dictionary(best, epsilon, most)
 
 
@@ -135,25 +131,24 @@ def _recommend_for_dictionary(
     best: Recommendation, epsilon: float, most: float
 ) -> ReportRecommendation:
     oracle = best.oracle
-    asked: dict[str, Any] = {"mechanism": oracle.name, "epsilon": epsilon}
+    question: dict[str, Any] = {"mechanism": oracle.name, "epsilon": epsilon}
     tried: list[goals.ParameterGoal] = ["l2", "worst-mse"]
     for goal in sorted(tried, key=lambda goal: goal != best.goal):
         if goals.oracle_for(oracle.name, epsilon, oracle.domain, goal) == oracle:
-            asked["goal"] = goal
+            question["goal"] = goal
             break
     else:
-        asked |= {"goal": "worst-mse", "max_frequency": most}
-    parameters = {k: v for k, v in oracle.parameters.items() if k != "oracle"}
+        question |= {"goal": "worst-mse", "max_frequency": most}
     return ReportRecommendation(
-        best.goal,
-        oracle.name,
-        asked,
-        parameters,
-        best.error,
-        best.guess_error,
-        best.nbytes,
-        best.seconds,
-        best.users_needed,
+        goal=best.goal,
+        mechanism=oracle.name,
+        question=question,
+        parameters={k: v for k, v in oracle.parameters.items() if k != "oracle"},
+        error=best.error,
+        guess_error=best.guess_error,
+        report_bytes=best.nbytes,
+        decode_seconds=best.seconds,
+        users_needed=best.users_needed,
     )
 
 
@@ -161,51 +156,45 @@ def _recommend_for_strings(
     users: int, max_bytes: int, epsilon: float, goal: str
 ) -> ReportRecommendation:
     if goal != "heavy":
-        raise ValueError(f"--goal must be heavy for strings that nobody can list, not {goal}")
+        raise ValueError(f"--goal must be heavy for strings without a dictionary, not {goal}")
     if max_bytes > _MAX_STRING_BYTES:
-        raise ValueError(f"--max-bytes must be within 1 and {_MAX_STRING_BYTES}, not {max_bytes}")
-    own = {"mechanism": "prefix-extension", "epsilon": epsilon}
-    domain = {"kind": "utf8", "max_bytes": max_bytes}
-    question = parse_question(own | {"threshold": 1, "domain": domain})
+        raise ValueError(f"--max-bytes must be from 1 to {_MAX_STRING_BYTES}, not {max_bytes}")
+    fields = {"mechanism": "prefix-extension", "epsilon": epsilon}
+    fields |= {"domain": {"kind": "utf8", "max_bytes": max_bytes}}
+    question = parse_question(fields | {"threshold": 1})
     assert isinstance(question, PrefixQuestion)
     oracle = oracle_from_parameters(question.chosen_oracle.parameters)
     extension = question.extension(oracle, bytes(32))
-    lengths = len(extension.lengths)
+    lengths, guess = len(extension.lengths), GUESS_ERRORS["heavy"]
 
-    def share(n: int) -> float:
+    def detected_share(n: int) -> float:
         return extension.reliably_detected_count(n) / n
 
-    guess = GUESS_ERRORS["heavy"]
-    needed = min_users(lambda n: share(n) < guess)
-    seconds = lengths * oracle.decode_ns(users // lengths) / 1e9
     return ReportRecommendation(
-        goal,
-        question.mechanism,
-        own | {"domain": domain},
-        oracle.parameters | {"lengths": lengths},
-        share(users),
-        guess,
-        -(-extension.bits // 8),
-        seconds,
-        needed,
+        goal=goal,
+        mechanism=question.mechanism,
+        question=fields,
+        parameters=oracle.parameters | {"lengths": lengths},
+        error=detected_share(users),
+        guess_error=guess,
+        report_bytes=-(-extension.bits // 8),
+        decode_seconds=lengths * oracle.decode_ns(users // lengths) / 1e9,
+        users_needed=min_users(lambda n: detected_share(n) < guess),
     )
 
 
 def _show(advice: ReportRecommendation) -> None:
-    if not advice.works:
-        return  # and the command says how many users it takes
-    of = ", ".join(f"{k} {v}" for k, v in advice.parameters.items())
-    guess = f"better than a guess's {advice.guess_error:g}"
+    parameters = ", ".join(f"{name} {value}" for name, value in advice.parameters.items())
+    comparison = f"better than a guess's {advice.guess_error:g}"
     if advice.goal == "heavy":
-        guess = f"with odds of 95%; it is to be below {advice.guess_error:g}"
+        comparison = f"with probability 95%; it must be below {advice.guess_error:g}"
     plural = "byte" if advice.report_bytes == 1 else "bytes"
-    signed, enrolled = (packed_report_bytes(advice.report_bytes, has) for has in (False, True))
+    signed, enrolled = advice.signed_bytes(False), advice.signed_bytes(True)
     print_parts(
-        f"{advice.mechanism}: {of}",
-        f"predicted: {_ERROR_DESCRIPTIONS[advice.goal]} is {advice.error:.3g}, {guess}",
-        f"a report takes {advice.report_bytes} {plural}, "
-        f"{signed} with digest and signature ({enrolled} "
-        f"with a registrar's); reading them all {advice.decode_seconds:.2g} s",
+        f"{advice.mechanism}: {parameters}",
+        f"predicted: {_ERROR_DESCRIPTIONS[advice.goal]} is {advice.error:.3g}, {comparison}",
+        f"a report takes {advice.report_bytes} {plural}, {signed} with digest and signature "
+        f"({enrolled} with a registrar's); reading them all {advice.decode_seconds:.2g} s",
         "To ask it, create a study with a question of threshold, domain and:",
     )
     typer.echo(json.dumps(advice.question, indent=2))

@@ -1,12 +1,11 @@
-"""What a secure sum costs: bytes that are counted, and seconds that are estimated.
+"""Costs of a secure sum: counted bytes and estimated seconds.
 
-Bytes are those of the messages, but for the heads of HTTP, with everybody heard in each phase;
-the masked vector itself is left out, for it is as long as its study makes it. Who holds and
-who masks is drawn at random: where that matters, it is the mean.
+Bytes are those of the messages without HTTP headers and without the masked vector, whose length
+depends on the study. No device drops out. Holders and neighbours are random, so some sizes are
+means.
 
-Seconds are how often each operation is done times what it takes here and now, of one thread,
-measured in less than a second. So they are good for comparing parameters, and for telling
-which of them to change; a device in somebody's hand is several times slower.
+Seconds are the number of each operation times its measured time, in one thread of this machine,
+measured in less than a second. They serve to compare parameters. A phone is several times slower.
 """
 
 import time
@@ -19,10 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from protocol.messages import (
-    JoinRequest,
-    Survivors,
-)
+from protocol.messages import JoinRequest, Survivors
 from secagg.graph import NeighbourSelection
 from secagg.keys import (
     KEY_BYTES,
@@ -49,21 +45,21 @@ from secagg.roster import (
 from secagg.shamir import SHARE_BYTES, recover_many, split
 from secagg.shares import CIPHERTEXT_BYTES, EncryptedShare, encrypt_shares, received_shares_bytes
 
-_SAMPLE_PARTICIPANTS: Final = 1_000  # participants that the cost of one other is measured with
-_MAX_MEASURED_HOLDERS: Final = 300  # holders up to which sharing is measured, and not extrapolated
+_SAMPLE_PARTICIPANTS: Final = 1_000  # with which the cost of one participant is measured
+_MAX_MEASURED_HOLDERS: Final = 300  # above this, the time of sharing is extrapolated
 _RECOVERY_BATCH: Final = 64  # secrets recovered at once
 _SAMPLE_WORDS: Final = 2**16
-_MEASUREMENT_SECONDS: Final = 0.02  # seconds to repeat an operation for; the fastest counts
-_MIN_REPETITIONS: Final = 3  # repetitions: the first fills caches
+_MEASUREMENT_SECONDS: Final = 0.02  # of repetitions, of which the fastest counts
+_MIN_REPETITIONS: Final = 3  # because the first fills caches
 
 
 @dataclass(frozen=True, slots=True)
 class OperationSeconds:
     """Seconds of each operation on this machine.
 
-    `envelope` is sealing or opening one, `share` reading and checking one in the open;
-    `other` reading, labelling and looking for one participant; `word` masking 32 bits,
-    `arrival` checking and adding 32 bits that arrived.
+    `envelope` encrypts or decrypts a share, and `share` reads and checks a revealed one. `other`
+    reads and selects one participant. `word` masks 32 bits, and `arrival` checks and adds 32
+    received bits.
     """
 
     pair: float
@@ -82,7 +78,7 @@ class OperationSeconds:
 
 @dataclass(frozen=True)
 class SumCost:
-    """What one sum costs with `found` under `assumptions`, enrolled by a registrar or not."""
+    """Costs of one sum with `parameters` under `assumptions`, with or without a registrar."""
 
     parameters: Parameters
     assumptions: Assumptions
@@ -90,12 +86,12 @@ class SumCost:
 
     @property
     def message_count(self) -> int:
-        """Return how many messages a device sends, each of them signed."""
-        return len(self.upload_bytes)  # the deal goes with the vector, in one
+        """Return the number of signed messages from a device."""
+        return len(self.upload_bytes)  # seed shares and vector are one message
 
     @property
     def upload_bytes(self) -> dict[str, int]:
-        """Return the bytes that a device sends, signatures included; `deal` without vector."""
+        """Return the bytes that a device sends, with signatures and without its vector."""
         key, signature = "00" * KEY_BYTES, "00" * SIGNATURE_BYTES
         enrolment = signature if self.has_registrar else None
         join = JoinRequest(
@@ -116,7 +112,7 @@ class SumCost:
 
     @property
     def download_bytes(self) -> dict[str, int]:
-        """Return the bytes that a device hears, by message."""
+        """Return the bytes that a device receives, by message."""
         n, entry = self.parameters.n, _sample_roster_entry(0, enrolled=self.has_registrar)
         sizes = {
             "roster": n * len(roster_bytes([entry])),
@@ -125,99 +121,102 @@ class SumCost:
         }
         if self.assumptions.is_active:
             sizes["confirmations"] = n * len(pack_confirmations({0: bytes(SIGNATURE_BYTES)}))
-        parcel = len(
-            received_shares_bytes({0: EncryptedShare(bytes(DIGEST_BYTES), bytes(CIPHERTEXT_BYTES))})
-        )
-        return sizes | {"parcels": self.parameters.holders * parcel}
+        share = EncryptedShare(bytes(DIGEST_BYTES), bytes(CIPHERTEXT_BYTES))
+        return sizes | {"parcels": self.parameters.holders * len(received_shares_bytes({0: share}))}
 
     @cached_property
     def mean_neighbours(self) -> float:
-        """Return how many a device masks with: those that it picks, and those that pick it."""
+        """Return the mean number of neighbours: those that a device selects, and that select it."""
         others, m = self.parameters.n - 1, self.parameters.neighbours
         return m + (others - m) * m / others
 
     @property
     def checked_signatures(self) -> int:
-        """Return how many signatures a device checks."""
+        """Return the number of signatures that a device checks."""
         if not self.assumptions.is_active:
             return 0
         return self.parameters.holders * (1 + self.has_registrar) + self.parameters.spot_checks
 
     def device_seconds(self, units: OperationSeconds, words: int) -> dict[str, float]:
-        """Return what a device is busy with, in seconds."""
+        """Return the seconds of a device, by kind of work."""
         k = self.parameters.holders
-        strangers = k * (1 - k / (self.parameters.n - 1))  # whose holder I am, and who are not mine
+        dealers = k * (
+            1 - k / (self.parameters.n - 1)
+        )  # whose holder the device is, and not mutually
         return {
             "masks": (self.mean_neighbours + 1) * (units.stream + words * units.word),
             "signatures": self.checked_signatures * units.verify + self.message_count * units.sign,
-            "keys": 2 * units.pair + (k + self.mean_neighbours + strangers) * units.agree,
+            "keys": 2 * units.pair + (k + self.mean_neighbours + dealers) * units.agree,
             "shares": 2 * units.split + 3 * k * units.envelope + k * units.share,
             "the others": self.parameters.n * units.other,
         }
 
-    def server_seconds(self, units: OperationSeconds, words: int, lost: int) -> dict[str, float]:
-        """Return what the server is busy with in one sum, `lost` of whose devices it loses.
+    def server_seconds(
+        self, units: OperationSeconds, words: int, dropouts: int
+    ) -> dict[str, float]:
+        """Return the seconds of the server, by kind of work.
 
-        These are lost after they shared, and before they sent a vector: that costs most.
+        The devices drop out after sharing and before masking, which costs the most.
         """
-        n, kept = self.parameters.n, self.parameters.n - lost
-        said = 2 * n + 3 * kept if self.assumptions.is_active else 2 * n + 2 * kept
-        pairs = lost * self.mean_neighbours * kept / n
+        n, kept = self.parameters.n, self.parameters.n - dropouts
+        messages = 2 * n + (3 if self.assumptions.is_active else 2) * kept
+        pairs = dropouts * self.mean_neighbours * kept / n
         return {
             "masks": (kept + pairs) * (units.stream + words * units.word),
-            "signatures": (said + n * self.has_registrar) * units.verify,
-            "keys": lost * units.pair + pairs * units.agree,
+            "signatures": (messages + n * self.has_registrar) * units.verify,
+            "keys": dropouts * units.pair + pairs * units.agree,
             "shares": n * units.recover + kept * self.parameters.holders * units.share,
             "vectors": kept * words * units.arrival,
         }
 
 
-def measure_operations(found: Parameters) -> OperationSeconds:
-    """Return what each operation takes here and now."""
+def measure_operations(parameters: Parameters) -> OperationSeconds:
+    """Measure the seconds of each operation."""
     rng = Random(1)
     pair, other = KeyPair.generate(rng), KeyPair.generate(rng)
-    identity, purpose, said = Identity.generate(rng), Purpose(bytes(32), "mask", 0, 1), bytes(100)
-    signature, ring = identity.sign(said), Ring((Lane(2**32, _SAMPLE_WORDS),))
-    vector, wardrobe = ring.zero(), MaskApplier(ring)
+    identity, purpose, message = (
+        Identity.generate(rng),
+        Purpose(bytes(32), "mask", 0, 1),
+        bytes(100),
+    )
+    signature, ring = identity.sign(message), Ring((Lane(2**32, _SAMPLE_WORDS),))
+    vector, mask_applier = ring.zero(), MaskApplier(ring)
     body, stream = ring.pack(vector), purpose.keystream(bytes(32))
-    splitting, recovering = _measure_sharing(found, rng)
-
+    splitting, recovering = _measure_sharing(parameters, rng)
     shares = [bytes(SHARE_BYTES)] * 100
 
-    def arrive() -> None:
+    def encrypt() -> None:
+        encrypt_shares(shares, [purpose.derive(bytes(32)) for _ in shares])
+
+    def receive() -> None:
         sha256(body).digest()
         ring.add_packed(vector, body)
 
     return OperationSeconds(
         pair=_fastest_seconds(lambda: KeyPair.generate(rng)),
         agree=_fastest_seconds(lambda: pair.agree(other.public)),
-        sign=_fastest_seconds(lambda: identity.sign(said)),
-        verify=_fastest_seconds(lambda: is_signed(identity.public, said, signature)),
-        envelope=_fastest_seconds(
-            lambda: encrypt_shares(shares, [purpose.derive(bytes(32)) for _ in shares])
-        )
-        / len(shares),
+        sign=_fastest_seconds(lambda: identity.sign(message)),
+        verify=_fastest_seconds(lambda: is_signed(identity.public, message, signature)),
+        envelope=_fastest_seconds(encrypt) / len(shares),
         stream=_fastest_seconds(lambda: purpose.keystream(bytes(32))),
-        word=_fastest_seconds(lambda: wardrobe.add_mask(vector, stream)) / _SAMPLE_WORDS,
-        arrival=2
-        * _fastest_seconds(arrive)
-        / _SAMPLE_WORDS,  # once when it comes, once when it is added
-        other=_measure_per_participant(found),
+        word=_fastest_seconds(lambda: mask_applier.add_mask(vector, stream)) / _SAMPLE_WORDS,
+        arrival=2 * _fastest_seconds(receive) / _SAMPLE_WORDS,  # on receipt, and in the sum
+        other=_measure_per_participant(parameters),
         share=_measure_share_check(),
         split=splitting,
         recover=recovering,
     )
 
 
-def _measure_sharing(found: Parameters, rng: Random) -> tuple[float, float]:
+def _measure_sharing(parameters: Parameters, rng: Random) -> tuple[float, float]:
     """Return the seconds of sharing a secret and of recovering it."""
-    holders = min(found.holders, _MAX_MEASURED_HOLDERS)
-    threshold = max(2, found.threshold * holders // found.holders)
-    factor = (found.holders / holders) ** 2.5
+    holders = min(parameters.holders, _MAX_MEASURED_HOLDERS)
+    threshold = max(2, parameters.threshold * holders // parameters.holders)
+    factor = (parameters.holders / holders) ** 2.5
     shares = split(bytes(32), holders + 1, threshold, rng)
     splitting = _fastest_seconds(lambda: split(bytes(32), holders + 1, threshold, rng))
 
-    kept = max(threshold, (holders + 1) * 4 // 5)  # others are missing each time, as after losses
+    kept = max(threshold, (holders + 1) * 4 // 5)  # other ones each time, as after dropouts
     rows = [
         sorted(rng.sample(range(1, holders + 2), kept))[:threshold] for _ in range(_RECOVERY_BATCH)
     ]
@@ -228,38 +227,37 @@ def _measure_sharing(found: Parameters, rng: Random) -> tuple[float, float]:
 
 
 def _measure_share_check() -> float:
-    """Return the seconds of reading and checking a share in the open."""
-    some = {owner: bytes(SHARE_BYTES) for owner in range(100)}
-    body = UnmaskingShares(some, {}, signature=bytes(SIGNATURE_BYTES)).pack()
+    """Return the seconds of reading and checking a revealed share."""
+    shares = {dealer: bytes(SHARE_BYTES) for dealer in range(100)}
+    body = UnmaskingShares(shares, {}, signature=bytes(SIGNATURE_BYTES)).pack()
+    return _fastest_seconds(lambda: UnmaskingShares.unpack(body).are_field_elements) / len(shares)
 
-    return _fastest_seconds(lambda: UnmaskingShares.unpack(body).are_field_elements) / len(some)
 
-
-def _measure_per_participant(found: Parameters) -> float:
-    """Return the seconds that each other participant takes a device."""
-    some = min(found.n, _SAMPLE_PARTICIPANTS)
-    roster = roster_bytes(_sample_roster_entry(slot, enrolled=True) for slot in range(some))
-    sharers = share_commitments_bytes({slot: _sample_commitment(slot) for slot in range(some)})
-    picking = NeighbourSelection(bytes(32), found)
+def _measure_per_participant(parameters: Parameters) -> float:
+    """Return the seconds that a device spends for each other participant."""
+    count = min(parameters.n, _SAMPLE_PARTICIPANTS)
+    roster = roster_bytes(_sample_roster_entry(slot, enrolled=True) for slot in range(count))
+    sharers = share_commitments_bytes({slot: _sample_commitment(slot) for slot in range(count)})
+    selection = NeighbourSelection(bytes(32), parameters)
 
     def read() -> None:
         entries = Roster.unpack(roster, has_registrar=True)
         sha256(b"".join(entry.pack() for entry in entries)).digest()
-        heard = ShareCommitments.unpack(sharers)
-        sha256(b"".join(sharer.signed_bytes() for sharer in heard.values())).digest()
-        picking.neighbours(0, {slot: sharer.graph_nonce for slot, sharer in heard.items()})
+        received = ShareCommitments.unpack(sharers)
+        sha256(b"".join(sharer.signed_bytes() for sharer in received.values())).digest()
+        selection.neighbours(0, {slot: sharer.graph_nonce for slot, sharer in received.items()})
 
-    return _fastest_seconds(read) / some
+    return _fastest_seconds(read) / count
 
 
 def _sample_roster_entry(slot: int, *, enrolled: bool) -> RosterEntry:
-    """Return an entry of a roster, of keys that nobody has."""
-
-    def key(which: int) -> bytes:
-        return b"\x09" + slot.to_bytes(4, "big") + bytes([which]) + bytes(KEY_BYTES - 6)
-
+    """Return an entry of a roster, with invented keys."""
+    identity, *public = (
+        b"\x09" + slot.to_bytes(4, "big") + bytes([number]) + bytes(KEY_BYTES - 6)
+        for number in (1, 2, 3)
+    )
     enrolment = bytes(SIGNATURE_BYTES) if enrolled else b""
-    return RosterEntry(key(1), PublicKeys(key(2), key(3)), bytes(SIGNATURE_BYTES), enrolment)
+    return RosterEntry(identity, PublicKeys(*public), bytes(SIGNATURE_BYTES), enrolment)
 
 
 def _sample_commitment(slot: int) -> ShareCommitment:
@@ -267,7 +265,7 @@ def _sample_commitment(slot: int) -> ShareCommitment:
 
 
 def _fastest_seconds(operation: Callable[[], object]) -> float:
-    """Return the least seconds that `operation` took, in a while of repetitions."""
+    """Return the minimum seconds of `operation`, over some repetitions."""
     taken, began = list[float](), time.perf_counter()
     while time.perf_counter() < began + _MEASUREMENT_SECONDS or len(taken) < _MIN_REPETITIONS:
         start = time.perf_counter()

@@ -72,10 +72,10 @@ class DrawnStudy:
     tokens: TokenRounds
     heavy: ItemMask
 
-    def f1_of(self, found: ItemMask) -> float:
+    def f1_of(self, found_items: ItemMask) -> float:
         """Return the F1 of found items, each wrong name included."""
-        wrong = np.zeros(len(found) - len(self.heavy), np.bool_)
-        return f1(found, np.append(self.heavy, wrong))
+        wrong = np.zeros(len(found_items) - len(self.heavy), np.bool_)
+        return f1(found_items, np.append(self.heavy, wrong))
 
 
 def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> DrawnStudy:

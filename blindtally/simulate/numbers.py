@@ -14,7 +14,8 @@ import numpy as np
 
 from blindtally.console import tables
 from blindtally.console.progress import progress_steps
-from blindtally.datasets.reader import ItemCounts, read_dataset
+from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reader import read_dataset
 from blindtally.simulate.request import SimulationRequest
 from blindtally.simulate.result import (
     SimulationResult,
@@ -128,7 +129,7 @@ def run_numbers(request: SimulationRequest) -> NumberStudy:
     """
     dataset = read_dataset(request.data, request.column)
     if not isinstance(dataset, ItemCounts):
-        totals = dataset.histograms.item_totals()
+        totals = dataset.item_totals()
         dataset = ItemCounts(tuple(totals), np.array(list(totals.values()), np.int64))
     domain = _interval_of(request, dataset.items)
     inside = dataset.filter_items(domain.__contains__)

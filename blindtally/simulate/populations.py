@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.datasets.reader import DataError, DeviceHistograms, read_dataset
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.reader import DataError, read_dataset
 from protocol.domains.strings import Alphabet, Domain, smallest_domain
 
 DriftKind = Literal["none", "gradual", "sudden", "late", "crowds"]

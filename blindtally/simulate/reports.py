@@ -144,7 +144,7 @@ def collect_reports(
         typer.Exit: if the workers cannot be used.
     """
     rng = np.random.default_rng(request.seed)
-    devices = next(dataset.rounds(1, clients, 1, rng, stretch=CHUNK_DEVICES))
+    devices = next(dataset.rounds(1, clients, 1, rng, chunk_devices=CHUNK_DEVICES))
     spec = ReportRoundSpec(mechanism, plan, request.seed)
     with (
         open_round_executor(request.workers, request.dask, _MIN_TASK_SECONDS) as executor,

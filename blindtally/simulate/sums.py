@@ -129,7 +129,7 @@ def _run(request: SimulationRequest, study: _PreparedStudy, executor: RoundExecu
         study.clients,
         study.question.contribution,
         np.random.default_rng([request.seed, 0]),
-        stretch=CHUNK_DEVICES,
+        chunk_devices=CHUNK_DEVICES,
     )
     outcomes = run_study(
         SUM_MECHANISMS[study.question.mechanism],

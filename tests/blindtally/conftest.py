@@ -1,4 +1,4 @@
-"""What every command has to do: its tables fit a terminal of 80 columns."""
+"""Check of every command: its tables fit a terminal of 80 columns."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ COLUMNS = 80
 
 @pytest.fixture(autouse=True)
 def tables_fit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail if a table that was printed has to fold a cell; names with prose beside them may."""
+    """Fail if a table that was printed has to fold a cell; tables of names and prose may."""
     render, wide = Table.__rich_console__, list[str]()
 
     def measured(table: Table, console: Console, options: ConsoleOptions) -> RenderResult:

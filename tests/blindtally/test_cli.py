@@ -13,22 +13,22 @@ from blindtally.cli import COMMANDS, app
 
 
 def test_help_names_every_command() -> None:
-    told = CliRunner().invoke(app, ["--help"])
-    assert told.exit_code == 0
-    assert all(command in told.stdout for command in COMMANDS)
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
-    told = CliRunner().invoke(app, [command, "--help"])
-    assert told.exit_code == 0
-    assert "Usage:" in told.stdout
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
 
 
-def test_an_unknown_command_is_told() -> None:
-    told = CliRunner().invoke(app, ["tally"])
-    assert told.exit_code == 2
-    assert "tally" in told.stderr
+def test_an_unknown_command_is_reported() -> None:
+    result = CliRunner().invoke(app, ["tally"])
+    assert result.exit_code == 2
+    assert "tally" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_an_unknown_command_is_told() -> None:
         (["plan", "--users", "0"], "must be 1 or more"),
     ],
 )
-def test_a_number_out_of_its_range_is_told_with_the_range(command: list[str], why: str) -> None:
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 2
-    assert why in told.stderr
+def test_a_number_out_of_its_range_is_reported_with_the_range(command: list[str], why: str) -> None:
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert why in result.stderr
 
 
 def test_one_command_does_not_wait_for_anothers_imports() -> None:
@@ -72,9 +72,9 @@ def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
 
 
 def test_the_version_is_shown() -> None:
-    told = CliRunner().invoke(app, ["--version"])
-    assert told.exit_code == 0
-    assert told.stdout.strip()[0].isdigit()
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.strip()[0].isdigit()
 
 
 def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(

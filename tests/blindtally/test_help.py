@@ -18,11 +18,11 @@ def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
     """Yield every command and group with the words that lead to it."""
     yield path, command
     for name in getattr(command, "list_commands", lambda _: [])(None):
-        found = command.get_command(None, name) if path else load_command(name)
-        yield from walk(found, (*path, name))
+        child = command.get_command(None, name) if path else load_command(name)
+        yield from walk(child, (*path, name))
 
 
-ALL = dict(walk(typer.main.get_command(app)))
+ALL_COMMANDS = dict(walk(typer.main.get_command(app)))
 
 
 def examples(command: Any) -> list[str]:
@@ -32,54 +32,56 @@ def examples(command: Any) -> list[str]:
 
 
 def test_the_walk_finds_commands_of_commands() -> None:
-    assert {("simulate",), ("keys", "create"), ("doctor",)} <= ALL.keys()
-    assert len(ALL) > 15
+    assert {("simulate",), ("keys", "create"), ("doctor",)} <= ALL_COMMANDS.keys()
+    assert len(ALL_COMMANDS) > 15
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_the_command_says_first(name: str) -> None:
-    assert ALL[name,].help.split("\n\n")[0] == COMMANDS[name][1]
+def test_the_list_of_commands_has_the_first_sentence_of_each_help(name: str) -> None:
+    assert ALL_COMMANDS[name,].help.split("\n\n")[0] == COMMANDS[name][1]
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
     asked = "import sys; from blindtally.cli import app; app(['--help'], standalone_mode=False)"
-    told = f"{asked}; print({{'numpy', 'fastapi', 'scipy'}} & sys.modules.keys())"
-    said = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True, text=True)
-    assert said.stdout.endswith("set()\n")
+    program = f"{asked}; print({{'numpy', 'fastapi', 'scipy'}} & sys.modules.keys())"
+    listed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert listed.stdout.endswith("set()\n")
 
 
-@pytest.mark.parametrize("path", ALL, ids=" ".join)
+@pytest.mark.parametrize("path", ALL_COMMANDS, ids=" ".join)
 def test_a_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
-    lines = examples(ALL[path])
+    lines = examples(ALL_COMMANDS[path])
     assert any(line.startswith(" ".join(("blindtally", *path))) for line in lines)
     for line in lines:
         name, *words = shlex.split(line)
         assert name == "blindtally"
-        deeper, command = (), ALL[()]
+        deeper, command = (), ALL_COMMANDS[()]
         while hasattr(command, "list_commands") and words:
             deeper = (*deeper, words[0])
-            command, words = ALL[deeper], words[1:]
+            command, words = ALL_COMMANDS[deeper], words[1:]
         command.make_context(" ".join(deeper), words).close()  # raises if an option is not one
 
 
-@pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_a_help_fits_80_columns_and_says_what_each_option_is(
+@pytest.mark.parametrize("path", ALL_COMMANDS, ids=" ".join)
+def test_a_help_fits_80_columns_and_describes_each_option(
     path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = CliRunner().invoke(app, [*path, "--help"])
-    assert told.exit_code == 0
-    assert max(map(len, told.stdout.splitlines())) <= 80
-    assert "…" not in told.stdout
-    for line in examples(ALL[path]):
-        assert line in told.stdout  # not broken in two
-    for option in ALL[path].params:
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
+    for line in examples(ALL_COMMANDS[path]):
+        assert line in result.stdout  # not broken in two
+    for option in ALL_COMMANDS[path].params:
         assert option.help or option.name == "help", option.name
-        # What is in brackets must not be taken for markup, and lost.
+        # What is in brackets must not be treated as markup, which would remove it.
         assert not re.search(r"\[(?!/)[a-z ]+\]", option.help or ""), option.help
 
 
 def test_a_wrong_word_is_met_with_the_right_one() -> None:
-    told = CliRunner().invoke(app, ["simulat"])
-    assert told.exit_code == 2
-    assert "simulate" in told.stderr
+    result = CliRunner().invoke(app, ["simulat"])
+    assert result.exit_code == 2
+    assert "simulate" in result.stderr

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from blindtally import parallel
 from blindtally.cli import app
-from blindtally.datasets.reader import DeviceHistograms, ItemCounts
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.item_counts import ItemCounts
 from blindtally.parallel import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
 from blindtally.simulate import reports, sums
 from protocol.domains.strings import Alphabet
@@ -42,7 +43,7 @@ NOISE = {"epsilon": 1, "delta": 1e-6, "mode": "noise"}
 HELD = tuple(
     dict(Counter(random.Random(n).choices(["ab", "cd", "ef"], k=n % 7))) for n in range(99)
 )
-FLEETS = [DeviceHistograms(HELD), ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7]))]
+FLEETS = [DeviceHistograms.of(HELD), ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7]))]
 TINY = 1e-9  # seconds: all work is worth handing out
 
 

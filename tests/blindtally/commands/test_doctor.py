@@ -31,20 +31,20 @@ def doctor(*options: str, **environment: str) -> tuple[int, dict[str, Any]]:
     command = ["doctor", "--port", "0", *options, "--json", "-"]
     result = CliRunner().invoke(app, command, env=environment)
     document = json.loads(result.stdout)
-    states = [one["state"] for one in document["checks"]]
+    states = [check["state"] for check in document["checks"]]
     assert result.exit_code == int("error" in states)
     order = ["ok", "warning", "error"]
     assert document["state"] == max(states, key=order.index)
-    assert all(one["advice"] for one in document["checks"] if one["state"] != "ok")
-    return result.exit_code, {one["name"]: one for one in document["checks"]}
+    assert all(check["advice"] for check in document["checks"] if check["state"] != "ok")
+    return result.exit_code, {check["name"]: check for check in document["checks"]}
 
 
 def test_a_machine_is_checked_and_not_changed(here: Path) -> None:
-    _, found = doctor()
-    assert {"packages", "clock", "disk", "settings", "database", "port"} <= found.keys()
+    _, checks = doctor()
+    assert {"packages", "clock", "disk", "settings", "database", "port"} <= checks.keys()
     for name in ("packages", "clock", "settings", "database", "port"):
-        assert found[name]["state"] == "ok", found[name]
-    assert "`blindtally serve` makes it" in found["database"]["detail"]
+        assert checks[name]["state"] == "ok", checks[name]
+    assert "`blindtally serve` makes it" in checks["database"]["detail"]
     assert [*here.iterdir()] == []
 
 
@@ -58,13 +58,13 @@ def test_the_table_shows_advice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_setting_that_is_wrong_or_unknown_is_named() -> None:
-    code, found = doctor(BLINDTALLY_MAX_UPLOAD_BYTES="many")
+    code, checks = doctor(BLINDTALLY_MAX_UPLOAD_BYTES="many")
     assert code == 1
-    assert "BLINDTALLY_MAX_UPLOAD_BYTES" in found["settings"]["detail"]
-    assert "database" not in found  # whose settings are unknown
-    _, found = doctor(BLINDTALLY_DATABASE="sqlite:///x.db")  # the variable is ..._URL
-    assert found["settings"]["state"] == "warning"
-    assert "unknown: BLINDTALLY_DATABASE" in found["settings"]["detail"]
+    assert "BLINDTALLY_MAX_UPLOAD_BYTES" in checks["settings"]["detail"]
+    assert "database" not in checks  # whose settings are unknown
+    _, checks = doctor(BLINDTALLY_DATABASE="sqlite:///x.db")  # the variable is ..._URL
+    assert checks["settings"]["state"] == "warning"
+    assert "unknown: BLINDTALLY_DATABASE" in checks["settings"]["detail"]
 
 
 def database(url: str) -> Check:
@@ -100,16 +100,16 @@ def test_the_schema_of_a_database_is_reported(
 ) -> None:
     known = {"0000", migrations.head_revision()}
     monkeypatch.setattr(migrations, "known_revisions", lambda: known)
-    found = database(made(here / "a.db", revision))
-    assert found.state == state
-    assert what in found.detail
+    check = database(made(here / "a.db", revision))
+    assert check.state == state
+    assert what in check.detail
     assert [path.name for path in here.iterdir()] == ["a.db"]
 
 
 def test_a_file_that_is_not_a_database_is_reported_and_not_changed(here: Path) -> None:
     (here / "a.db").write_text("word,count\n" * 100)
-    found = database("sqlite:///a.db")
-    assert (found.state, "not a database" in found.detail) == ("error", True)
+    check = database("sqlite:///a.db")
+    assert (check.state, "not a database" in check.detail) == ("error", True)
     assert (here / "a.db").read_text() == "word,count\n" * 100
 
 
@@ -117,10 +117,10 @@ def test_the_error_of_an_unreachable_database_does_not_show_its_password() -> No
     with socket.socket() as nobody:  # bound, but not listening
         nobody.bind(("127.0.0.1", 0))
         number = nobody.getsockname()[1]
-        found = database(f"postgresql://me:hunter2@127.0.0.1:{number}/x")
-    assert found.state == "error"
-    assert "refused" in found.detail
-    assert "hunter2" not in found.detail + found.advice
+        check = database(f"postgresql://me:hunter2@127.0.0.1:{number}/x")
+    assert check.state == "error"
+    assert "refused" in check.detail
+    assert "hunter2" not in check.detail + check.advice
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -156,9 +156,9 @@ def test_a_port_of_a_running_service_is_ok(served: int, tmp_path: Path) -> None:
 def test_a_port_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        found = doctor_checks.port("127.0.0.1", taken.getsockname()[1])
-    assert found.state == "error"
-    assert "in use" in found.detail
+        check = doctor_checks.port("127.0.0.1", taken.getsockname()[1])
+    assert check.state == "error"
+    assert "in use" in check.detail
     assert doctor_checks.port("192.0.2.1", 80).state == "error"  # not an address of this machine
 
 

@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 
 def die(_slice: object) -> None:
-    """Go as a process goes whose memory runs out."""
+    """End as a process does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -40,13 +40,13 @@ def fleet(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: ServerProcess) -> None:
-    code, said = fleet(
+    code, output = fleet(
         "--url", service.url, "--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"
     )
-    assert code == 0, said
-    assert "round 1/1" in said
-    assert "sum exact" in said
-    assert "Held 5 times or more" in said
+    assert code == 0, output
+    assert "round 1/1" in output
+    assert "sum exact" in output
+    assert "Held 5 times or more" in output
 
 
 def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
@@ -55,9 +55,9 @@ def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
     path = tmp_path / "registrar.key"
     public = create_key_file(path).public.hex()
     options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, said = fleet("--url", service.url, *options, "--registrar", str(path))
-    assert code == 0, said
-    assert "sum exact" in said
+    code, output = fleet("--url", service.url, *options, "--registrar", str(path))
+    assert code == 0, output
+    assert "sum exact" in output
     with Analyst(service.url) as analyst:
         study = next(analyst.studies())
     assert study.view.terms.registrar == public
@@ -80,25 +80,25 @@ def test_a_fleet_refuses_a_study_of_another_registrar(
     mine = tmp_path / "mine"
     create_key_file(mine)
     options = ["--study", study.id, "--min-cohort", "5"]
-    code, said = fleet("--url", service.url, *options, "--registrar", str(mine))
+    code, output = fleet("--url", service.url, *options, "--registrar", str(mine))
     assert code == 1
-    assert f"instead of {load_key_file(mine).public.hex()}" in said
-    code, said = fleet("--url", service.url, *options)
+    assert f"instead of {load_key_file(mine).public.hex()}" in output
+    code, output = fleet("--url", service.url, *options)
     assert code == 1
-    assert "did not enrol this device" in said
-    assert "--registrar FILE" in said
+    assert "did not enrol this device" in output
+    assert "--registrar FILE" in output
 
 
-def test_a_fleet_without_its_registrars_key_is_told(service: ServerProcess, tmp_path: Path) -> None:
-    code, said = fleet("--url", service.url, "--create", "--registrar", str(tmp_path / "none"))
+def test_a_missing_key_of_a_registrar_is_reported(service: ServerProcess, tmp_path: Path) -> None:
+    code, output = fleet("--url", service.url, "--create", "--registrar", str(tmp_path / "none"))
     assert code == 1
-    assert "cannot read" in said
+    assert "cannot read" in output
 
 
-def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: ServerProcess) -> None:
+def test_a_fleet_trusts_the_server_only_by_option(service: ServerProcess) -> None:
     options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, said = fleet("--url", service.url, *options, "--mode", "semi-honest")
-    assert code == 0, said
+    code, output = fleet("--url", service.url, *options, "--mode", "semi-honest")
+    assert code == 0, output
     with Analyst(service.url) as analyst:
         terms = next(analyst.studies()).view.terms
         assert terms.mode == "semi-honest"
@@ -106,18 +106,20 @@ def test_a_fleet_trusts_the_server_only_if_it_is_told_to(service: ServerProcess)
             threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500
         )
         study = analyst.create("trusting", question, terms, rounds=1)
-    code, said = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
+    code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
     assert code == 1
-    assert "modes" in said
+    assert "modes" in output
 
 
-def test_a_fleet_that_refuses_says_which_limit(service: ServerProcess) -> None:
+def test_a_fleet_that_refuses_names_the_limits(service: ServerProcess) -> None:
     options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
-    code, said = fleet("--url", service.url, *options)
+    code, output = fleet("--url", service.url, *options)
     assert code == 1
-    assert "(min_cohort)" in said
-    assert "(max_contribution)" in said
-    assert said.rstrip().endswith("To take part all the same: --min-cohort 5 --max-contribution 2")
+    assert "(min_cohort)" in output
+    assert "(max_contribution)" in output
+    assert output.rstrip().endswith(
+        "To take part all the same: --min-cohort 5 --max-contribution 2"
+    )
 
 
 def test_an_item_that_is_a_key_is_explained() -> None:
@@ -142,7 +144,7 @@ def test_an_item_that_is_a_key_is_explained() -> None:
         }
     )
 
-    def told(*items: str) -> str:
+    def table_of(*items: str) -> str:
         screen = Console(record=True, width=120, file=io.StringIO())
         screen.print(
             heavy_hitter_table(
@@ -155,19 +157,19 @@ def test_an_item_that_is_a_key_is_explained() -> None:
         )
         return screen.export_text()
 
-    assert "whose string was not fetched" in told("cat", "#e2d6ceb8ec")
-    assert "not fetched" not in told("cat")
+    assert "whose string was not fetched" in table_of("cat", "#e2d6ceb8ec")
+    assert "not fetched" not in table_of("cat")
 
 
 def test_what_no_option_changes_is_named_as_such() -> None:
     refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
-    told = suggest_options(refusals, {"modes": "--mode {}"})
-    assert "all the same: --mode semi-honest" in told
-    assert "No option here changes max_dropout" in told
+    advice = suggest_options(refusals, {"modes": "--mode {}"})
+    assert "all the same: --mode semi-honest" in advice
+    assert "No option here changes max_dropout" in advice
     assert suggest_options([], {}) == ""
 
 
-def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
+def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
     service: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindtally.fleet_run.study_status.POLL_SECONDS", 0.2)
@@ -182,70 +184,68 @@ def test_a_fleet_that_waits_says_for_whom_and_in_the_end_where_to_look(
     options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
     run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
     assert run.exit_code == 0, run.output
-    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, till" in run.stderr
+    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, until" in run.stderr
     assert "it fails with fewer than 15" in run.stderr
     assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
     assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout
-    code, said = fleet("--url", service.url, "--study", study.id)
+    code, output = fleet("--url", service.url, "--study", study.id)
     assert code == 0
-    assert "no device of this fleet took part: the study is finished" in said
+    assert "no device of this fleet took part: the study is finished" in output
 
 
-def test_an_unknown_study_is_told(service: ServerProcess) -> None:
-    code, said = fleet("--url", service.url, "--study", "nobody-knows")
+def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
+    code, output = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1
-    assert "lists the studies" in said
-    assert "Analyst" not in said  # what programs do is told to programs
+    assert "lists the studies" in output
+    assert "Analyst" not in output  # advice for programs
 
 
-def test_a_service_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blindtally.commands.fleet._TIMEOUT_SECONDS", 0.2)
-    code, said = fleet("--url", f"http://127.0.0.1:{free_port()}", "--create")
+    code, output = fleet("--url", f"http://127.0.0.1:{free_port()}", "--create")
     assert code == 1
-    assert "is out of reach" in said
+    assert "is out of reach" in output
 
 
 @pytest.mark.parametrize("arguments", [[], ["--create", "--study", "one"]])
 def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
-    code, said = fleet(*arguments)
+    code, output = fleet(*arguments)
     assert code == 2
-    assert "--create" in said
+    assert "--create" in output
 
 
 def test_a_fleet_is_shared_by_processes(service: ServerProcess) -> None:
     options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, said = fleet("--url", service.url, *options, "--workers", "2")
-    assert code == 0, said
-    assert "sum exact" in said
+    code, output = fleet("--url", service.url, *options, "--workers", "2")
+    assert code == 0, output
+    assert "sum exact" in output
 
 
-def test_a_scheduler_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blindtally.parallel._CONNECT_TIMEOUT_SECONDS", 0.2)
-    code, said = fleet("--create", "--dask", "tcp://127.0.0.1:9")
+    code, output = fleet("--create", "--dask", "tcp://127.0.0.1:9")
     assert code == 1
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in said
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in output
 
 
-def test_workers_that_are_lost_are_told(
-    service: ServerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_workers_are_reported(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client.fleet.fleet.run_shard", die)
     options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, said = fleet("--url", service.url, *options, "--workers", "2")
+    code, output = fleet("--url", service.url, *options, "--workers", "2")
     assert code == 1
-    assert "a worker died" in said
+    assert "a worker died" in output
 
 
-def test_devices_come_over_time_are_slow_and_are_lost_where_they_are_told_to(
+def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
     service: ServerProcess, tmp_path: Path
 ) -> None:
     out = tmp_path / "rounds.json"
     options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    habits = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
-    lost = ["--dropout-in", "masking=0.1", "--dropout-in", "unmasking=0.1", "--idle", "1"]
-    code, said = fleet("--url", service.url, *options, *habits, *lost, "--json", str(out))
-    assert code == 0, said
-    assert "sum exact" in said
+    arrivals = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
+    dropouts = ["--dropout-in", "masking=0.1", "--dropout-in", "unmasking=0.1", "--idle", "1"]
+    code, output = fleet("--url", service.url, *options, *arrivals, *dropouts, "--json", str(out))
+    assert code == 0, output
+    assert "sum exact" in output
     assert json.loads(out.read_text())["rounds"][0]["dropouts"] == {"masking": 1, "unmasking": 1}
 
 
@@ -259,7 +259,7 @@ def test_devices_come_over_time_are_slow_and_are_lost_where_they_are_told_to(
         (["--arrivals", "bursts"], "bursts arrivals need a span"),
     ],
 )
-def test_habits_that_cannot_be_are_told(options: list[str], fault: str) -> None:
-    code, said = fleet("--create", *options)
+def test_impossible_arrivals_and_dropouts_are_reported(options: list[str], fault: str) -> None:
+    code, output = fleet("--create", *options)
     assert code == 2
-    assert fault in said
+    assert fault in output

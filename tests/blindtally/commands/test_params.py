@@ -1,4 +1,4 @@
-"""`blindtally params` says who holds, what it costs, and plainly what cannot be."""
+"""`blindtally params` prints parameters, costs, and clear errors."""
 
 import json
 from pathlib import Path
@@ -15,29 +15,29 @@ RUN = CliRunner()
 
 def test_json_on_stdout_has_k_and_t() -> None:
     asked = "params --clients 1000 --corrupt 0.2 --dropout 0.2 --mode semi-honest --json -"
-    found = json.loads(RUN.invoke(app, asked.split()).stdout)
+    document = json.loads(RUN.invoke(app, asked.split()).stdout)
     needed = choose_parameters(1000, Assumptions(0.2, 0.2, mode="semi-honest"))
-    assert (found["k"], found["t"]) == (needed.holders, needed.threshold)
-    assert (found["partners"], found["witnesses"]) == (needed.neighbours, 0)
-    assert found["quorum"] == 800
-    assert found["messages"] == 4
-    assert "confirmation" not in found["bytes_up"]
+    assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
+    assert (document["partners"], document["witnesses"]) == (needed.neighbours, 0)
+    assert document["quorum"] == 800
+    assert document["messages"] == 4
+    assert "confirmation" not in document["bytes_up"]
 
 
-def test_the_server_is_not_trusted_unless_told_otherwise() -> None:
-    found = json.loads(RUN.invoke(app, ["params", "--clients", "1000", "--json", "-"]).stdout)
+def test_the_server_is_trusted_only_by_option() -> None:
+    document = json.loads(RUN.invoke(app, ["params", "--clients", "1000", "--json", "-"]).stdout)
     needed = choose_parameters(1000, Assumptions(0.1, 0.2, mode="active"))
-    assert found["mode"] == "active"
-    assert (found["k"], found["t"]) == (needed.holders, needed.threshold)
-    assert found["witnesses"] == needed.spot_checks > 0
-    assert list(found["bytes_up"]) == ["join", "shares", "deal", "confirmation", "reveal"]
-    assert found["bytes_down"]["roster"] == 224_000
-    assert found["bytes_of_signatures"] == 5 * 64
-    assert found["words"] == 100_000
-    spent = (found[f"seconds_of_{who}"] for who in ("device", "server", "server_with_losses"))
-    device, server, losing = (sum(one.values()) for one in spent)
+    assert document["mode"] == "active"
+    assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
+    assert document["witnesses"] == needed.spot_checks > 0
+    assert list(document["bytes_up"]) == ["join", "shares", "deal", "confirmation", "reveal"]
+    assert document["bytes_down"]["roster"] == 224_000
+    assert document["bytes_of_signatures"] == 5 * 64
+    assert document["words"] == 100_000
+    spent = (document[f"seconds_of_{who}"] for who in ("device", "server", "server_with_losses"))
+    device, server, losing = (sum(seconds.values()) for seconds in spent)
     assert 0 < device < server < losing
-    assert found["seconds_of_one"]["verify"] > 0
+    assert document["seconds_of_one"]["verify"] > 0
 
 
 def test_without_a_registrar_the_roster_has_no_enrolments() -> None:
@@ -47,14 +47,22 @@ def test_without_a_registrar_the_roster_has_no_enrolments() -> None:
 
 @pytest.mark.parametrize("clients", [4, 1000])
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
-def test_the_table_says_what_and_why_in_eighty_columns(clients: int, mode: str) -> None:
+def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: str) -> None:
     result = RUN.invoke(app, ["params", "--clients", str(clients), "--mode", mode])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    names = ["holders k", "threshold t", "partners", "witnesses", "quorum", "messages"]
-    names += ["bytes up", "  join", "  shares", "  deal", "  reveal", "bytes down", "  roster"]
-    names += ["  sharers", "  survivors", "  parcels", "time", "  device", "  server"]
+    names = ["holders k", "threshold t", "neighbours", "spot checks", "quorum", "messages"]
+    names += [
+        "bytes up",
+        "  join",
+        "  key shares",
+        "  seed shares",
+        "  unmasking",
+        "bytes down",
+        "  roster",
+    ]
+    names += ["  sharers", "  survivors", "  received", "time", "  device", "  server"]
     names += ["  confirmation ", "  confirmations "] * (mode == "active")
     for name in names:
         assert any(line.startswith(name) for line in lines), name
@@ -62,7 +70,7 @@ def test_the_table_says_what_and_why_in_eighty_columns(clients: int, mode: str) 
     assert all(whys)
 
 
-def test_json_goes_to_a_file_beside_the_table(tmp_path: Path) -> None:
+def test_json_goes_to_a_file_in_addition_to_the_table(tmp_path: Path) -> None:
     target = tmp_path / "params.json"
     result = RUN.invoke(app, ["params", "--clients", "50", "--json", str(target)])
     assert "quorum" in result.stdout
@@ -70,7 +78,7 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "says"),
+    ("options", "code", "error"),
     [
         ("--clients 1000 --corrupt 0.5 --dropout 0.5", 1, "infeasible"),
         ("--clients 1000 --corrupt 0.34 --dropout 0.34 --mode active", 1, "infeasible"),
@@ -81,15 +89,15 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path) -> None:
         ("--clients 1000 --corrupt 1.5", 2, "fraction"),
         ("--clients 1000 --sigma 0", 2, "sigma"),
         ("--clients 1", 2, "--clients"),
-        ("--clients 1000000000000000", 2, "--clients"),  # beyond what logarithms tell apart
+        ("--clients 1000000000000000", 2, "--clients"),  # so large that logarithms are equal
         ("--clients 1000 --mode naive", 2, "--mode"),
         ("--clients 10 --json /nowhere/at/all.json", 2, "cannot write"),
     ],
 )
-def test_what_cannot_be_is_said_plainly(options: str, code: int, says: str) -> None:
+def test_impossible_options_have_a_clear_error(options: str, code: int, error: str) -> None:
     result = RUN.invoke(app, ["params", *options.split()])
     assert result.exit_code == code
-    assert says in result.stderr
+    assert error in result.stderr
     assert "Traceback" not in result.output
 
 

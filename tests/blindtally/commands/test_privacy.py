@@ -1,4 +1,4 @@
-"""`blindtally privacy` against a real service: budgets made, spent, told, and refused."""
+"""`blindtally privacy` against a real service: budgets made, spent, shown, and refused."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def run(*args: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_population_is_made_spent_and_told(url: str) -> None:
+def test_a_population_is_made_spent_and_shown(url: str) -> None:
     at = ("--url", url, "--population", "phones")
     code, text = run(*at, "--create", "--epsilon", "1.5", "--party", "server")
     assert (code, "no release yet" in text) == (0, True)
@@ -52,13 +52,13 @@ def test_a_population_is_made_spent_and_told(url: str) -> None:
     assert "remains" in text
     code, text = run("--url", url, study.id, "--json", "-")
     document = json.loads(text)
-    server = next(one for one in document["parties"] if one["party"] == "server")
+    server = next(row for row in document["parties"] if row["party"] == "server")
     assert server["epsilon"] == pytest.approx(1.2, abs=0.01)
     assert document["lines"][0]["views"]["server"]["private"]
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "reason"),
     [
         ([], "name a study"),
         (["abc", "--population", "phones"], "name a study"),
@@ -70,10 +70,10 @@ def test_a_population_is_made_spent_and_told(url: str) -> None:
         (["--population", "phones", "--create", "--epsilon", "0"], "above 0 and at most"),
     ],
 )
-def test_what_cannot_be_told_says_why(url: str, args: list[str], says: str) -> None:
+def test_impossible_requests_have_a_reason(url: str, args: list[str], reason: str) -> None:
     code, text = run("--url", url, *args)
     assert code in (1, 2)
-    assert says in text
+    assert reason in text
 
 
 def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

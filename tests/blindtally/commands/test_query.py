@@ -33,7 +33,7 @@ TERMS = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Yield the arguments of a study of 12 devices that hold 0, 5, .. 55.
 
-    One of 84 cells has noise with odds of a tenth, several or more of it with less than 1%.
+    One of 84 cells has noise with probability 0.1; more noise has a probability below 0.01.
     """
     with (
         ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running,
@@ -47,9 +47,9 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 async def play(url: str, study: StudyView) -> None:
     held = [{str(5 * number): 1} for number in range(12)]
-    crew = FleetConfig(12, policy=Policy(min_cohort=5))
-    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, crew)
-    assert [one.view.state async for one in fleet.run()] == ["decoded"]
+    config = FleetConfig(12, policy=Policy(min_cohort=5))
+    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
+    assert [played.view.state async for played in fleet.run()] == ["decoded"]
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -57,21 +57,21 @@ def run(*args: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_everything_can_be_asked_at_once(at: list[str]) -> None:
+def test_all_queries_can_be_sent_at_once(at: list[str]) -> None:
     asked = ["--quantile", "0.5", "--rank", "16", "--rank", "32", "--range", "16:32", "--cdf", "3"]
     code, text = run(*at, *asked, "--json", "-")
     assert code == 0, text
-    found = json.loads(text)
-    assert 25 <= found["quantiles"][0]["value"] <= 31
-    assert [one["value"] for one in found["ranks"]] == [
+    document = json.loads(text)
+    assert 25 <= document["quantiles"][0]["value"] <= 31
+    assert [row["value"] for row in document["ranks"]] == [
         pytest.approx(4 / 12, abs=0.1),  # the noise of one cell moves them by less
         pytest.approx(7 / 12, abs=0.1),
     ]
-    assert found["ranges"][0]["value"] == pytest.approx(3 / 12, abs=0.1)
-    assert [one["at"] for one in found["cdf"]] == [0, 32, 64]
+    assert document["ranges"][0]["value"] == pytest.approx(3 / 12, abs=0.1)
+    assert [row["at"] for row in document["cdf"]] == [0, 32, 64]
 
 
-def test_who_asks_nothing_hears_some_quantiles(at: list[str]) -> None:
+def test_without_options_some_quantiles_are_shown(at: list[str]) -> None:
     code, text = run(*at)
     assert code == 0
     assert "quantiles" in text
@@ -79,7 +79,7 @@ def test_who_asks_nothing_hears_some_quantiles(at: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "reason"),
     [
         (["--range", "3"], "--range takes LOW:HIGH"),
         (["--quantile", "2"], "q must be from 0 to 1"),
@@ -87,10 +87,10 @@ def test_who_asks_nothing_hears_some_quantiles(at: list[str]) -> None:
         (["--prefix", "a"], "ask for a range"),
     ],
 )
-def test_what_makes_no_sense_says_why(at: list[str], args: list[str], says: str) -> None:
+def test_meaningless_requests_have_a_reason(at: list[str], args: list[str], reason: str) -> None:
     code, text = run(*at, *args)
     assert code == 1
-    assert text.count(says) == 1
+    assert text.count(reason) == 1
 
 
 def test_an_unknown_study_is_named(at: list[str]) -> None:

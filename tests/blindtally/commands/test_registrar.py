@@ -53,7 +53,7 @@ def test_no_two_keys_are_the_same(tmp_path: Path) -> None:
     assert create_key_file(tmp_path / "one").public != create_key_file(tmp_path / "other").public
 
 
-def test_a_key_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     run = registrar(tmp_path / "missing" / "registrar.key")
     assert run.exit_code == 1
     assert "cannot make" in run.stderr
@@ -70,9 +70,7 @@ def test_a_key_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         b"\xff\xfe",
     ],
 )
-def test_a_file_that_holds_no_key_is_told_without_showing_it(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_without_a_key_is_reported_and_not_shown(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "registrar.key"
     path.write_bytes(content)
     with pytest.raises(KeyFileError, match="holds no registrar's key") as refused:
@@ -81,7 +79,7 @@ def test_a_file_that_holds_no_key_is_told_without_showing_it(
     assert refused.value.__cause__ is None
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     run = registrar("--show", tmp_path / "nowhere")
     assert run.exit_code == 1
     assert "nowhere" in run.stderr

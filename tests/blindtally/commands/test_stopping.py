@@ -1,4 +1,4 @@
-"""Commands of many processes that are stopped, or lose one: as whoever types them sees it."""
+"""Commands with many processes that are stopped or lose one, as their user sees it."""
 
 import json
 import os
@@ -17,25 +17,16 @@ import pytest
 from blindtally.demo.service import ServerProcess
 from blindtally.parallel import LOCAL_CLUSTER
 
-SECURE = (
-    "blindtally",
-    "simulate",
-    "adaptive-iblt",
-    "--data",
-    "words",
-    "--clients",
-    "30",
-    "--secagg",
-)
+SECURE = ("blindtally", "simulate", "adaptive-iblt", "--secagg", "--data", "words", "--clients=30")
 FIGURE = ("paper", "fig1", "--data", "words", "--tokens", "3000", "--words", "900")
-TWO, DASK = ("--workers", "2"), ("--workers", "2", "--dask", LOCAL_CLUSTER)
-AT_WORK = 3.0  # seconds of a processor: a process has imported what it needs, and done some
+TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", "2", "--dask", LOCAL_CLUSTER)
+BUSY_SECONDS = 3.0  # of a processor: after imports and some work
 PATIENCE = 120
 
 
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a module's command in a group of processes of its own, as a terminal does."""
+    """Start a module's command in its own process group, as a terminal does."""
     command = [sys.executable, "-m", *arguments, "--json", "out.json"]
     with subprocess.Popen(
         command,
@@ -51,49 +42,53 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def is_worker(process: psutil.Process) -> bool:
+    return "--multiprocessing-fork" in process.cmdline()
+
+
 def worker_of(command: subprocess.Popen[str], seconds: float) -> psutil.Process:
-    """Return a process that works for a command, once one took so much of a processor."""
+    """Return a worker of a command, once it used the processor for `seconds`."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         assert command.poll() is None, command.stderr.read() if command.stderr else ""
-        for one in psutil.Process(command.pid).children(recursive=True):
+        for child in psutil.Process(command.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # that was killed before
-                if "--multiprocessing-fork" in one.cmdline() and one.cpu_times().user >= seconds:
-                    return one
+                if is_worker(child) and child.cpu_times().user >= seconds:
+                    return child
         time.sleep(0.05)
     raise AssertionError(f"no worker in {PATIENCE} s")
 
 
 def interrupted(
-    command: subprocess.Popen[str], send: Callable[[int, int], None], seconds: float = AT_WORK
+    command: subprocess.Popen[str], send: Callable[[int, int], None], seconds: float = BUSY_SECONDS
 ) -> str:
-    """Stop a command when a worker of its is at work; return what it said of it."""
+    """Stop a command when a worker is busy; return its standard error."""
     worker_of(command, seconds)
     started = psutil.Process(command.pid).children(recursive=True)
     send(command.pid, signal.SIGINT)
-    _, said = command.communicate(timeout=PATIENCE)
-    assert command.returncode == 130, said
+    _, errors = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 130, errors
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
-    assert "Traceback" not in said
-    return str(said)
+    assert "Traceback" not in errors
+    return str(errors)
 
 
-@pytest.mark.parametrize("how", [TWO, DASK], ids=["processes", "dask"])
-def test_ctrl_c_in_a_terminal_stops_all_and_keeps_what_is_over(
+@pytest.mark.parametrize("how", [TWO_WORKERS, DASK_WORKERS], ids=["processes", "dask"])
+def test_ctrl_c_in_a_terminal_stops_all_and_keeps_finished_rounds(
     tmp_path: Path, how: tuple[str, ...]
 ) -> None:
     with started(tmp_path, *SECURE, "--rounds", "5000", *how) as command:
-        said = interrupted(command, os.killpg)
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["partial"] is True
-    rounds = len(found["thresholds"])
+        errors = interrupted(command, os.killpg)
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["partial"] is True
+    rounds = len(document["thresholds"])
     assert rounds > 0
-    assert said == f"stopped; the result is partial: {rounds} rounds of 5000\n"
+    assert errors == f"stopped; the result is partial: {rounds} rounds of 5000\n"
 
 
-def test_an_interrupt_of_who_asks_alone_stops_all(tmp_path: Path) -> None:
-    with started(tmp_path, *FIGURE, "--runs", "1000", *TWO) as command:
+def test_an_interrupt_of_the_main_process_stops_all(tmp_path: Path) -> None:
+    with started(tmp_path, *FIGURE, "--runs", "1000", *TWO_WORKERS) as command:
         assert interrupted(command, os.kill) == "stopped\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -104,63 +99,63 @@ def test_an_interrupt_of_who_asks_alone_stops_all(tmp_path: Path) -> None:
 def test_processes_that_are_killed_cost_time_and_no_result(
     tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    told: list[Any] = []
-    for how, deaths in (((), 0), (TWO, 2)):
+    documents: list[Any] = []
+    for how, deaths in (((), 0), (TWO_WORKERS, 2)):
         with started(tmp_path, *asked, *how) as command:
             for _ in range(deaths):
                 worker_of(command, 0.5).kill()
-            _, said = command.communicate(timeout=PATIENCE)
-            assert command.returncode == 0, said
-        told.append(json.loads((tmp_path / "out.json").read_text()))
-    assert told[0] == told[1]
+            _, errors = command.communicate(timeout=PATIENCE)
+            assert command.returncode == 0, errors
+        documents.append(json.loads((tmp_path / "out.json").read_text()))
+    assert documents[0] == documents[1]
 
 
-def rounds_of(command: subprocess.Popen[str]) -> None:
-    """Wait until a second round of a fleet is told of."""
+def wait_for_second_round(command: subprocess.Popen[str]) -> None:
+    """Wait for the first line about a second round of a fleet."""
     assert command.stderr is not None
     for line in command.stderr:
         if line.startswith("round 2"):
             return
 
 
-def kill_amid_a_round(command: subprocess.Popen[str]) -> None:
-    """Kill workers until the command ends of it: one that dies between two rounds is replaced."""
+def kill_workers(command: subprocess.Popen[str]) -> None:
+    """Kill workers until the command ends: one that dies between two rounds is replaced."""
     until = time.monotonic() + PATIENCE
     while command.poll() is None and time.monotonic() < until:
         with suppress(psutil.NoSuchProcess):
-            for one in psutil.Process(command.pid).children(recursive=True):
+            for child in psutil.Process(command.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    if "--multiprocessing-fork" in one.cmdline():
-                        one.kill()
+                    if is_worker(child):
+                        child.kill()
         time.sleep(0.2)
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_a_fleet_that_ends_before_its_study_keeps_the_rounds_that_are_over(
+def test_a_fleet_that_ends_before_its_study_keeps_the_finished_rounds(
     tmp_path: Path, end: str
 ) -> None:
-    options = ("--create", "--devices", "12", "--rounds", "9", "--min-cohort", "5", *TWO)
+    options = ("--create", "--devices", "12", "--rounds", "9", "--min-cohort", "5", *TWO_WORKERS)
     with (
         ServerProcess(tmp_path, is_open=True) as service,
         started(tmp_path, "blindtally", "fleet", "--url", service.url, *options) as command,
     ):
-        rounds_of(command)
+        wait_for_second_round(command)
         workers = psutil.Process(command.pid).children(recursive=True)
         if end == "stopped":
             os.killpg(command.pid, signal.SIGINT)
         else:
-            kill_amid_a_round(command)
-        _, said = command.communicate(timeout=PATIENCE)
+            kill_workers(command)
+        _, errors = command.communicate(timeout=PATIENCE)
         _, alive = psutil.wait_procs(workers, timeout=10)
     assert alive == []
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["partial"] is True
-    rounds = len(found["rounds"])
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["partial"] is True
+    rounds = len(document["rounds"])
     assert 0 < rounds < 9
-    assert f"the result is partial: {rounds} rounds of 9\n" in said
+    assert f"the result is partial: {rounds} rounds of 9\n" in errors
     why, code = {
         "stopped": ("stopped; the study goes on without these devices", 130),
-        "killed": ("a worker died, perhaps because it ran out of memory, and its devices with it", 1),
+        "killed": ("a worker died, perhaps because it ran out of memory", 1),
     }[end]
-    assert why in said
+    assert why in errors
     assert command.returncode == code

@@ -1,4 +1,4 @@
-"""What a shell is told when a word is to be completed."""
+"""Completions that a shell receives."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from blindtally.cli import app
 
 
 def proposed(line: str) -> list[str]:
-    """Return what bash is told at the end of `line`."""
+    """Return the completions of bash at the end of `line`."""
     words = line.split(" ")
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app,
         env={
             "_BLINDTALLY_COMPLETE": "complete_bash",
@@ -20,7 +20,7 @@ def proposed(line: str) -> list[str]:
         },
         prog_name="blindtally",
     )
-    return told.stdout.split()
+    return result.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_words_are_completed(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell: str) -> None:
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, env={"_BLINDTALLY_COMPLETE": f"source_{shell}"}, prog_name="blindtally"
     )
-    assert told.exit_code == 0
-    assert f"_BLINDTALLY_COMPLETE=complete_{shell}" in told.stdout
+    assert result.exit_code == 0
+    assert f"_BLINDTALLY_COMPLETE=complete_{shell}" in result.stdout

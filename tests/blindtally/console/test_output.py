@@ -1,4 +1,4 @@
-"""Files are there whole or not at all; progress is for who watches; Ctrl-C leaves nothing."""
+"""Files are written whole or not at all; progress is for terminals; Ctrl-C leaves no file."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from typer.testing import CliRunner, Result
 from blindtally.cli import app
 from blindtally.console.output import atomic_write, write_json
 
-SMALL = ["--clients", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
+SMALL_STUDY_OPTIONS = ["--clients", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
 
 
 def simulate(*options: str, colour: str | None = None) -> Result:
-    command = ["simulate", "tracked", "--data", "link_user_domains", *SMALL, *options]
+    command = ["simulate", "tracked", "--data", "link_user_domains", *SMALL_STUDY_OPTIONS, *options]
     return CliRunner().invoke(app, command, env={"FORCE_COLOR": colour, "COLUMNS": "80"})
 
 
-def test_who_watches_sees_how_far_how_fast_and_how_long() -> None:
+def test_a_terminal_shows_progress_rate_and_time() -> None:
     run = simulate(colour="1")
     assert run.exit_code == 0, run.output
     assert "rounds" in run.stderr
@@ -30,7 +30,7 @@ def test_who_watches_sees_how_far_how_fast_and_how_long() -> None:
     assert "━" not in run.stdout
 
 
-def test_where_nobody_watches_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_no_progress_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     run = simulate()
     assert run.exit_code == 0, run.output
@@ -46,7 +46,7 @@ def test_json_to_stdout_is_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError])
-def test_what_is_stopped_leaves_what_was_there(end: type[BaseException], tmp_path: Path) -> None:
+def test_a_stopped_write_leaves_the_old_file(end: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text("old")
     with pytest.raises(end), atomic_write(path) as file:  # noqa: PT012
@@ -73,7 +73,7 @@ def test_a_pipe_is_written_to_and_stays_one() -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere/x.json", "."])
-def test_a_file_that_cannot_be_written_is_told(
+def test_a_file_that_cannot_be_written_is_reported(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

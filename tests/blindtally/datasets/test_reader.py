@@ -1,4 +1,4 @@
-"""Data files of three shapes are told apart, and a fault is told with its place."""
+"""Data files of three shapes are recognised, and an error names the place of the fault."""
 
 import errno
 import gzip
@@ -14,17 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindtally.datasets import packed_histograms
-from blindtally.datasets.reader import (
-    DataError,
-    DeviceHistograms,
-    ItemCounts,
-    bundled_datasets,
-    read_dataset,
-)
+from blindtally.datasets import device_histograms
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reader import DataError, bundled_datasets, read_dataset
 
-HERE = Path(__file__).parents[3]
-SHIPPED = HERE / "blindtally" / "datasets" / "files" / "link_user_domains.csv.gz"
+SHIPPED = (
+    Path(__file__).parents[3] / "blindtally" / "datasets" / "files" / "link_user_domains.csv.gz"
+)
 
 
 def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
@@ -34,18 +31,18 @@ def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
 
 
 def counted(path: Path, column: str | None = None) -> dict[str, int]:
-    found = read_dataset(path, column)
-    assert isinstance(found, ItemCounts)
-    return dict(zip(found.items, found.counts.tolist(), strict=True))
+    dataset = read_dataset(path, column)
+    assert isinstance(dataset, ItemCounts)
+    return dict(zip(dataset.items, dataset.counts.tolist(), strict=True))
 
 
 def held(path: Path, column: str | None = None) -> list[dict[str, int]]:
-    found = read_dataset(path, column)
-    assert isinstance(found, DeviceHistograms)
-    return [dict(histogram) for histogram in found.histograms]
+    dataset = read_dataset(path, column)
+    assert isinstance(dataset, DeviceHistograms)
+    return [dict(histogram) for histogram in dataset]
 
 
-def test_what_comes_with_us_is_named_without_its_folder() -> None:
+def test_bundled_data_sets_are_named_without_folder_and_suffix() -> None:
     words, short = counted(Path("words")), counted(Path("short"))
     assert len(words) > 2000
     assert short == {word: count for word, count in words.items() if len(word) <= 3}
@@ -98,18 +95,18 @@ def test_the_count_is_the_first_number_after_the_item(tmp_path: Path) -> None:
 
 
 def test_cells_keep_their_blanks_commas_and_quotes(tmp_path: Path) -> None:
-    content = '\ufeffcity,n\n"Paris, FR",2\n a  ,3\n"say ""hi""",1\nof ,1\n'
-    expected = {"Paris, FR": 2, " a  ": 3, 'say "hi"': 1, "of ": 1}
+    content = '\ufeffcity,n\n"Paris, FR",2\n a  ,3\n"the ""hi""",1\nof ,1\n'
+    expected = {"Paris, FR": 2, " a  ": 3, 'the "hi"': 1, "of ": 1}
     assert counted(written(tmp_path, content)) == expected
     assert counted(written(tmp_path, content.replace("\n", "\r\n"))) == expected
 
 
-def test_the_shipped_data_is_what_its_note_says() -> None:
-    found = read_dataset(SHIPPED)
-    assert isinstance(found, DeviceHistograms)
-    assert len(found.histograms) == 8_812
-    assert len(found.items) == 6_934
-    assert sum(sum(histogram.values()) for histogram in found.histograms) == 28_448
+def test_the_shipped_data_matches_its_note() -> None:
+    dataset = read_dataset(SHIPPED)
+    assert isinstance(dataset, DeviceHistograms)
+    assert len(dataset) == 8_812
+    assert len(dataset.items) == 6_934
+    assert sum(sum(histogram.values()) for histogram in dataset) == 28_448
 
 
 @pytest.mark.parametrize(
@@ -142,21 +139,23 @@ def test_the_shipped_data_is_what_its_note_says() -> None:
         (b"a b\n" * 2**22 + b"c\n\xc3", "line 4194306: is not UTF-8 text"),
     ],
 )
-def test_faults_are_told_with_their_place(tmp_path: Path, content: str | bytes, fault: str) -> None:
+def test_faults_are_reported_with_their_place(
+    tmp_path: Path, content: str | bytes, fault: str
+) -> None:
     with pytest.raises(DataError) as raised:
         read_dataset(written(tmp_path, content))
     assert str(raised.value).startswith(str(tmp_path / "data.csv"))
     assert fault in str(raised.value)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_dataset(tmp_path / "none.csv")
     with pytest.raises(DataError, match="is a directory"):
         read_dataset(tmp_path)
 
 
-def test_an_unknown_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_column_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     path = written(tmp_path, "word,count\na,1\n")
     with pytest.raises(DataError, match="no column 'wrod'; it has word, count"):
         read_dataset(path, "wrod")
@@ -181,7 +180,7 @@ def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None
     st.lists(st.integers(1, 1000) | st.integers(1, 2**56), min_size=1, max_size=40),
     st.integers(0, 9),
 )
-def test_what_is_drawn_is_what_has_the_token_of_the_number(counts: list[int], seed: int) -> None:
+def test_each_draw_is_the_item_of_the_token_with_that_number(counts: list[int], seed: int) -> None:
     items = tuple(f"{number:02}" for number in range(len(counts)))
     rounds = ItemCounts(items, np.array(counts)).rounds(1, 500, 1, np.random.default_rng(seed), 99)
     drawn = [item for block in next(rounds) for (item,) in block]
@@ -191,7 +190,7 @@ def test_what_is_drawn_is_what_has_the_token_of_the_number(counts: list[int], se
 
 
 def test_no_device_is_in_two_rounds() -> None:
-    people = DeviceHistograms(tuple({str(number): 1} for number in range(100)))
+    people = DeviceHistograms.of({str(number): 1} for number in range(100))
     assert people.clients_per_round(3, 1000) == 33
     assert people.clients_per_round(3, 20) == 20
     rounds = [list(chain(*blocks)) for blocks in people.rounds(3, 33, 1, np.random.default_rng(1))]
@@ -223,7 +222,7 @@ def most_kept(path: Path) -> int:
 def test_a_file_is_not_held_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, row: str, more: int
 ) -> None:
-    monkeypatch.setattr(packed_histograms, "BATCH_HOLDINGS", 2**10)
+    monkeypatch.setattr(device_histograms, "BATCH_HOLDINGS", 2**10)
     kept = []
     for rows in (10_000, 50_000):
         numbers = range(rows)
@@ -234,11 +233,11 @@ def test_a_file_is_not_held_whole(
     assert kept[1] - kept[0] < more * 40_000
 
 
-def test_a_temporary_file_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_temporary_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_columns: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(packed_histograms._ScratchColumns, "write", full)
+    monkeypatch.setattr(device_histograms._HoldingFile, "write", full)
     with pytest.raises(DataError, match=r"does not fit into .*: let TMPDIR name a larger place"):
         read_dataset(SHIPPED)
 
@@ -246,7 +245,5 @@ def test_a_temporary_file_without_room_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_items_can_be_left_out() -> None:
     counts = ItemCounts(("a", "bb"), np.array([1, 2])).filter_items(lambda item: len(item) == 1)
     assert (counts.items, counts.counts.tolist()) == (("a",), [1])
-    people = DeviceHistograms(({"a": 1, "bb": 2}, {"bb": 1})).filter_items(
-        lambda item: len(item) == 1
-    )
-    assert list(people.histograms) == [{"a": 1}, {}]
+    people = DeviceHistograms.of([{"a": 1, "bb": 2}, {"bb": 1}])
+    assert list(people.filter_items(lambda item: len(item) == 1)) == [{"a": 1}, {}]

@@ -1,4 +1,4 @@
-"""What a fleet waits for is said in a line, once for each change."""
+"""A line shows the devices that a fleet waits for, once for each change."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -32,19 +32,19 @@ STUDY = StudyView.model_validate(
 URL = "http://127.0.0.1:8000"
 
 
-def cohort(number: int, phase: Phase, *heard: int) -> dict[str, Any]:
-    """Return a cohort in `phase`, with who was heard in each phase so far."""
+def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
+    """Return a cohort in `phase`, with the messages received in each phase so far."""
     line = [*participant_phases("active"), Phase.SUMMED]
     known = line[: line.index(phase) + 1]
     history = [
-        {"phase": one, "entered": NOON, "received": count}
-        for one, count in zip(known, (*heard, 0), strict=False)
+        {"phase": step, "entered": NOON, "received": count}
+        for step, count in zip(known, (*received, 0), strict=False)
     ]
     return {
         "number": number,
         "phase": phase,
         "deadline": NOON,
-        "enrolled": heard[0],
+        "enrolled": received[0],
         "holders": 0,
         "threshold": 0,
         "history": history,
@@ -75,18 +75,18 @@ def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 2
     [
         (
             [cohort(0, Phase.ENROLLING, 17)],
-            "17 of 20 devices in cohort 1; waiting for 3 more, till 12:00:00 UTC, then it goes on",
+            "17 of 20 devices in cohort 1; waiting for 3 more, until 12:00:00 UTC, then it goes on",
         ),
         (
             [cohort(0, Phase.ENROLLING, 4)],
             (
-                "4 of 20 devices in cohort 1; waiting for 16 more, till 12:00:00 UTC, "
+                "4 of 20 devices in cohort 1; waiting for 16 more, until 12:00:00 UTC, "
                 "then it fails with fewer than 10"
             ),
         ),
         ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 1"),
-        ([cohort(0, Phase.SHARING, 20, 12)], "cohort 1 sharing, 12 of 20 devices heard"),
-        ([cohort(0, Phase.MASKING, 20, 18, 5)], "cohort 1 masking, 5 of 18 devices heard"),
+        ([cohort(0, Phase.SHARING, 20, 12)], "cohort 1 sharing, messages from 12 of 20 devices"),
+        ([cohort(0, Phase.MASKING, 20, 18, 5)], "cohort 1 masking, messages from 5 of 18 devices"),
         (
             [
                 cohort(0, Phase.SUMMED, 20),
@@ -94,42 +94,44 @@ def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 2
                 cohort(2, Phase.ENROLLING, 0),
             ],
             (
-                "12 of 40 devices in 2 cohorts; waiting for 28 more, till 12:00:00 UTC, "
+                "12 of 40 devices in 2 cohorts; waiting for 28 more, until 12:00:00 UTC, "
                 "then it fails with fewer than 10; cohort 1 summed"
             ),
         ),
-        ([cohort(0, Phase.SUMMED, 20)], "all cohorts are over; what they say is being read"),
+        ([cohort(0, Phase.SUMMED, 20)], "all cohorts are over; their sums are being decoded"),
     ],
 )
-def test_where_a_round_is_says_whom_it_waits_for(cohorts: list[dict[str, Any]], text: str) -> None:
+def test_the_state_of_a_round_shows_the_missing_devices(
+    cohorts: list[dict[str, Any]], text: str
+) -> None:
     assert describe_study(URL, STUDY, shown(*cohorts))[1] == f"round 1: {text}"
 
 
-def test_a_study_that_is_not_started_says_where_to_start_it() -> None:
+def test_a_study_that_is_not_started_shows_the_page_to_start_it() -> None:
     assert f"{URL}/studies/3f2a" in describe_study(URL, STUDY, None)[1]
 
 
-def test_a_round_that_is_over_is_told_by_its_own_line() -> None:
+def test_a_round_that_is_over_has_no_status_line() -> None:
     over = shown(cohort(0, Phase.SUMMED, 20), state="decoded")
     assert describe_study(URL, STUDY, over)[1] == ""
 
 
-def test_a_line_is_said_once_where_nothing_moves() -> None:
-    said: list[str] = []
-    news = StatusReporter(said.append, shows_moves=False)
+def test_a_stable_state_is_printed_once() -> None:
+    printed: list[str] = []
+    reporter = StatusReporter(printed.append, shows_progress=False)
     for count in (1, 2, 17, 17, 17, 17, 18, 18):
-        news.update("enrolling", f"{count} of 20")
-    assert said == ["17 of 20", "18 of 20"]
+        reporter.update("enrolling", f"{count} of 20")
+    assert printed == ["17 of 20", "18 of 20"]
 
 
-def test_what_moves_is_said_when_it_begins_and_every_few_looks() -> None:
-    said: list[str] = []
-    news = StatusReporter(said.append, shows_moves=True)
+def test_a_changing_state_is_printed_at_its_begin_and_every_few_polls() -> None:
+    printed: list[str] = []
+    reporter = StatusReporter(printed.append, shows_progress=True)
     for count in range(2 * MAX_SILENT_POLLS + 1):
-        news.update("enrolling", f"{count} of 200")
-    news.update("sharing", "0 shared")
-    news.update("", "")
-    assert said == [
+        reporter.update("enrolling", f"{count} of 200")
+    reporter.update("sharing", "0 shared")
+    reporter.update("", "")
+    assert printed == [
         "0 of 200",
         f"{MAX_SILENT_POLLS} of 200",
         f"{2 * MAX_SILENT_POLLS} of 200",

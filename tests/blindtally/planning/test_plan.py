@@ -1,4 +1,4 @@
-"""A plan predicts what runs find, and says what cannot be."""
+"""A plan predicts the results of runs, and reports impossible requests."""
 
 import json
 import math
@@ -31,10 +31,10 @@ def plan(**options: Any) -> Result:
 
 
 def as_json(**options: Any) -> dict[str, Any]:
-    told = plan(**options, json="-")
-    assert told.exit_code == 0, told.stderr
-    found: dict[str, Any] = json.loads(told.stdout)
-    return found
+    result = plan(**options, json="-")
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
 
 
 @pytest.fixture
@@ -47,44 +47,44 @@ def words(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_predicted_is_what_devices_give(words: Path) -> None:
-    """Of two studies each; their F1 has a standard deviation of some 0.03."""
-    found = as_json(data=words)
-    predicted = {one["mechanism"]: one["f1"] for one in found["predictions"]}
+def test_predictions_agree_with_simulated_studies(words: Path) -> None:
+    """Compare two studies each; their F1 has a standard deviation of some 0.03."""
+    document = as_json(data=words)
+    predicted = {row["mechanism"]: row["f1"] for row in document["predictions"]}
     for mechanism in ("tracked", "adaptive-iblt"):
         scores = []
         for seed in (1, 2):
             command = ["simulate", mechanism, "--data", words, "--rounds", 8, "--clients", 600]
             command += ["--threshold", 40, "--words", 150, "--seed", seed, "--json", "-"]
-            told = CliRunner().invoke(app, [*map(str, command)])
-            assert told.exit_code == 0, told.stderr
-            scores.append(json.loads(told.stdout)["f1"])
+            result = CliRunner().invoke(app, [*map(str, command)])
+            assert result.exit_code == 0, result.stderr
+            scores.append(json.loads(result.stdout)["f1"])
         assert predicted[mechanism] == pytest.approx(np.mean(scores), abs=0.1)
 
 
 def test_the_question_is_the_one_that_finds_most(words: Path) -> None:
-    found = as_json(data=words)
-    best = max(found["predictions"], key=lambda one: one["f1"])
-    question = parse_question(found["question"])
+    document = as_json(data=words)
+    best = max(document["predictions"], key=lambda row: row["f1"])
+    question = parse_question(document["question"])
     assert question.mechanism == best["mechanism"]
     assert isinstance(question, TrackedQuestion)
     assert question.words == 150
     assert best["upload_bytes"] <= question.nbytes
-    sizes = [found["words"][goal] for goal in ("0.8", "0.9", "0.95")]
+    sizes = [document["words"][goal] for goal in ("0.8", "0.9", "0.95")]
     assert sizes == sorted(sizes)
 
 
 def test_strings_are_hashed_and_only_tracked_fetches_them() -> None:
-    found = as_json(domain="strings", items=500, **{"max-bytes": 200})
-    assert [one["mechanism"] for one in found["predictions"]] == ["tracked"]
-    assert found["question"]["domain"] == Hashed(max_bytes=200).model_dump()
+    document = as_json(domain="strings", items=500, **{"max-bytes": 200})
+    assert [row["mechanism"] for row in document["predictions"]] == ["tracked"]
+    assert document["question"]["domain"] == Hashed(max_bytes=200).model_dump()
 
 
 def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
-    told = plan(domain="alphabet", items=400)
-    assert told.exit_code == 0, told.stderr
+    result = plan(domain="alphabet", items=400)
+    assert result.exit_code == 0, result.stderr
     for text in ("An F1 of 0.95 takes about", "tracked", "adaptive-iblt", '"threshold": 40.0'):
-        assert text in told.stdout
+        assert text in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
         ({"max-bytes": 5}, "allow longer ones"),
     ],
 )
-def test_what_cannot_be_planned_is_told(options: dict[str, Any], why: str) -> None:
-    told = plan(**options)
-    assert told.exit_code == 2
-    assert why in told.stderr
+def test_impossible_plans_are_reported(options: dict[str, Any], why: str) -> None:
+    result = plan(**options)
+    assert result.exit_code == 2
+    assert why in result.stderr
 
 
 def test_assumed_items_differ_and_are_in_their_domain() -> None:
@@ -117,69 +117,69 @@ def reports(*options: object) -> Result:
 @pytest.mark.parametrize("goal", ["worst-mse", "l2", "heavy"])
 def test_reports_are_planned_for_a_goal(goal: str) -> None:
     options = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", goal]
-    told = reports(*options, "--json", "-")
-    assert told.exit_code == 0, told.stderr
-    found = json.loads(told.stdout)
+    result = reports(*options, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
     best = recommend(100_000, 100_001, 2, goal)  # type: ignore[arg-type]
-    assert found["works"]
-    assert found["error"] == best.error
-    assert found["bytes"] == best.oracle.nbytes
-    assert 0 < found["seconds"] < 10
+    assert document["works"]
+    assert document["error"] == best.error
+    assert document["bytes"] == best.oracle.nbytes
+    assert 0 < document["seconds"] < 10
     asked = {"threshold": 1, "domain": {"kind": "listed", "items": ["a", "b"]}}
-    question = parse_question(asked | found["question"])
+    question = parse_question(asked | document["question"])
     assert isinstance(question, DictionaryQuestion)
     made = oracle_for(question.mechanism, question.epsilon, 100_001, question.goal)
-    assert made == best.oracle  # what the service will take is what is predicted
-    assert found["question"].get("goal", goal) == ("l2" if goal == "heavy" else goal)
-    assert found["mechanism"] in reports(*options).stdout
+    assert made == best.oracle  # the service selects the oracle that is predicted
+    assert document["question"].get("goal", goal) == ("l2" if goal == "heavy" else goal)
+    assert document["mechanism"] in reports(*options).stdout
 
 
-def test_it_is_told_when_nothing_works_and_from_when_on_it_does() -> None:
+def test_if_no_oracle_works_the_necessary_users_are_reported() -> None:
     options = ["--domain", 1000, "--epsilon", 0.1, "--goal", "l2", "--json", "-"]
-    told = reports("--users", 1000, *options)
-    assert told.exit_code == 1
-    assert "nothing works: it takes 401,408 users" in told.stderr
-    found = json.loads(told.stdout)
-    assert not found["works"]
-    enough = reports("--users", found["users_needed"], *options)
+    result = reports("--users", 1000, *options)
+    assert result.exit_code == 1
+    assert "nothing works: it takes 401,408 users" in result.stderr
+    document = json.loads(result.stdout)
+    assert not document["works"]
+    enough = reports("--users", document["users_needed"], *options)
     assert enough.exit_code == 0
     assert json.loads(enough.stdout)["works"]
 
 
-def test_strings_that_nobody_can_list_take_prefix_extension() -> None:
+def test_strings_without_a_dictionary_take_prefix_extension() -> None:
     options = ["--epsilon", 4, "--goal", "heavy", "--max-bytes", 8]
-    told = reports("--users", 100_000, *options, "--json", "-")
-    assert told.exit_code == 0, told.stderr
-    found = json.loads(told.stdout)
-    question = parse_question(found["question"] | {"threshold": 1})
+    result = reports("--users", 100_000, *options, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    question = parse_question(document["question"] | {"threshold": 1})
     assert isinstance(question, PrefixQuestion)
-    assert found["error"] == pytest.approx(0.06, abs=0.02)  # with odds of 95%
-    assert found["bytes"] == 4
+    assert document["error"] == pytest.approx(0.06, abs=0.02)  # with probability 95%
+    assert document["bytes"] == 4
     few = reports("--users", 50, *options)
     assert few.exit_code == 1
     assert "nothing works" in few.stderr
 
 
-def test_what_nothing_works_for_is_told_by_the_oracle_that_takes_fewest_users() -> None:
+def test_if_no_oracle_works_the_one_with_the_fewest_users_is_reported() -> None:
     common = ["--domain", 100_000, "--epsilon", 1, "--goal", "heavy", "--json", "-"]
-    told = reports("--users", 100, *common)
-    assert told.exit_code == 1
-    assert "what less than half of all hold" in told.stderr
-    found = json.loads(told.stdout)
-    assert found["error"] is None
-    assert found["mechanism"] == "ocms-gf"
-    assert 300 < found["users_needed"] < 2000
-    assert json.loads(reports("--users", found["users_needed"], *common).stdout)["works"]
+    result = reports("--users", 100, *common)
+    assert result.exit_code == 1
+    assert "items that less than half of all users hold" in result.stderr
+    document = json.loads(result.stdout)
+    assert document["error"] is None
+    assert document["mechanism"] == "ocms-gf"
+    assert 300 < document["users_needed"] < 2000
+    assert json.loads(reports("--users", document["users_needed"], *common).stdout)["works"]
     never = reports("--users", 9, "--domain", 2**20, "--epsilon", 1e-6, "--goal", "l1")
     assert "it takes more than 10^15 users" in never.stderr
 
 
-def test_the_bytes_on_the_wire_are_told_with_those_of_the_report() -> None:
+def test_the_bytes_on_the_wire_are_shown_with_those_of_the_report() -> None:
     common = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", "l2"]
-    found = json.loads(reports(*common, "--json", "-").stdout)
-    assert (found["bytes"], found["bytes_signed"], found["bytes_enrolled"]) == (3, 99, 163)
-    told = reports(*common).stdout.replace("\n", " ")
-    assert "3 bytes, 99 with digest and signature (163 with a registrar's)" in told
+    document = json.loads(reports(*common, "--json", "-").stdout)
+    assert (document["bytes"], document["bytes_signed"], document["bytes_enrolled"]) == (3, 99, 163)
+    shown = reports(*common).stdout.replace("\n", " ")
+    assert "3 bytes, 99 with digest and signature (163 with a registrar's)" in shown
 
 
 def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
@@ -203,11 +203,11 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
         (["--users", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
         (["--users", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),
         (["--users", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be from"),
-        (["--users", 10**10, "--epsilon", 1, "--domain", 9], "--users must be within"),
+        (["--users", 10**10, "--epsilon", 1, "--domain", 9], "--users must be from"),
         (["--users", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
         (["--users", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
         (["--users", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
-        (["--users", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "and 512, not 600"),
+        (["--users", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "to 512, not 600"),
         (
             ["--users", 9, "--epsilon", 99, "--goal", "heavy"],
             "epsilon: must be from 1e-06 to 32, not 99",
@@ -229,23 +229,23 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
         ),
     ],
 )
-def test_options_that_do_not_go_together_are_told(options: list[object], why: str) -> None:
-    told = reports(*options)
-    assert told.exit_code == 2
-    assert why in told.stderr
+def test_options_that_do_not_go_together_are_reported(options: list[object], why: str) -> None:
+    result = reports(*options)
+    assert result.exit_code == 2
+    assert why in result.stderr
 
 
 def test_ways_to_release_counts_are_compared() -> None:
     asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
     result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.output)
-    assert found["theta"] / found["m"] <= 8.3e-5
-    assert found["invited"] == math.ceil(found["m"] + 10 * found["m"] ** 0.5) / 10**6
-    joined = found["expected_participants"]
-    assert joined == found["invited"] * 10**6 < found["seats"] < 1.03 * joined
-    sampled, noisy, both = found["designs"]
-    assert [one["epsilon"] <= 1 for one in (sampled, noisy, both)] == [True] * 3
+    document = json.loads(result.output)
+    assert document["theta"] / document["m"] <= 8.3e-5
+    assert document["invited"] == math.ceil(document["m"] + 10 * document["m"] ** 0.5) / 10**6
+    joined = document["expected_participants"]
+    assert joined == document["invited"] * 10**6 < document["seats"] < 1.03 * joined
+    sampled, noisy, both = document["designs"]
+    assert [design["epsilon"] <= 1 for design in (sampled, noisy, both)] == [True] * 3
     assert sampled["epsilon_server"] is None
     assert noisy["epsilon_server"] == pytest.approx(1, abs=1e-3)
     assert sampled["epsilon_kl"] > sampled["epsilon_replace_one"] > sampled["epsilon"]
@@ -255,21 +255,21 @@ def test_ways_to_release_counts_are_compared() -> None:
     text = " ".join(shown.output.split())
     assert "sample-threshold with invited 0.1499: each user joins a level by its own coin" in text
     assert "This saves 87% of all bytes, 5.84 GB" in text
-    invited, none, invited_both = (one["invitation"] for one in found["designs"])
+    invited, none, invited_both = (design["invitation"] for design in document["designs"])
     assert none is None
-    assert found["saved_bytes"] == invited["saved_bytes"]
+    assert document["saved_bytes"] == invited["saved_bytes"]
     assert invited["epsilon_devices"] is invited["epsilon_server"] is None
     assert invited_both["epsilon_server"] == pytest.approx(1, abs=1e-3)
     assert invited_both["epsilon_devices"] == invited_both["epsilon_server"]
 
 
-def test_nobody_is_spared_where_all_are_needed() -> None:
-    (found,) = (one for one in best_designs(12, 1.0, 1e-6, 10) if one.mode == "both")
-    assert found.invitation is None
+def test_all_users_join_if_all_are_needed() -> None:
+    (design,) = (best for best in best_designs(12, 1.0, 1e-6, 10) if best.mode == "both")
+    assert design.invitation is None
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "reason"),
     [
         (["--users", "100"], "takes --epsilon"),
         (["--users", "5", "--epsilon", "1"], "--users must be"),
@@ -278,6 +278,6 @@ def test_nobody_is_spared_where_all_are_needed() -> None:
         (["--users", "100", "--epsilon", "1", "--delta", "2"], "delta"),
     ],
 )
-def test_releases_that_cannot_be_planned_say_why(args: list[str], says: str) -> None:
+def test_impossible_releases_have_a_reason(args: list[str], reason: str) -> None:
     result = CliRunner().invoke(app, ["plan", "--mechanism", "triehh", *args])
-    assert (result.exit_code, says in result.output) == (2, True)
+    assert (result.exit_code, reason in result.output) == (2, True)

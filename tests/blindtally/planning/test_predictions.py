@@ -1,4 +1,4 @@
-"""Predictions for the page that creates studies, each in a process of its own."""
+"""Predictions for the page that creates studies, each in its own process."""
 
 import os
 import subprocess

@@ -138,7 +138,7 @@ def test_words_cost_masks_and_dropouts_cost_the_server() -> None:
 
 @pytest.mark.parametrize("n", [4, 40, 1000])
 def test_each_operation_takes_some_time_but_not_much(n: int) -> None:
-    found = measure_operations(cost_of(n=n).parameters)
+    measured = measure_operations(cost_of(n=n).parameters)
     for name in OperationSeconds.__slots__:
-        assert 0 < getattr(found, name) < 0.05, name
-    assert found.word < found.arrival < found.agree
+        assert 0 < getattr(measured, name) < 0.05, name
+    assert measured.word < measured.arrival < measured.agree

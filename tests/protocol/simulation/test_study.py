@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindtally.datasets.reader import DeviceHistograms, ItemCounts
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
@@ -218,7 +219,10 @@ def test_a_study_does_not_depend_on_the_size_of_blocks(contribution: int, how: A
     question = parse_question(asked | how | {"contribution": contribution, "domain": domain})
 
     def outcomes(block: int) -> Iterator[Any]:
-        for people in (DeviceHistograms(held), ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7]))):
+        for people in (
+            DeviceHistograms.of(held),
+            ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7])),
+        ):
             rounds = people.rounds(2, 48, contribution, np.random.default_rng(1), block)
             mechanism, rng = SUM_MECHANISMS[question.mechanism], random.Random(1)
             yield from run_study(mechanism, question, TERMS, rounds, rng, planned=2, dropout=0.2)
