@@ -209,10 +209,6 @@ class Listed(BaseDomain):
         """Return whether `item` is in the list."""
         return item in self._positions
 
-    def name(self, item: str) -> str:
-        """Return `item`."""
-        return item
-
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the positions of these items; ValueError if one is not in the list."""
         unknown = [name for name in names if name not in self]

@@ -147,34 +147,6 @@ def test_what_is_read_whole_is_exact_even_without_hash_digits(evidence: int, loa
     assert seen.wrong == 0
 
 
-def test_a_listing_states_whether_its_keys_may_be_shown() -> None:
-    def listing(number: int, false: float, *, complete: bool = False) -> DecodedTable:
-        nothing = SMALL_TABLE.ring.zero()
-        rows = np.zeros((number, 2), np.uint64), np.ones(number, np.int64)
-        return DecodedTable(*rows, complete, 5.0, 3, false, nothing)
-
-    assert listing(0, 0.0, complete=True).shown
-    assert listing(100, 1.0).shown
-    assert not listing(100, 1.1).shown
-    assert not listing(0, 0.1).shown
-
-
-def test_what_is_left_bounds_what_it_holds_of_any_key() -> None:
-    rng = np.random.default_rng(5)
-    table = Iblt(CellFormat(1, 97_336, 10_000, 10**6), 1191, rng.bytes(32))
-    inserted, values = random_rows(table, 1_300, rng)
-    decoded = decode_table(table, table.insert(inserted, values))
-    assert 0 < len(decoded.keys) < 300
-    left = ~np.isin(inserted[:, 0], decoded.keys[:, 0])
-    assert (table.max_values(decoded.residual, inserted[left]) >= values[left]).all()
-    others = np.setdiff1d(np.arange(97_336), inserted[:, 0]).astype(np.uint64)[:, np.newaxis]
-    bounds = table.max_values(decoded.residual, others)
-    assert (bounds == 0).mean() > 0.03  # these are certainly not in it
-    together = table.insert(decoded.keys, decoded.values)
-    table.ring.add(together, decoded.residual)
-    assert table.fault(together, 10**6) is None
-
-
 # Sums that no honest tables add up to end, and soon, and never as complete.
 
 
@@ -285,11 +257,7 @@ def test_any_sum_of_parts_of_keys_ends(seed: int, count: int) -> None:
     known = np.arange(60, dtype=np.uint64).reshape(-1, 1)
     for decoded in (decode_table(table, total), decode_table(table, total, known)):
         assert len(decoded.keys) <= 2 * table.cells
-        back = table.ring.zero()
-        table.ring.add(back, decoded.residual)
-        if decoded.complete:
-            assert (decoded.values > 0).all()
-            assert (decoded.residual[0] == 0).all()
+        assert not decoded.complete or (decoded.values > 0).all()
 
 
 def test_a_sum_of_values_beyond_the_bound_wraps_as_the_sum_of_their_tables() -> None:
