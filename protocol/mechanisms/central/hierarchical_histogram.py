@@ -74,12 +74,6 @@ class HierarchicalHistogramQuestion(ReleaseQuestion):
         return self
 
     @property
-    def digits(self) -> Digits:
-        """Return the domain, whose items are strings of digits."""
-        assert isinstance(self.domain, Digits)  # `_has_levels`
-        return self.domain
-
-    @property
     def max_votes(self) -> int:
         """Return the number of cells of an item: one per level."""
         return self.digits.width

@@ -49,27 +49,24 @@ def test_the_chi_square_test_notices_three_percent() -> None:
     assert fits(noise.draw_skellam(chance(1), 1.03, DRAWS), skellam.pmf(POINTS, 0.5, 0.5)) < 1e-4
 
 
-def test_a_number_of_variance_one_needs_few_words() -> None:
+@pytest.mark.parametrize(
+    ("shares", "cells", "most"),
+    [
+        (NoiseShares(1.0, 1), 10_000, 70_000),
+        (NoiseShares(179.6, contacted=10**6), 30_000, 200),  # 5.4 events are expected
+    ],
+)
+def test_the_work_of_a_share_grows_with_its_events(
+    shares: NoiseShares, cells: int, most: int
+) -> None:
     asked = []
 
     def counted(count: int) -> NDArray[np.uint64]:
         asked.append(count)
         return chance(len(asked))(count)
 
-    noise.draw_skellam(counted, 1, 10_000)
-    assert sum(asked) < 7 * 10_000
-
-
-def test_the_work_of_a_share_grows_with_its_events() -> None:
-    asked = []
-
-    def counted(count: int) -> NDArray[np.uint64]:
-        asked.append(count)
-        return chance(len(asked))(count)
-
-    drawn = NoiseShares(179.6, contacted=10**6).draw(counted, 30_000)
-    assert drawn.shape == (30_000,)
-    assert sum(asked) < 200  # 5.4 events are expected
+    assert shares.draw(counted, cells).shape == (cells,)
+    assert sum(asked) < most
 
 
 def words(*values: int) -> RandomWords:
