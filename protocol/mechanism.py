@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from protocol.histograms import Histogram
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise import NoiseShares
 from protocol.randomness import RandomWords
-from protocol.study import P, Q, Terms
+from protocol.study import P, Q, Terms, first_plan_fields
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Ring, Vector
 
@@ -64,14 +64,25 @@ class Mechanism(ABC, Generic[Q, P]):
     """
 
     name: str
+    plan_type: type[P]
+    seed_fields: tuple[str, ...] = ()  # additional seeds of 32 bytes, which stay for the study
 
-    @abstractmethod
     def first_plan(self, question: Q, terms: Terms, study: str, rounds: int, rng: Random) -> P:
         """Return the plan of round 1 of `rounds`.
 
         Raises:
-            ValueError: if the question has no answer under these terms; the text names a change.
+            ValueError: if the question has no answer under these terms: the words are too few, the
+                budget cannot be met, or counts may be too large. The text names a change.
         """
+        own = self._first_fields(question, terms, rounds)
+        shared = first_plan_fields(question, terms, study, rounds, rng)
+        seeds = {name: rng.randbytes(32).hex() for name in self.seed_fields}
+        return self.plan_type.model_validate(shared | own | seeds)
+
+    def _first_fields(self, question: Q, terms: Terms, rounds: int) -> dict[str, Any]:
+        """Return the fields of the first plan that the mechanism adds; by default none."""
+        del question, terms, rounds
+        return {}
 
     def next_plan(self, plan: P, answer: Answer | None, state: StudyState, rng: Random) -> P:
         """Return the plan of the next round; `answer` is None after a failed round.

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from random import Random
-from typing import Annotated, Self, TypedDict, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
@@ -213,25 +213,10 @@ class Plan(PublicModel):
 P = TypeVar("P", bound=Plan)
 
 
-class FirstPlanFields(TypedDict):
-    """Fields that every plan of round 1 has."""
-
-    mechanism: str
-    question: Question
-    study: str
-    round: int
-    rounds: int
-    terms: Terms
-    seed: str
-
-
 def first_plan_fields(
     question: Question, terms: Terms, study: str, rounds: int, rng: Random
-) -> FirstPlanFields:
-    """Return the fields that the first plans of all mechanisms share, with a fresh seed.
-
-    A mechanism draws its own random fields after this call, so that a replay draws in this order.
-    """
+) -> dict[str, Any]:
+    """Return the fields that the first plans of all mechanisms share, with a fresh seed."""
     return {
         "mechanism": question.mechanism,
         "question": question,

@@ -43,12 +43,9 @@ class BaseDomain(PublicModel, ABC):
         """Return the bits of a key in fields of the smallest size."""
         return self.chunks * self.bound.bit_length()
 
-    @abstractmethod
     def name(self, item: str) -> str:
-        """Return the name of `item` in a sum and its answers.
-
-        It is the item itself, unless it is hashed or a number.
-        """
+        """Return the name of `item` in a sum and its answers: by default the item itself."""
+        return item
 
     @abstractmethod
     def keys_of(self, names: Sequence[str]) -> Keys:

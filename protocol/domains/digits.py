@@ -121,10 +121,6 @@ class Digits(BaseDomain):
         """Return the number of digits of all chunks."""
         return self.chunks * self._digits_per_chunk
 
-    def name(self, item: str) -> str:
-        """Return `item`."""
-        return item
-
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the keys of these items, all within the domain."""
         if not names:

@@ -17,7 +17,7 @@ Source: the ranges of [Cormode21, section 4]; there the interval is [0, 1).
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class NumericInterval(Digits):
     An item is text that is a number as Python writes it: "0.25", "-1e3".
     """
 
+    terminator: ClassVar[None] = None  # all numbers have the same length
+    _pad_digit: ClassVar[int] = 0
     kind: Literal["interval"] = "interval"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)
@@ -77,11 +79,6 @@ class NumericInterval(Digits):
         """Return the canonical item: the beginning of a number is not an item."""
         return self.canonical(item)
 
-    @property
-    def terminator(self) -> int | None:
-        """Return None: all numbers have the same length."""
-        return None
-
     def prefix_text(self, row: DigitRows) -> str:
         """Return the range of the numbers that begin with some digits."""
         first = 0
@@ -116,10 +113,6 @@ class NumericInterval(Digits):
     @property
     def _length(self) -> int:
         return self.length
-
-    @property
-    def _pad_digit(self) -> int:
-        return 0
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
         cells = self.cells_of(np.array([float(item) for item in items], np.float64))

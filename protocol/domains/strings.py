@@ -20,7 +20,7 @@ Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,8 @@ class Alphabet(Digits):
 class Utf8(Digits):
     """Text of at most `max_bytes` bytes of UTF-8, without NUL, which is the padding."""
 
+    _base: ClassVar[int] = 256
+    _pad_digit: ClassVar[int] = 0
     kind: Literal["utf8"] = "utf8"
     max_bytes: int = Field(ge=1, le=1024)
 
@@ -152,16 +154,8 @@ class Utf8(Digits):
         return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
-    def _base(self) -> int:
-        return 256
-
-    @property
     def _length(self) -> int:
         return self.max_bytes
-
-    @property
-    def _pad_digit(self) -> int:
-        return 0
 
     @property
     def value_count(self) -> int:
@@ -182,6 +176,7 @@ class Listed(BaseDomain):
     The list is part of every plan, so each device receives it.
     """
 
+    chunks: ClassVar[int] = 1
     kind: Literal["listed"] = "listed"
     items: tuple[Text, ...] = Field(min_length=2, max_length=2**20, repr=False)
 
@@ -196,11 +191,6 @@ class Listed(BaseDomain):
         return {item: position for position, item in enumerate(self.items)}
 
     @property
-    def chunks(self) -> int:
-        """Return 1."""
-        return 1
-
-    @property
     def bound(self) -> int:
         """Return the number of items."""
         return len(self.items)
@@ -208,10 +198,6 @@ class Listed(BaseDomain):
     def __contains__(self, item: str) -> bool:
         """Return whether `item` is in the list."""
         return item in self._positions
-
-    def name(self, item: str) -> str:
-        """Return `item`."""
-        return item
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the positions of these items; ValueError if one is not in the list."""

@@ -14,8 +14,7 @@ and does not specify whether it has signs; both are here. `rows` is its H.
 
 from abc import ABC
 from collections.abc import Iterable
-from random import Random
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -33,7 +32,7 @@ from protocol.mechanism import (
 from protocol.mechanisms.encode_input import keyed_histograms
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
-from protocol.study import WORD_BITS, Plan, SumQuestion, Terms, first_plan_fields
+from protocol.study import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -116,24 +115,19 @@ class CountSketchPlan(FrequencySketchPlan):
 class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySketchPlan]):
     """Mechanism of a sketch that scores every candidate."""
 
-    def __init__(self, name: str, plan: type[FrequencySketchPlan]) -> None:
-        self.name = name
-        self._plan = plan
+    def __init__(self, name: str, plan_type: type[FrequencySketchPlan]) -> None:
+        self.name, self.plan_type = name, plan_type
 
-    def first_plan(
-        self, question: FrequencySketchQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> FrequencySketchPlan:
-        """Return the plan of round 1; later plans change the seed only.
-
-        Raises:
-            ValueError: if `words` do not hold two cells per row; the text has the words needed.
-        """
+    def _first_fields(
+        self, question: FrequencySketchQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
+        del rounds
         width = _max_width(question, terms)
         if width < 2:
             bits = 2 * question.rows * cell_bits(_max_count(question, terms), True)
             needed = -(-bits // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
-        return self._plan(**first_plan_fields(question, terms, study, rounds, rng), width=width)
+        return {"width": width}
 
     def ring(self, plan: FrequencySketchPlan) -> Ring:
         """Return the ring of the round's sketches."""

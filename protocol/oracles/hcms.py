@@ -22,7 +22,6 @@ Source: [Apple17]; the bias is theorem 3.10 of [Pan24].
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import sqrt
 
 import numpy as np
 
@@ -87,13 +86,6 @@ class HadamardCountMeanSketch(HashedResponseOracle):
         """Return the threshold by the exact tail of `n` signs, for fresh hash functions."""
         p, q = float(self.mean_vote_if_held), float(self.mean_vote_if_other)
         return (2 * binomial_upper_quantile(n, (1 + q) / 2, tail) / n - 1 - q) / (p - q)
-
-    def bias(self, others: float) -> float:
-        """Return the root mean square error that does not shrink with the number of reports.
-
-        `others` is the sum of the squared frequencies of all other values.
-        """
-        return sqrt(others / (self.functions * (self.m - 1)))
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transforms and of hashing all values by each function."""

@@ -23,8 +23,6 @@ Source: [Cormode21, section 2] for the note; [BharadwajCormode22] for C_alpha.
 import math
 from collections.abc import Callable
 
-from scipy.special import lambertw
-
 from protocol.privacy.sample_threshold import check_parameters
 from protocol.search import boundary
 
@@ -74,15 +72,6 @@ def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: 
 def cormode21_threshold(delta: float) -> float:
     """Return 3 + ln(1 / delta), lemma 1: exp(-(theta - 1)^2 / (theta + 1)) is below `delta`."""
     return 3 - math.log(delta)
-
-
-def unit_mean_threshold(delta: float) -> float:
-    """Return the theta that a cell with a mean of one reaches with probability `delta`, by (1).
-
-    theta ln theta - theta + 1 = ln(1 / delta), solved without the misprint above.
-    """
-    c = -(1 + math.log(delta)) / math.e
-    return math.exp(1 + float(lambertw(c).real))
 
 
 def _epsilon(delta_at: Callable[[float], float], delta: float, levels: int) -> float:

@@ -39,11 +39,6 @@ from protocol.search import first_true
 MAX_EVENTS = 2**27  # of one draw, for memory
 _EVENTS_PER_BATCH = 2**20  # about 60 MB
 MAX_CELLS = 2**32  # the range of `uniform_below`
-_WRAP_PROBABILITY = 2.0**-64  # of a noisy sum outside the decoded range
-
-
-class TooFewSharesError(ValueError):
-    """Fewer devices survived than the noise was designed for: the sum may not be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +75,6 @@ class NoiseShares:
         contributing = (1 - Fraction(self.dropout)) * Fraction(self.honest_share)
         return Fraction(self.variance) / (contributing * self.contacted)
 
-    @property
-    def min_survivors(self) -> int:
-        """Return the number of survivors that is needed for all of the noise."""
-        return math.ceil((1 - Fraction(self.dropout)) * self.contacted)
-
-    def remaining_variance(self, survivors: int) -> float:
-        """Return the variance of the noise of `survivors`, of which `honest_share` are honest.
-
-        Raises:
-            TooFewSharesError: if there are fewer than `min_survivors`.
-        """
-        if survivors < self.min_survivors:
-            raise TooFewSharesError(
-                f"{survivors} survivors have too little noise: {self.min_survivors} are needed"
-            )
-        return float(self.share * Fraction(self.honest_share) * survivors)
-
     def merged(self, devices: int) -> "NoiseShares":
         """Return one share that equals those of `devices`, 1 or more, together."""
         return NoiseShares(float(self.share * devices), 1)
@@ -115,14 +93,6 @@ class NoiseShares:
         drawn = [draw_skellam(chance, self.share, part) for part in parts]
         return np.concatenate(drawn) if drawn else np.zeros(0, np.int64)
 
-    def cell_bits(self, max_sum: int) -> int:
-        """Return the bits of cells for sums from 0 to `max_sum` and all noise.
-
-        The noise of a cell exceeds them with probability 2^-64 at most.
-        """
-        max_noise = tail_bound(float(self.share * self.contacted), _WRAP_PROBABILITY)
-        return (2 * (max_sum + max_noise) + 1).bit_length()
-
 
 def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
     """Return the integers, (cells,), whose residues mod 2^`bits` are `sums`.
@@ -140,15 +110,6 @@ def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
     return np.where(whole >= 2 ** (bits - 1), whole - 2**bits, whole)
 
 
-def draw_poisson(chance: RandomWords, mean: Fraction | float, count: int) -> Integers:
-    """Return `count` independent Poisson numbers of `mean`, exactly.
-
-    Raises:
-        ValueError: if `mean` is negative or not finite, or more than 2^27 events are expected.
-    """
-    return _scatter(chance, _event_count(chance, mean, count), count, signed=False)
-
-
 def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) -> Integers:
     """Return `count` independent Skellam numbers of mean 0 and `variance`, exactly.
 
@@ -156,7 +117,7 @@ def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) ->
         ValueError: if `variance` is negative or not finite, or more than 2^27 events are
             expected.
     """
-    return _scatter(chance, _event_count(chance, variance, count), count, signed=True)
+    return _scatter(chance, _event_count(chance, variance, count), count)
 
 
 def simulate_skellam_sum(rng: np.random.Generator, variance: float, count: int) -> Integers:
@@ -241,13 +202,11 @@ def _thinned_count(chance: RandomWords, events: int, probability: Fraction) -> i
     return happened
 
 
-def _scatter(chance: RandomWords, events: int, cells: int, *, signed: bool) -> Integers:
-    """Return the events in each of `cells`, uniformly assigned; `signed` ones count 1 or -1."""
+def _scatter(chance: RandomWords, events: int, cells: int) -> Integers:
+    """Return the sum of the events in each of `cells`; each is 1 or -1 in a random cell."""
     if not events:
         return np.zeros(cells, np.int64)
     event_cells = uniform_below(chance, cells, events).astype(np.int64)
-    if not signed:
-        return np.bincount(event_cells, minlength=cells)
     up = chance(events) & np.uint64(1) == 1
     counts = [np.bincount(event_cells[sign], minlength=cells) for sign in (up, ~up)]
     return np.asarray(counts[0] - counts[1], np.int64)

@@ -102,36 +102,6 @@ def addition_divergence(probability: float, threshold: int, epsilons: Floats) ->
     return np.where(epsilons < -math.log1p(-probability), curve, 0.0)
 
 
-def removal_divergence_given_others(
-    probability: float, threshold: int, others: int, epsilon: float
-) -> float:
-    """Return H(with, without) at `epsilon` for `others` devices in the cell, any real."""
-    q = -math.expm1(math.log1p(-probability) - epsilon)
-    smallest = max(threshold, math.floor(q * (others + 1)) + 1)
-    best = max(0.0, -math.expm1(epsilon))  # the tests that never, and always, accept
-    for x in {max(smallest - 1, threshold), smallest}:  # q (k + 1) may be rounded past an integer
-        with_device, without = (
-            float(_binomial_tail(k, x, probability)) for k in (others + 1, others)
-        )
-        best = max(best, with_device - math.exp(epsilon) * without)
-    return best
-
-
-def addition_divergence_given_others(
-    probability: float, threshold: int, others: int, epsilon: float
-) -> float:
-    """Return H(without, with) at `epsilon` for `others` devices in the cell, any real."""
-    q = -math.expm1(math.log1p(-probability) + epsilon)
-    smallest = max(threshold, math.floor(q * (others + 1)) + 1)
-    best = max(0.0, -math.expm1(epsilon))
-    for x in {max(smallest - 1, threshold), smallest}:
-        with_device, without = (
-            float(_binomial_tail(k, x, probability, below=True)) for k in (others, others + 1)
-        )
-        best = max(best, with_device - math.exp(epsilon) * without)
-    return best
-
-
 def _worst_others(probability: float, threshold: int, epsilons: Floats) -> tuple[Floats, Floats]:
     """Return the worst k for each of `epsilons`, and the probability of theta - 1 heads among k."""
     q = -np.expm1(math.log1p(-probability) - epsilons)
@@ -147,10 +117,10 @@ def _worst_others(probability: float, threshold: int, epsilons: Floats) -> tuple
 
 
 def _binomial_tail(
-    trials: Floats | int, heads: int, probability: float, *, below: bool = False
+    trials: Floats, heads: int, probability: float, *, below: bool = False
 ) -> Floats:
     """Return the probability of at least `heads` >= 1 in `trials`, or of fewer if `below`."""
-    tails = np.asarray(trials, np.float64) - heads + 1
+    tails = trials - heads + 1
     possible = np.maximum(tails, 1.0)
     if below:
         return np.where(tails > 0, betainc(possible, heads, 1 - probability), 1.0)

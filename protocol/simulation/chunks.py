@@ -66,16 +66,6 @@ def chunk_generator(seed: int | Sequence[int], chunk: int) -> np.random.Generato
     return np.random.default_rng([*((seed,) if isinstance(seed, int) else seed), chunk])
 
 
-def no_dropouts(chunk: int) -> DropoutDraws:
-    """Return draws without any dropout."""
-    del chunk
-    return _draw_no_dropouts
-
-
-def _draw_no_dropouts(count: int) -> NDArray[np.int8]:
-    return np.full(count, NO_DROPOUT, np.int8)
-
-
 @dataclass(frozen=True, slots=True)
 class RandomDropout:
     """Dropouts with probability `dropout` per device, equally likely in each phase of `mode`."""
@@ -87,7 +77,7 @@ class RandomDropout:
     def __call__(self, chunk: int) -> DropoutDraws:
         """Return the draws for a chunk."""
         if not self.dropout:
-            return _draw_no_dropouts
+            return lambda count: np.full(count, NO_DROPOUT, np.int8)
         phases = np.array(
             [PHASES.index(phase) for phase in participant_phases(self.mode)] + [NO_DROPOUT], np.int8
         )
@@ -98,6 +88,9 @@ class RandomDropout:
             return phases[np.minimum(indices, last).astype(np.intp)]
 
         return draw
+
+
+NO_DROPOUTS: Final = RandomDropout(0.0, "active", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from protocol.phases import Phase
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
     NO_DROPOUT,
+    NO_DROPOUTS,
     PHASES,
     Batch,
     Batches,
@@ -33,7 +34,6 @@ from protocol.simulation.chunks import (
     RoundDevices,
     RoundSpec,
     SumAccumulator,
-    no_dropouts,
 )
 from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor, SecureCohort
 from protocol.study import P, Q, Terms
@@ -105,7 +105,7 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
     rng: Random,
     state: StudyState = EMPTY_STATE,
     *,
-    dropouts: DropoutModel = no_dropouts,
+    dropouts: DropoutModel = NO_DROPOUTS,
     clipping_seed: int | None = None,
     secure: bool = False,
     executor: RoundExecutor = LOCAL_EXECUTOR,

@@ -45,7 +45,7 @@ from protocol.hashing import HashFamily
 from protocol.model import PublicModel
 from protocol.search import first_true
 from protocol.sketches.iblt.table import CellFormat
-from secagg.ring import Lane, Ring, Vector
+from secagg.ring import Ring, Vector
 
 HASH_FUNCTIONS, SUBTABLES_PER_HASH = 2, 4
 SUBTABLES = HASH_FUNCTIONS * SUBTABLES_PER_HASH
@@ -111,8 +111,7 @@ class VoteTableShape(PublicModel):
     @property
     def ring(self) -> Ring:
         """Return the ring of tables: the lanes of V and K."""
-        cells, cell = SUBTABLES * self.width, self.cell
-        return Ring((Lane(cell.count_modulus, cells), Lane(cell.p, cells * cell.chunks)))
+        return self.cell.ring(SUBTABLES * self.width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,25 +53,21 @@ def test_a_roster_comes_back(
     assert tuple(Roster.unpack(body, has_registrar=has_registrar)) == roster
 
 
-@given(st.dictionaries(SLOTS, SHARERS))
-def test_sharers_come_back(sharers: dict[int, ShareCommitment]) -> None:
-    body = share_commitments_bytes(sharers)
-    assert len(body) == 68 * len(sharers)
-    assert ShareCommitments.unpack(body) == sharers
-
-
-@given(st.dictionaries(SLOTS, octets(64)))
-def test_confirmations_come_back(signatures: dict[int, bytes]) -> None:
-    body = pack_confirmations(signatures)
-    assert len(body) == 68 * len(signatures)
-    assert unpack_confirmations(body) == signatures
-
-
-@given(st.dictionaries(SLOTS, ENCRYPTED_SHARES))
-def test_encrypted_shares_come_back(shares: dict[int, EncryptedShare]) -> None:
-    body = received_shares_bytes(shares)
-    assert len(body) == 69 * len(shares)
-    assert ReceivedShares.unpack(body) == shares
+@pytest.mark.parametrize(
+    ("records", "nbytes", "pack", "unpack"),
+    [
+        (SHARERS, 68, share_commitments_bytes, ShareCommitments.unpack),
+        (octets(64), 68, pack_confirmations, unpack_confirmations),
+        (ENCRYPTED_SHARES, 69, received_shares_bytes, ReceivedShares.unpack),
+    ],
+)
+@given(data=st.data())
+def test_records_by_slot_come_back(
+    records: Any, nbytes: int, pack: Any, unpack: Any, data: st.DataObject
+) -> None:
+    by_slot = data.draw(st.dictionaries(SLOTS, records))
+    assert len(pack(by_slot)) == nbytes * len(by_slot)
+    assert unpack(pack(by_slot)) == by_slot
 
 
 def entry(number: int) -> RosterEntry:

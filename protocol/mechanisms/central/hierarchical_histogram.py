@@ -19,8 +19,7 @@ Source: [Hay10]; noise in shares and secure sums as in `release.py`.
 """
 
 from collections.abc import Iterable
-from random import Random
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -45,7 +44,7 @@ from protocol.privacy.noise import tail_bound
 from protocol.privacy.release import ReleaseMode
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
 from protocol.randomness import RandomWords
-from protocol.study import WORD_BITS, Terms, first_plan_fields
+from protocol.study import WORD_BITS, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
@@ -73,12 +72,6 @@ class HierarchicalHistogramQuestion(ReleaseQuestion):
         if self.digits.base**self.digits.width > MAX_LEAVES:
             raise ValueError(f"a hierarchical histogram has at most {MAX_LEAVES:,} leaves")
         return self
-
-    @property
-    def digits(self) -> Digits:
-        """Return the domain, whose items are strings of digits."""
-        assert isinstance(self.domain, Digits)  # `_has_levels`
-        return self.domain
 
     @property
     def max_votes(self) -> int:
@@ -123,26 +116,14 @@ class HierarchicalHistogram(
     """Mechanism of the counts of all prefixes in one round."""
 
     name = "hierarchical-histogram"
+    plan_type = HierarchicalHistogramPlan
 
-    def first_plan(
-        self,
-        question: HierarchicalHistogramQuestion,
-        terms: Terms,
-        study: str,
-        rounds: int,
-        rng: Random,
-    ) -> HierarchicalHistogramPlan:
-        """Return the plan of round 1; later plans change the seed only.
-
-        Raises:
-            ValueError: if the budget cannot be met, or the words do not hold all levels; the text
-                has the words needed.
-        """
+    def _first_fields(
+        self, question: HierarchicalHistogramQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
         release = design_release(question, terms, _release_count(question, rounds), rounds)
         _check_words(question, cell_bits(release, terms))
-        return HierarchicalHistogramPlan(
-            **first_plan_fields(question, terms, study, rounds, rng), release=release
-        )
+        return {"release": release}
 
     def ring(self, plan: HierarchicalHistogramPlan) -> Ring:
         """Return the ring of the cells: one lane that holds all votes and noise."""

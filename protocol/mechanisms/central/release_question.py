@@ -17,6 +17,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from protocol.domains.digits import Digits
 from protocol.model import raise_faults
 from protocol.privacy.loss import NeighbourRelation
 from protocol.privacy.release import ReleaseMode
@@ -82,6 +83,12 @@ class ReleaseQuestion(SumQuestion):
             faults.append("a join_probability below 1 needs every_round: each round has new coins")
         raise_faults(faults)
         return self
+
+    @property
+    def digits(self) -> Digits:
+        """Return the domain, whose items are strings of digits, as each question checks."""
+        assert isinstance(self.domain, Digits)
+        return self.domain
 
     @property
     def hides_device_counts(self) -> bool:

@@ -56,12 +56,6 @@ class TrieHhQuestion(ReleaseQuestion):
         return self.delta * TABLE_FAILURE_DELTA_SHARE if self.vote_tables else 0.0
 
     @property
-    def digits(self) -> Digits:
-        """Return the domain, whose items are strings of digits."""
-        assert isinstance(self.domain, Digits)  # `_has_digits`
-        return self.domain
-
-    @property
     def levels(self) -> int:
         """Return the number of rounds after which the longest items are complete."""
         return -(-self.digits.width // self.stride)

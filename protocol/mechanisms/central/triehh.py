@@ -25,6 +25,7 @@ Noise in shares, several items and several symbols per level are ours.
 
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ from protocol.privacy.events import DpEvent
 from protocol.quantiles.tree import PrefixTree
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import WORD_BITS, Terms, first_plan_fields
+from protocol.study import WORD_BITS, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
@@ -54,16 +55,9 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     """Mechanism of the strings found level by level."""
 
     name = "triehh"
+    plan_type = TrieHhPlan
 
-    def first_plan(
-        self, question: TrieHhQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> TrieHhPlan:
-        """Return the plan of level 1.
-
-        Raises:
-            ValueError: if the budget cannot be met, or the words do not hold the first level;
-                the text names numbers that work.
-        """
+    def _first_fields(self, question: TrieHhQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         releases = rounds if question.every_round else 1
         release = design_release(question, terms, releases, question.levels)
         cells = question.digits.base ** min(question.stride, question.digits.width)
@@ -75,15 +69,9 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
                 f"{question.words} words are too few: the continuations of a prefix take {cells:,} "
                 f"cells, or {-(-bits // WORD_BITS):,} words; a smaller stride takes less"
             )
-        return TrieHhPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            release=release,
-            level=1,
-            frontier=("",),
-            table_shape=None
-            if table is None or (holds and bits <= 8 * table.ring.nbytes)
-            else table,
-        )
+        if table is not None and holds and bits <= 8 * table.ring.nbytes:
+            table = None
+        return {"release": release, "level": 1, "frontier": ("",), "table_shape": table}
 
     def next_plan(
         self, plan: TrieHhPlan, answer: Answer | None, state: StudyState, rng: Random

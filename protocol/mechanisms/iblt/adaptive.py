@@ -23,7 +23,7 @@ variance. Our cap is 2 t_1: honest devices never need more, but false vectors co
 import math
 from collections.abc import Iterable
 from random import Random
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,7 @@ from protocol.randomness import RandomWords, uniform_floats
 from protocol.sampling import ThresholdSampler
 from protocol.sketches.iblt.capacity import capacity
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
-from protocol.study import Plan, Terms, first_plan_fields
+from protocol.study import Plan, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -92,23 +92,15 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     """Mechanism of one table per round, at a threshold that follows the data."""
 
     name = "adaptive-iblt"
+    plan_type = AdaptiveIbltPlan
 
-    def first_plan(
-        self, question: AdaptiveIbltQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> AdaptiveIbltPlan:
-        """Return the plan of round 1, with t_1 for the largest data that devices can hold.
-
-        Raises:
-            ValueError: if the words do not hold a table of `MIN_CAPACITY` keys; the text has the
-                words needed. Also if the counts of devices may add up to 2^31 or more.
-        """
+    def _first_fields(
+        self, question: AdaptiveIbltQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
+        del rounds
         check_words(question, terms)
         t = worst_case_threshold(question, terms)
-        return AdaptiveIbltPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            t=t,
-            cells=max_cells(question, terms, t),
-        )
+        return {"t": t, "cells": max_cells(question, terms, t)}
 
     def ring(self, plan: AdaptiveIbltPlan) -> Ring:
         """Return the ring of the round's tables."""

@@ -38,7 +38,6 @@ We differ in the case without a sketch, where the paper repeats the table as oft
 
 import math
 from collections.abc import Iterable
-from random import Random
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -63,7 +62,7 @@ from protocol.mechanisms.iblt.subsampled import (
 from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
-from protocol.study import WORD_BITS, Hex32, Plan, SumQuestion, Terms, first_plan_fields
+from protocol.study import WORD_BITS, Hex32, Plan, SumQuestion, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -146,21 +145,12 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     """Mechanism of sampled tables and a count sketch."""
 
     name = "approximate-histogram"
+    plan_type = ApproximateHistogramPlan
+    seed_fields = ("location_seed",)
 
-    def first_plan(
-        self,
-        question: ApproximateHistogramQuestion,
-        terms: Terms,
-        study: str,
-        rounds: int,
-        rng: Random,
-    ) -> ApproximateHistogramPlan:
-        """Return the plan of round 1; later plans change the seed only.
-
-        Raises:
-            ValueError: if `words` do not hold tables and sketch of the rule; the text has the
-                words needed. Also if the sketches of all rounds are too large to store.
-        """
+    def _first_fields(
+        self, question: ApproximateHistogramQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
         if question.rule == "practical":
             sizes = _practical_sizes(question, terms)
         else:
@@ -175,11 +165,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
             raise ValueError(
                 f"sketches of {rounds} rounds have more than {_MAX_STORED_CELLS:,} cells"
             )
-        return ApproximateHistogramPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            location_seed=rng.randbytes(32).hex(),
-            **sizes._asdict(),
-        )
+        return sizes._asdict()
 
     def ring(self, plan: ApproximateHistogramPlan) -> Ring:
         """Return the ring of the tables, followed by the sketch."""

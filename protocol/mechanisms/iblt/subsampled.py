@@ -34,8 +34,7 @@ two values of b and two of L0; ours are those that its proof uses:
 
 import math
 from collections.abc import Iterable
-from random import Random
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -53,7 +52,7 @@ from protocol.mechanisms.iblt.sampled_table import (
 from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
 from protocol.randomness import RandomWords
 from protocol.sketches.iblt.capacity import cells_for
-from protocol.study import Plan, SumQuestion, Terms, first_plan_fields
+from protocol.study import Plan, SumQuestion, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -136,17 +135,11 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     """Mechanism of tables at one fixed threshold."""
 
     name = "subsampled-iblt"
+    plan_type = SubsampledIbltPlan
 
-    def first_plan(
-        self, question: SubsampledIbltQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> SubsampledIbltPlan:
-        """Return the plan of round 1; later plans change the seed only.
-
-        Raises:
-            ValueError: if `words` do not hold the tables of the theorem, or a table of
-                `MIN_CAPACITY` keys for the practical rule; the text has the words needed. Also
-                if the counts of devices may add up to 2^31 or more.
-        """
+    def _first_fields(
+        self, question: SubsampledIbltQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
         if question.rule == "theorem":
             tokens = terms.max_devices * question.contribution
             t, tables, cells, _ = theorem_parameters(
@@ -164,12 +157,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
             practical = min(worst_case_threshold(question, terms), question.threshold / 2)
             t = question.t or max(1.0, practical)
             tables, cells = 1, max_cells(question, terms, t)
-        return SubsampledIbltPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            t=t,
-            cells=cells,
-            tables=tables,
-        )
+        return {"t": t, "cells": cells, "tables": tables}
 
     def ring(self, plan: SubsampledIbltPlan) -> Ring:
         """Return the ring of the round's tables, table by table."""

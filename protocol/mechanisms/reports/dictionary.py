@@ -16,8 +16,7 @@ Source: [Pan24]; the value for "no item" is ours.
 
 from collections.abc import Iterable
 from functools import cached_property
-from random import Random
-from typing import Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -32,7 +31,7 @@ from protocol.oracles.parameters import ParameterGoal, oracle_for
 from protocol.oracles.registry import check_parameters, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Terms, first_plan_fields
+from protocol.study import Terms
 from protocol.study_state import StudyState
 
 DictionaryMechanismName = Literal[
@@ -97,17 +96,15 @@ class DictionaryPlan(ReportPlan):
 class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, ReportCounts]):
     """Mechanism of a frequency oracle over a dictionary."""
 
+    plan_type = DictionaryPlan
+
     def __init__(self, name: DictionaryMechanismName) -> None:
         self.name = name
 
-    def first_plan(
-        self, question: DictionaryQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> DictionaryPlan:
-        """Return the plan of round 1; later plans change the seed only, which is not used.
-
-        Raises:
-            ValueError: if there is no such oracle for the domain at this epsilon.
-        """
+    def _first_fields(
+        self, question: DictionaryQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
+        del terms, rounds
         values = question.domain.value_count + 1
         try:
             oracle = oracle_for(
@@ -116,9 +113,7 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         except ValueError as error:
             size = f" ({values - 1:,} items, and no item)" if "domain" in str(error) else ""
             raise ValueError(f"{error}{size}") from None
-        return DictionaryPlan(
-            **first_plan_fields(question, terms, study, rounds, rng), parameters=oracle.parameters
-        )
+        return {"parameters": oracle.parameters}
 
     def nbytes(self, plan: DictionaryPlan) -> int:
         """Return the bytes of a report."""

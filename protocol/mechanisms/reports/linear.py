@@ -25,7 +25,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from random import Random
 from typing import Annotated, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
@@ -50,7 +49,7 @@ from protocol.oracles.hsu2012.scrambling import Scrambling
 from protocol.privacy.loss import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32, Terms, first_plan_fields
+from protocol.study import Hex32
 from protocol.study_state import StudyState
 
 _MIN_CHARGED_EPSILON = 0.01  # of a report with a delta
@@ -201,18 +200,11 @@ class LinearAggregate:
 class LinearMechanism(ReportMechanism[LinearQuestion, LinearPlan, LinearAggregate]):
     """Mechanism of one linear message per device."""
 
+    plan_type = LinearPlan
+    seed_fields = ("hash_seed",)
+
     def __init__(self, name: LinearMechanismName) -> None:
         self.name = name
-
-    def first_plan(
-        self, question: LinearQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> LinearPlan:
-        """Return the plan of round 1; later plans change the seed only, which is not used."""
-        assert isinstance(question, JlQuestion | GlpsQuestion | BucketQuestion)  # there is no other
-        return LinearPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            hash_seed=rng.randbytes(32).hex(),
-        )
 
     def nbytes(self, plan: LinearPlan) -> int:
         """Return the bytes of a report."""

@@ -17,8 +17,7 @@ Source: [Wang21]; see `docs/hsu2012.md`. The string for "no item" is ours.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from random import Random
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ from protocol.oracles.prefix import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32, Terms, first_plan_fields
+from protocol.study import Hex32, Terms
 from protocol.study_state import StudyState
 
 _NO_ITEM = b"\xff"
@@ -135,16 +134,12 @@ class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, Repor
     """Mechanism of one report about a random prefix."""
 
     name = "prefix-extension"
+    plan_type = PrefixPlan
+    seed_fields = ("hash_seed",)
 
-    def first_plan(
-        self, question: PrefixQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> PrefixPlan:
-        """Return the plan of round 1; later plans change the seed only, which is not used."""
-        return PrefixPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            parameters=question.chosen_oracle.parameters,
-            hash_seed=rng.randbytes(32).hex(),
-        )
+    def _first_fields(self, question: PrefixQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
+        del terms, rounds
+        return {"parameters": question.chosen_oracle.parameters}
 
     def nbytes(self, plan: PrefixPlan) -> int:
         """Return the bytes of a report."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ from protocol.mechanisms.tracked.residual import ResidualSampling
 from protocol.mechanisms.tracked.string_pieces import KnownStrings
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
-from protocol.study import Terms, first_plan_fields
+from protocol.study import Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -53,16 +54,9 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     """Counts known items exactly, and finds new ones in a table."""
 
     name = "tracked"
+    plan_type = TrackedPlan
 
-    def first_plan(
-        self, question: TrackedQuestion, terms: Terms, study: str, rounds: int, rng: Random
-    ) -> TrackedPlan:
-        """Return the plan of round 1, which tracks no items.
-
-        Raises:
-            ValueError: if `words` do not hold a table of a few keys, or the pieces that fetch the
-                longest string within `rounds`; the text has the words needed.
-        """
+    def _first_fields(self, question: TrackedQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         fetching = FetchSchedule(question, terms, rounds)
         check_words(question, terms, min_words=fetching.min_words)
         fetching.check_words()
@@ -74,13 +68,12 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t, first=True)
         nbytes -= past.nbytes if past else 0
         untracked = sampling(nbytes)
-        return TrackedPlan(
-            **first_plan_fields(question, terms, study, rounds, rng),
-            t=untracked.t,
-            past_sketch=past,
-            cells=untracked.cells(nbytes),
-            max_value=untracked.max_value,
-        )
+        return {
+            "t": untracked.t,
+            "past_sketch": past,
+            "cells": untracked.cells(nbytes),
+            "max_value": untracked.max_value,
+        }
 
     def ring(self, plan: TrackedPlan) -> Ring:
         """Return the ring of the round's vectors."""

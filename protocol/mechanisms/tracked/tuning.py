@@ -1,9 +1,9 @@
 """Tuning constants of `tracked`, each with the measurement that chose its value.
 
 The mechanism as a whole was chosen among some twenty variants on git words, cities and domains.
-Kosarak, web words and German words were held out (docs/results.md, "Held out"). "Not measured"
-means that no measurement of the value by itself is recorded. Formats and limits of plans are
-not here: they are in the modules that use them.
+Kosarak, web words and German words were held out (docs/results.md, "Held out"). A value whose
+comment has no measurement was not measured by itself. Formats and limits of plans are in the
+modules that use them.
 
 Modules read these constants as `tuning.NAME`, so that a test or an experiment can replace them.
 """
@@ -12,19 +12,14 @@ import math
 
 # Drift of rates between blocks of rounds (`drift.py`).
 
-# Blocks between two compared counts: several, so that random steps, whose squares grow like
-# time, differ from trends, whose squares grow like its square. The set is not measured.
+# Blocks between two compared counts: several, so that random steps, whose squares grow like time,
+# differ from trends, whose squares grow like its square.
 DRIFT_LAGS = (1, 2, 4, 8)
-# Pairs of counts needed to conclude a drift or a break. Not measured.
-MIN_COUNT_PAIRS = 40
-# Iterations of the reweighted least-squares fit. Not measured.
-DRIFT_FIT_ITERATIONS = 3
-# Largest phi^2 and trend^2 of a fit. Not measured.
-MAX_DRIFT_VARIANCE = 1.0
-# Smallest jump of a break, in multiples of the mean rate. Not measured.
-MIN_BREAK_JUMP = 0.5
-# Smallest jump of a break, in multiples of the usual drift. Not measured.
-MIN_BREAK_JUMP_PER_DRIFT = 2.0
+MIN_COUNT_PAIRS = 40  # pairs of counts needed to conclude a drift or a break
+DRIFT_FIT_ITERATIONS = 3  # iterations of the reweighted least-squares fit
+MAX_DRIFT_VARIANCE = 1.0  # largest phi^2 and trend^2 of a fit
+MIN_BREAK_JUMP = 0.5  # smallest jump of a break, in multiples of the mean rate
+MIN_BREAK_JUMP_PER_DRIFT = 2.0  # smallest jump of a break, in multiples of the usual drift
 # Standard errors by which capped squares must exceed the usual. It finds breaks among items with
 # one token per round. Measured for the search for breaks as a whole only: domains with a sudden
 # change, 4,770 words, F1 0.944 -> 0.948.
@@ -33,65 +28,57 @@ BREAK_Z_SCORE = 5.0
 # with one token per round a break moved capped means, but almost never the median of squares.
 # The value is not measured.
 MAX_SQUARE_PER_EXPECTED = 9.0
-# Breaks of a study. Not measured.
-MAX_BREAKS = 8
-# Largest jump of a rate at a break, in multiples of its mean. Not measured.
-MAX_BREAK_JUMP = 3.0
+MAX_BREAKS = 8  # breaks of a study
+MAX_BREAK_JUMP = 3.0  # largest jump of a rate at a break, in multiples of its mean
 
 # Rates of items (`local_level.py`).
 
-# Standard deviation of the prior of an item's first rate, in multiples of its mean. Not measured.
+# Standard deviation of the prior of an item's first rate, in multiples of its mean.
 FIRST_RATE_SD = 3.0
 # Standard deviations beyond which one item has jumped by itself. Without jumps, an item that came
 # up late had 8,000 tokens published as 12,000 +- 400. The value is not measured; a normal
 # variable exceeds it with probability 1e-3.
 ITEM_JUMP_Z_SCORE = 3.3
 # Part of the surprise (1 / divisor) that is added to the variance before the test for a jump, since
-# counts of few tokens are skewed. Not measured.
+# counts of few tokens are skewed.
 SKEW_DIVISOR = 3
-# Tokens that an item without any is assumed to have over all its exposure. Not measured.
+# Tokens that an item without any is assumed to have over all its exposure.
 MIN_TOKENS_PER_ITEM = 0.25
 
 # Counters (`counters.py`).
 
-# Probability that a count is above its window, and also that it is below. Not measured.
+# Probability that a count is above its window, and also that it is below.
 WINDOW_MISS_PROBABILITY = 1e-4
 # Largest fraction of a group's windows that a slip counts for: a false total makes a slip of any
-# size. Not measured.
+# size.
 MAX_SLIP_FRACTION = 0.25
-# Windows that a slip may count for in small groups. Not measured.
-MIN_SLIP_WINDOWS = 8
+MIN_SLIP_WINDOWS = 8  # windows that a slip may count for in small groups
 
 # Forecast of totals (`forecast.py`).
 
-# Blocks of rounds in the study state; 64 blocks of 16,384 items take 100 to 350 MB.
-MAX_BLOCKS = 64
+MAX_BLOCKS = 64  # blocks of rounds in the study state; 64 blocks of 16,384 items take 100 to 350 MB
 # Items with numbers in the study state; beyond them, the rarest are evicted. From 4,096 to 16,384,
-# F1 rose from 0.948 to 0.957 on domains with a sudden change (4,770 words) and from 0.953 to
-# 0.959 with a gradual one, in twelve runs each, for 100 MB and seconds per round.
+# F1 rose from 0.948 to 0.957 on domains with a sudden change (4,770 words) and from 0.953 to 0.959
+# with a gradual one, in twelve runs each, for 100 MB and seconds per round.
 MAX_REMEMBERED_ITEMS = 2**14
-# Keys of evicted items that help to read stuck tables; more keys take seconds. Not measured.
+# Keys of evicted items that help to read stuck tables; more keys take seconds.
 MAX_EVICTED_KEYS = 2**16
-# Standard errors below the threshold at which an item may be evicted. Not measured.
-EVICT_Z_SCORE = 6.0
+EVICT_Z_SCORE = 6.0  # standard errors below the threshold at which an item may be evicted
 # Standard errors below the threshold at which an item loses its counter. 2.5 and 3 were within the
 # noise of five runs on four populations.
 UNTRACK_Z_SCORE = 2.0
-# Standard errors above the threshold at which a string is fetched before the end. Not measured.
+# Standard errors above the threshold at which a string is fetched before the end.
 FETCH_Z_SCORE = 1.0
-# Last part of the rounds, in which the estimate alone decides what is fetched. Not measured.
+# Last part of the rounds, in which the estimate alone decides what is fetched.
 NEAR_END_SHARE = 0.25
-# Standard deviations, and additional tokens, beyond which the last block replaces the rate. Not
-# measured.
+# Standard deviations, and additional tokens, beyond which the last block replaces the rate.
 LAST_BLOCK_Z_SCORE = 3.0
 LAST_BLOCK_SLACK_TOKENS = 1
 # Weight of the last round in the expected number of devices, which varies by a tenth: of 30 rounds
 # of domains 28 tables are read, 25 before.
 DEVICES_SMOOTHING = 0.25
-# Factor beyond which the expected number of devices starts again. Not measured.
-MAX_DEVICES_CHANGE = 1.3
-# Bits by which a slip widens a counter at most. Not measured.
-MAX_SLIP_BITS = 4
+MAX_DEVICES_CHANGE = 1.3  # factor beyond which the expected number of devices starts again
+MAX_SLIP_BITS = 4  # bits by which a slip widens a counter at most
 # Tokens below the threshold from which a whole total is likely to reach it. Domains with a sudden
 # change: F1 0.948 -> 0.951.
 ROUNDING_MARGIN = 0.5
@@ -100,30 +87,27 @@ ROUNDING_MARGIN = 0.5
 # for F1 0.95. On domains, 4,800 words, the variance of an earlier round is about 1.3 per token,
 # where samples at t = 7 have 6.
 
-# Standard deviations of noise below 0 at which the window of a cell begins. Not measured.
-WINDOW_NOISE_SDS = 3.0
-# Fractions of a round's bytes that are compared. Not measured.
+WINDOW_NOISE_SDS = 3.0  # standard deviations of noise below 0 at which the window of a cell begins
+# Fractions of a round's bytes that are compared.
 SKETCH_BYTE_SHARES = tuple(step / 20 for step in range(1, 11))
-# Smallest number of cells. Not measured.
-MIN_SKETCH_CELLS = 64
-# Variance of a cell per token of an item above which a sketch is not worth its bytes. Not measured.
+MIN_SKETCH_CELLS = 64  # smallest number of cells
+# Variance of a cell per token of an item above which a sketch is not worth its bytes.
 MAX_SKETCH_VARIANCE_PER_TOKEN = 2.5
 # Largest t together with a sketch, in thresholds: an item of the threshold is never sampled with
-# probability e^-4. Not measured.
+# probability e^-4.
 MAX_T_PER_THRESHOLD = 0.25
-# The same in round 1, whose t assumes the largest possible number of devices. Not measured.
+# The same in round 1, whose t assumes the largest possible number of devices.
 MAX_FIRST_T_PER_THRESHOLD = 1 / 3
 # Exponent, in the cost, of the rounds before the first sample: an item that is discovered late may
-# never be discovered. Not measured.
+# never be discovered.
 LATE_DISCOVERY_EXPONENT = 2.0
-# Variance per token that the other rounds leave of an item in one round. Not measured.
+# Variance per token that the other rounds leave of an item in one round.
 OTHER_ROUNDS_VARIANCE_PER_TOKEN = 4.0
-# Smallest noise of a sketch in which almost nothing is left. Not measured.
-MIN_SKETCH_VARIANCE = 0.1
-# Smallest rate of a block, in multiples of the item's mean, in the second pass. Not measured.
+MIN_SKETCH_VARIANCE = 0.1  # smallest noise of a sketch in which almost nothing is left
+# Smallest rate of a block, in multiples of the item's mean, in the second pass.
 MIN_RATE_PER_MEAN = 0.05
 # Distinct values of a cell: multiples of an item's count, standard deviations of it, and the factor
-# by which a cell may have fewer. Not measured.
+# by which a cell may have fewer.
 OWN_COUNT_FACTOR = 2
 OWN_COUNT_SDS = 3
 CELL_RANGE_SLACK = math.sqrt(2)
@@ -131,42 +115,34 @@ CELL_RANGE_SLACK = math.sqrt(2)
 # Sampling of items that are not tracked (`residual.py`).
 
 # Standard deviations of the number of keys that a table keeps free, by mode: known keys do not help
-# a tight table. Not measured.
+# a tight table.
 TABLE_MARGIN_SDS = {"default": 1.0, "tight": 2.0}
-# Factor by which t changes at most. Not measured.
-MAX_T_FACTOR = 3.0
+MAX_T_FACTOR = 3.0  # factor by which t changes at most
 # Fraction of all tokens that an unknown item may hold. Tables bounded by the last sample could not
 # hold a new item, and studies stopped. The value is not measured.
 NEW_ITEM_TOKEN_SHARE = 0.125
-# Factor by which values may exceed their expectation before a table cannot be read. Not measured.
+# Factor by which values may exceed their expectation before a table cannot be read.
 VALUE_HEADROOM = 4.0
-# Headroom in any case, in bounds of one device. Not measured.
-MIN_VALUE_HEADROOM = 16
+MIN_VALUE_HEADROOM = 16  # headroom in any case, in bounds of one device
 # Largest t, in multiples of the t at which any data of devices fits. Honest devices need no more.
 MAX_T_PER_WORST_CASE = 2
-# Sampled tokens below which a key counts as sampled once (Good-Turing). Not measured.
-SINGLETON_LIMIT = 1.5
+SINGLETON_LIMIT = 1.5  # sampled tokens below which a key counts as sampled once (Good-Turing)
 
 # Strings of hashed domains (`string_pieces.py`, `fetch_schedule.py`).
 
-# Numbers of 3 bytes in a piece: most words, with their end, fit in one piece. Not measured.
-MIN_PIECE_NUMBERS = 3
-# Part of the rounds (1 / divisor) that fetches the longest string. Not measured.
-FETCH_ROUNDS_DIVISOR = 3
-# Fraction of a round's bytes that counters may take. Not measured.
-MAX_COUNTER_BYTES_SHARE = 0.75
-# Fraction of the bytes without counters for strings. It was 0.3 before past sketches: tables
-# need the bytes more, and strings can wait. Not measured by itself.
+MIN_PIECE_NUMBERS = 3  # numbers of 3 bytes in a piece: most words, with their end, fit in one piece
+FETCH_ROUNDS_DIVISOR = 3  # part of the rounds (1 / divisor) that fetches the longest string
+MAX_COUNTER_BYTES_SHARE = 0.75  # fraction of a round's bytes that counters may take
+# Fraction of the bytes without counters for strings. It was 0.3 before past sketches: tables need
+# the bytes more, and strings can wait. Not measured by itself.
 STRING_BYTES_SHARE = 0.1
-# The same if the strings would not all arrive by the end, where words are few. Not measured.
+# The same if the strings would not all arrive by the end, where words are few.
 STRING_BYTES_SHARE_IF_LATE = 0.3
-# The same near the end, when new items will rarely become heavy. Not measured.
-STRING_BYTES_SHARE_NEAR_END = 0.4
+STRING_BYTES_SHARE_NEAR_END = 0.4  # the same near the end, when new items will rarely become heavy
 # Pieces per round, in multiples of the rate at which all strings arrive by the end. It was 2 before
 # past sketches. Not measured by itself.
 FETCH_RATE = 1.25
 FETCH_RATE_NEAR_END = 2.0
-# Fraction of the bytes without counters that one piece may take. Not measured.
-MAX_PIECE_BYTES_SHARE = 0.5
+MAX_PIECE_BYTES_SHARE = 0.5  # fraction of the bytes without counters that one piece may take
 # Fraction of all bytes that strings can always have: a consequence of the two limits.
 GUARANTEED_STRING_BYTES_SHARE = MAX_PIECE_BYTES_SHARE * (1 - MAX_COUNTER_BYTES_SHARE)

@@ -18,8 +18,7 @@ is exact for the worst v, v', so the noise cannot be smaller.
               greatest divisor: only |d|^2 matters. A search starts at the continuous curve
               [BalleWang18]
 
-The module also has the bound of hsu2012, theorem 2.5, epsilon' = epsilon / sqrt(8 T ln 1/delta),
-and the theorem of [DRV10] that it simplifies.
+The module also has the bound of hsu2012, theorem 2.5, epsilon' = epsilon / sqrt(8 T ln 1/delta).
 """
 
 import math
@@ -56,11 +55,6 @@ def check_privacy_parameters(epsilon: float, delta: float, *, pure: bool) -> Non
 def paper_scale(queries: int, epsilon: float, delta: float) -> Fraction:
     """Return sqrt(8 T ln 1/delta) / epsilon, the scale for sensitivity 1 of theorem 2.5."""
     return _round_up(math.sqrt(8 * queries * math.log(1 / delta)) / epsilon)
-
-
-def advanced_epsilon(queries: int, each: float, delta: float) -> float:
-    """Return the epsilon of `queries` mechanisms of epsilon `each`, by theorem III.3 of [DRV10]."""
-    return each * math.sqrt(2 * queries * math.log(1 / delta)) + queries * each * math.expm1(each)
 
 
 def pure_scale(profiles: Iterable[ShiftProfile], epsilon: float) -> Fraction:

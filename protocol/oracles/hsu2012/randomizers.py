@@ -73,13 +73,15 @@ class Randomizer(ABC):
         `add_missing_noise` completes the sum of the states of several calls.
         """
 
-    @abstractmethod
     def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
-        """Return `state` of `n` simulated devices with the noise that it still lacks."""
+        """Return `state` of `n` simulated devices with the noise that it still lacks: none here."""
+        del n, rng
+        return state
 
-    @abstractmethod
     def sums(self, state: Integers, n: int) -> Floats:
-        """Return unbiased u, shape `(queries, cells)`."""
+        """Return unbiased u, shape `(queries, cells)`: here the state itself."""
+        del n
+        return state.astype(np.float64)
 
     @abstractmethod
     def variance(self, n: int, count: float, answers: int) -> float:
@@ -158,11 +160,6 @@ class AdditiveNoise(Randomizer):
         assert self.laplace_scale is not None
         return state + laplace_sum(rng, self.laplace_scale, n, state.size).reshape(self.state_shape)
 
-    def sums(self, state: Integers, n: int) -> Floats:
-        """Return the state as floats."""
-        del n
-        return state.astype(np.float64)
-
     def variance(self, n: int, count: float, answers: int) -> float:
         """Return n s / `answers` for any count."""
         del count
@@ -229,11 +226,6 @@ class SampledResponse(Randomizer):
         return np.asarray(
             kept + rng.multinomial((true_counts - kept).sum(axis=1), uniform), np.int64
         )
-
-    def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
-        """Return `state`: nothing is missing."""
-        del n, rng
-        return state
 
     def sums(self, state: Integers, n: int) -> Floats:
         """Return queries / (p - q) (#+ - #-).

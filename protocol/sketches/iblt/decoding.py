@@ -9,11 +9,9 @@ stuck, and the result still has
                    biased, unless each table has a fresh hash seed
     distinct       the estimated number of keys in the table, within 5% (rms) up to twice the
                    capacity of tables of at least 1,250 cells; `capacity.py`
-    residual       the table without what was peeled; `Iblt.max_values` bounds any key in it
 
 Keys that are already known, for example from earlier rounds, help; `known_keys.py`. A tight table
-that is stuck (`tight.py`) only has `distinct`: it lists no key, and the residual is the whole
-table.
+that is stuck (`tight.py`) only has `distinct`: it lists no key.
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +25,10 @@ from secagg.ring import Vector
 if TYPE_CHECKING:
     from protocol.sketches.iblt.peeling import Peeling
 
-MAX_FALSE_KEY_SHARE = 0.01  # of the keys of a stuck table that may be published
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedTable:
-    """Keys and values that were read from a table, row by row, and what is left of it.
+    """Keys and values that were read from a table, row by row.
 
     If `complete`, keys and values are exact. Otherwise they are what was peeled before the table
     got stuck: on average at most `expected_false_keys` of them are not in the table, which held
@@ -45,12 +41,6 @@ class DecodedTable:
     distinct: float
     nonempty_cells: int
     expected_false_keys: float
-    residual: Vector
-
-    @property
-    def shown(self) -> bool:
-        """Return whether the keys may be published: exact, or 99% of them true by the bound."""
-        return self.complete or self.expected_false_keys <= MAX_FALSE_KEY_SHARE * len(self.keys)
 
 
 def decode_table(sketch: Iblt, table: Vector, known: Keys | None = None) -> DecodedTable:
@@ -79,7 +69,7 @@ def decode_table(sketch: Iblt, table: Vector, known: Keys | None = None) -> Deco
         few_stages.run(stages=2)
         distinct = _decoded(sketch, few_stages).distinct
         keys, values = decoded.keys[:0], decoded.values[:0]
-        return replace(decoded, keys=keys, values=values, distinct=distinct, residual=table)
+        return replace(decoded, keys=keys, values=values, distinct=distinct)
     final = _peel_without_dominance(sketch, peeling.copy())
     if not final.complete and known is not None:
         peel_with_known_keys(peeling, known)
@@ -113,5 +103,4 @@ def _decoded(sketch: Iblt, peeling: "Peeling") -> DecodedTable:
         distinct=estimate_keys(sketch.layout, len(keys), nonempty),
         nonempty_cells=nonempty,
         expected_false_keys=0.0 if complete else false,
-        residual=peeling.residual() if nonempty else sketch.ring.zero(),
     )

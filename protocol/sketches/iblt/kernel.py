@@ -99,7 +99,7 @@ def peel(
         if value == 0 or abs(value) > rules.max_value:
             continue
         totals[INSPECTIONS] += 1
-        count, fingerprint = _candidate(table, cell, value, rules, candidate)
+        count, fingerprint = read_candidate(table, cell, value, rules, candidate)
         if count == 0:
             continue
         if value < 0:
@@ -136,7 +136,7 @@ def is_empty(table: NDArray[np.int64], cell: int) -> bool:
 
 
 @jit_inlined
-def _candidate(
+def read_candidate(
     table: NDArray[np.int64], cell: int, value: int, rules: TableParameters, candidate: CandidateKey
 ) -> tuple[int, np.uint64]:
     """Return the number of cells and the fingerprint of a key alone in `cell` with `value`.
@@ -151,14 +151,25 @@ def _candidate(
         if candidate.key[j] >= rules.key_bound:
             return 0, _U1
     fingerprint = fingerprint_of(candidate.key, rules.coefficients)
+    return checked_cells(cell, fingerprint, rules, candidate), fingerprint
+
+
+@jit_inlined
+def checked_cells(
+    cell: int, fingerprint: np.uint64, rules: TableParameters, candidate: CandidateKey
+) -> int:
+    """Return the number of cells of the key, 0 if its hash digits or its cells are wrong.
+
+    Writes the cells into the candidate.
+    """
     word = hash_word(fingerprint, 0, rules)
     if not digits_match(word >> _U32, rules, candidate):
-        return 0, _U1
+        return 0
     count = choose_cells(fingerprint, word, rules, candidate.cells)
     for number in range(count):
         if candidate.cells[number] == cell:
-            return count, fingerprint
-    return 0, _U1
+            return count
+    return 0
 
 
 @jit_inlined

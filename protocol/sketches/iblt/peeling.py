@@ -116,12 +116,6 @@ class Peeling:
         np.add.at(summed, number, values)
         return keys[first], summed
 
-    def residual(self) -> Vector:
-        """Return the rest of the table, as a vector of the ring."""
-        counts, sums = self.sketch.ring.lanes
-        values, elements = self.rows[:, V] % counts.q, self.rows[:, K:].reshape(-1)
-        return values.astype(counts.dtype), elements.astype(sums.dtype)
-
 
 def _stage_lists(sketch: Iblt, stages: int | None) -> tuple[StageLists, EntryIndex]:
     """Return empty lists of stages, and an empty index of entries."""

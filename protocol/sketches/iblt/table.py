@@ -210,22 +210,6 @@ class Iblt:
         words = self.family.hash(keys, slice(self.layout.light_words))
         return self.layout.edges(self.family, keys, words)
 
-    def max_values(self, table: Vector, keys: Keys) -> Integers:
-        """Return the largest possible value of each key in `table`: the smallest V of its cells.
-
-        The bound holds for sums of honest tables, and for the residual of one that was decoded
-        without false keys. It is tight for a key that shares its cells with few others.
-
-        Raises:
-            ValueError: if the table is tight, so that V is not a bound.
-        """
-        if self.cell.q:
-            raise ValueError("a tight table bounds no values")
-        rows, cells = self.edges(keys)
-        bounds = np.full(len(keys), self.cell.total_bound, np.int64)
-        np.minimum.at(bounds, rows, table[0][cells].astype(np.int64))
-        return bounds
-
     def fault(self, table: Vector, max_total: int) -> str | None:
         """Return the law that `table` breaks and all sums of tables keep, None if none.
 

@@ -36,18 +36,17 @@ from protocol.sketches.iblt.kernel import (
     TableParameters,
     V,
     add_entry,
-    choose_cells,
-    digits_match,
+    checked_cells,
     fingerprint_of,
-    hash_word,
     inverse_of,
     is_empty,
     is_same_key,
     may_add_entry,
+    read_candidate,
 )
 
 _MAX_TESTS_PER_CELL = 4096
-_U1, _U32 = np.uint64(1), np.uint64(32)
+_U32 = np.uint64(32)
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -145,8 +144,9 @@ def _find_key(
     smallest, end = _stage_range(stage, rules)
     value = smallest + (table[cell, V] - smallest) % rules.q
     while value < end:
-        fingerprint = _candidate(table, cell, value, rules, state, candidate)
-        count = candidate.degree[0]
+        state.totals[INSPECTIONS] += 1
+        count, fingerprint = read_candidate(table, cell, value, rules, candidate)
+        candidate.degree[0] = count
         if count and may_add_entry(table, state, candidate, count, fingerprint, cell):
             if state.totals[ENTRIES] == len(state.values):
                 return 0
@@ -170,8 +170,10 @@ def _find_excess(  # noqa: PLR0917
     smallest, end = _stage_range(stage, rules)
     value = smallest + (-table[cell, V] - smallest) % rules.q
     while value < end:
-        fingerprint = _candidate(table, cell, -value, rules, state, candidate)
-        for number in range(candidate.degree[0]):
+        state.totals[INSPECTIONS] += 1
+        count, fingerprint = read_candidate(table, cell, -value, rules, candidate)
+        candidate.degree[0] = count
+        for number in range(count):
             link = table[candidate.cells[number], LAST_ENTRY]
             while link:
                 entry = (link & np.int64(2**32 - 1)) - 1
@@ -194,51 +196,6 @@ def _find_excess(  # noqa: PLR0917
 def _stage_range(stage: int, rules: TableParameters) -> tuple[np.int64, np.int64]:
     smallest = np.int64(1) if stage == 0 else rules.q << np.int64(stage - 1)
     return smallest, min(rules.q << np.int64(stage), np.int64(rules.max_value) + 1)
-
-
-@jit_inlined
-def _candidate(
-    table: NDArray[np.int64],
-    cell: int,
-    value: int,
-    rules: TableParameters,
-    state: PeelingState,
-    candidate: CandidateKey,
-) -> np.uint64:
-    """Return the fingerprint of the key that is alone in `cell` with `value`.
-
-    Writes the key into the candidate, with the number of its cells, which is 0 if no key is.
-    """
-    state.totals[INSPECTIONS] += 1
-    candidate.degree[0] = 0
-    inverse = inverse_of(value, rules)
-    for j in range(len(candidate.key)):
-        element = np.uint64(table[cell, K + j]) * inverse % rules.p
-        candidate.elements[j] = element
-        candidate.key[j] = element // rules.radix
-        if candidate.key[j] >= rules.key_bound:
-            return _U1
-    fingerprint = fingerprint_of(candidate.key, rules.coefficients)
-    candidate.degree[0] = _checked_cells(cell, fingerprint, rules, candidate)
-    return fingerprint
-
-
-@jit_inlined
-def _checked_cells(
-    cell: int, fingerprint: np.uint64, rules: TableParameters, candidate: CandidateKey
-) -> int:
-    """Return the number of cells of the key, 0 if its hash digits or its cells are wrong.
-
-    Writes the cells into the candidate.
-    """
-    word = hash_word(fingerprint, 0, rules)
-    if not digits_match(word >> _U32, rules, candidate):
-        return 0
-    count = choose_cells(fingerprint, word, rules, candidate.cells)
-    for number in range(count):
-        if candidate.cells[number] == cell:
-            return count
-    return 0
 
 
 @jit_inlined
@@ -293,7 +250,7 @@ def _find_false_entry(
             for j in range(len(candidate.key)):
                 candidate.elements[j] = np.uint64(table[cell, K + j]) * inverse % rules.p
                 candidate.key[j] = state.keys[entry, j]
-            count = _checked_cells(
+            count = checked_cells(
                 cell, fingerprint_of(candidate.key, rules.coefficients), rules, candidate
             )
             if count:

@@ -12,7 +12,6 @@ from protocol.privacy.closed_forms import (
     cormode21_threshold,
     kl_delta,
     kl_epsilon,
-    unit_mean_threshold,
 )
 from protocol.privacy.loss import compose, epsilon_of
 from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
@@ -61,11 +60,6 @@ def test_closed_forms_are_bounds() -> None:
 
 def test_thetas_of_the_note() -> None:
     assert cormode21_threshold(1e-7) == pytest.approx(19.118, abs=0.001)
-    # Its misprinted formula has 3.52; at 4, a cell of mean 1 shows in 2 of 100 runs.
-    assert unit_mean_threshold(1e-6) == pytest.approx(9.91, abs=0.01)
-    assert unit_mean_threshold(1e-7) == pytest.approx(10.89, abs=0.01)
-    theta = unit_mean_threshold(1e-6)
-    assert theta * math.log(theta) - theta + 1 == pytest.approx(math.log(1e6))
 
 
 def test_there_is_no_bound_below_the_cost_of_suppression() -> None:

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import chi2, poisson, skellam
+from scipy.stats import chi2, skellam
 
 from protocol.privacy import noise
-from protocol.privacy.noise import NoiseShares, TooFewSharesError, signed_residues, tail_bound
+from protocol.privacy.noise import NoiseShares, signed_residues, tail_bound
 from protocol.randomness import RandomWords, seeded_words, system_words
 
 DRAWS = 100_000
@@ -33,12 +33,10 @@ def fits(drawn: noise.Integers, probabilities: NDArray[np.float64]) -> float:
 
 
 # Each of these fails with probability 1e-4 under another seed.
-@pytest.mark.parametrize("mean", [Fraction(1, 1000), 0.1, Fraction(1, 2), 1, Fraction(7, 3), 30.25])
-def test_poisson_numbers_have_their_distribution(mean: Fraction | float) -> None:
-    assert fits(noise.draw_poisson(chance(1), mean, DRAWS), poisson.pmf(POINTS, float(mean))) > 1e-4
-
-
-@pytest.mark.parametrize("variance", [Fraction(1, 100), 0.7, 3, Fraction(180)])
+@pytest.mark.parametrize(
+    "variance",
+    [Fraction(1, 1000), Fraction(1, 100), 0.1, Fraction(1, 2), 0.7, 1, 3, 30.25, Fraction(180)],
+)
 def test_skellam_numbers_have_their_distribution(variance: Fraction | float) -> None:
     half = float(variance) / 2
     count = 20_000 if variance == 180 else DRAWS
@@ -48,30 +46,27 @@ def test_skellam_numbers_have_their_distribution(variance: Fraction | float) -> 
 
 
 def test_the_chi_square_test_notices_three_percent() -> None:
-    assert fits(noise.draw_poisson(chance(1), 1.03, DRAWS), poisson.pmf(POINTS, 1.0)) < 1e-4
+    assert fits(noise.draw_skellam(chance(1), 1.03, DRAWS), skellam.pmf(POINTS, 0.5, 0.5)) < 1e-4
 
 
-def test_a_poisson_number_of_one_needs_few_words() -> None:
+@pytest.mark.parametrize(
+    ("shares", "cells", "most"),
+    [
+        (NoiseShares(1.0, 1), 10_000, 70_000),
+        (NoiseShares(179.6, contacted=10**6), 30_000, 200),  # 5.4 events are expected
+    ],
+)
+def test_the_work_of_a_share_grows_with_its_events(
+    shares: NoiseShares, cells: int, most: int
+) -> None:
     asked = []
 
     def counted(count: int) -> NDArray[np.uint64]:
         asked.append(count)
         return chance(len(asked))(count)
 
-    noise.draw_poisson(counted, 1, 10_000)
-    assert sum(asked) < 7 * 10_000
-
-
-def test_the_work_of_a_share_grows_with_its_events() -> None:
-    asked = []
-
-    def counted(count: int) -> NDArray[np.uint64]:
-        asked.append(count)
-        return chance(len(asked))(count)
-
-    drawn = NoiseShares(179.6, contacted=10**6).draw(counted, 30_000)
-    assert drawn.shape == (30_000,)
-    assert sum(asked) < 200  # 5.4 events are expected
+    assert shares.draw(counted, cells).shape == (cells,)
+    assert sum(asked) < most
 
 
 def words(*values: int) -> RandomWords:
@@ -106,7 +101,7 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
     source = chance(survivors)
     for _ in range(survivors):
         total += shares.draw(source, cells)
-    left = shares.remaining_variance(survivors)
+    left = float(shares.share * survivors)
     assert left == pytest.approx(20.0 * survivors / 40)
     assert left >= 20.0
     error = left * np.sqrt((2 + 1 / left) / cells)  # of a variance, kurtosis and all
@@ -118,20 +113,11 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
 
 def test_dishonest_survivors_take_their_shares_and_no_more() -> None:
     shares = NoiseShares(variance=20.0, contacted=100, dropout=0.1, honest_share=0.5)
-    assert shares.min_survivors == 90
-    assert shares.remaining_variance(90) == pytest.approx(20.0)
     assert float(shares.share) == pytest.approx(20 / (0.9 * 0.5 * 100))
 
 
-def test_a_sum_of_too_few_is_not_opened() -> None:
-    shares = NoiseShares(variance=20.0, contacted=50, dropout=0.2)
-    with pytest.raises(TooFewSharesError, match="40 are needed"):
-        shares.remaining_variance(39)
-
-
 def test_sums_come_back_through_the_ring() -> None:
-    shares = NoiseShares(variance=180.0, contacted=60)
-    bits = shares.cell_bits(max_sum=60)
+    shares, bits = NoiseShares(variance=180.0, contacted=60), 9
     votes = np.zeros(500, np.int64)
     votes[7] = 60
     total, source = votes.copy(), chance(5)
@@ -144,10 +130,7 @@ def test_sums_come_back_through_the_ring() -> None:
     assert signed_residues(ring, bits).tolist() == total.tolist()
 
 
-def test_a_cell_is_wide_enough_and_no_wider() -> None:
-    shares = NoiseShares(variance=180.0, contacted=10**6)
-    width = shares.cell_bits(max_sum=10**6)
-    assert width == 21  # log2 of 2 * (10^6 + 9.6 deviations)
+def test_noise_rarely_exceeds_its_bound() -> None:
     widest = tail_bound(180.0, 2.0**-64)
     assert 2 * skellam.sf(widest, 90, 90) < 2.0**-64
     assert widest < 11 * np.sqrt(180)
@@ -180,14 +163,14 @@ def test_shares_that_make_no_noise_are_refused(fields: dict[str, float], message
 @pytest.mark.parametrize("mean", [-1.0, float("nan"), float("inf")])
 def test_means_out_of_range_are_refused(mean: float) -> None:
     with pytest.raises(ValueError, match="a mean must be"):
-        noise.draw_poisson(chance(1), mean, 3)
+        noise.draw_skellam(chance(1), mean, 3)
 
 
 def test_draws_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 2\^27"):
-        noise.draw_poisson(chance(1), 1e9, 3)
+        noise.draw_skellam(chance(1), 1e9, 3)
     with pytest.raises(ValueError, match=r"fewer than 2\^32"):
-        noise.draw_poisson(chance(1), 1e-12, 2**32)
+        noise.draw_skellam(chance(1), 1e-12, 2**32)
     with pytest.raises(ValueError, match="1 to 62 bits"):
         signed_residues(np.zeros(3, np.uint64), 63)
     with pytest.raises(ValueError, match=r"below 2\^4"):

@@ -49,7 +49,7 @@ def test_ten_rounds_cost_what_is_expected(deviation: float, sampled: float, epsi
 def test_every_number_of_survivors_keeps_what_was_promised() -> None:
     shares = NoiseShares(variance=13.40**2, contacted=200, dropout=0.25)
     promised = rounds(13.40**2)
-    spent = [rounds(shares.remaining_variance(survivors)) for survivors in range(150, 201, 10)]
+    spent = [rounds(float(shares.share * survivors)) for survivors in range(150, 201, 10)]
     assert spent[0] == pytest.approx(promised)
     assert spent == sorted(spent, reverse=True)
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.populations import count_recoveries, with_runner_up
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
-from protocol.oracles.hsu2012.projection import NoiseKind
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise
-from protocol.randomness import seeded_words
 
 SEED = bytes(32)
 
@@ -50,38 +47,6 @@ def test_the_papers_noise_on_a_count_is_as_expected() -> None:
     mechanism = JohnsonLindenstrauss(epsilon=1, delta=1e-6, noise="paper", size=1000, seed=SEED)
     deviation = math.sqrt(mechanism.variance(10**6, 0, 0) / 10**6)
     assert deviation == pytest.approx(14.9, rel=0.01)  # in sqrt(n), of expected/
-
-
-# One step above what expected/ gives as the smallest share, at n and epsilon: "paper" noise.
-@pytest.mark.parametrize(
-    ("epsilon", "n", "share", "noise"),
-    [
-        (1.0, 10**5, 0.4, "paper"),
-        (1.0, 10**6, 0.15, "paper"),
-        (4.0, 10**4, 0.3, "paper"),
-        (1.0, 10**5, 0.2, "gaussian"),
-        (1.0, 10**5, 0.2, "sampled"),
-    ],
-)
-def test_the_heavy_hitter_is_named(epsilon: float, n: int, share: float, noise: NoiseKind) -> None:
-    # 99 or 100 of 100 runs succeed, so fewer than 9 of 10 have a probability below 5e-3.
-    delta = 0.0 if noise == "sampled" else 1e-6
-
-    def make(seed: bytes) -> JohnsonLindenstrauss:
-        return JohnsonLindenstrauss(epsilon=epsilon, delta=delta, noise=noise, size=1000, seed=seed)
-
-    assert count_recoveries(make, with_runner_up(n, share)) >= 9
-
-
-def test_real_reports_name_the_heavy_hitter() -> None:
-    rng = np.random.default_rng(8)
-    mechanism = JohnsonLindenstrauss(epsilon=4, size=1000, seed=rng.bytes(32))
-    values = np.where(rng.random(20_000) < 0.3, 123, rng.integers(0, 1000, 20_000))
-    reports = mechanism.perturb(values.astype(np.uint64), seeded_words(rng))
-    first, second = mechanism.identify(mechanism.aggregate(reports), 20_000, 2)
-    assert first.value == 123
-    assert abs(first.count - (values == 123).sum()) < 4.5 * math.sqrt(first.variance)
-    assert first.count > second.count
 
 
 def test_a_message_has_the_bits_that_are_stated() -> None:
