@@ -200,6 +200,14 @@ class Service:
             self.ring.add(total, self.ring.unpack(masked_input.vector))
         return unmask(request, self.ring, messages, total).total
 
+    def check_total(self, own: Vector) -> None:
+        """Check that the sum is that of the device's `own` vector and of the other survivors."""
+        expected = self.ring.zero()
+        self.ring.add(expected, own)
+        for slot in set(range(1, N)) - set(self.dropouts):
+            self.ring.add(expected, self.vector(slot))
+        assert self.ring.pack(self.total()) == self.ring.pack(expected)
+
     def vector(self, slot: int) -> Vector:
         """Return the vector of one of the others."""
         vector: Vector = SUM_MECHANISMS[self.plan.mechanism].encode(

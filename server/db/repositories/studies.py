@@ -95,16 +95,12 @@ class StudyRepository(Repository):
         plan = await asyncio.to_thread(first_plan, plan_request, name, limits, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         study = StudyRow(
+            **request.model_dump(mode="json", exclude={"question", "start"}),
             id=name,
-            name=request.name,
             state="created",
             question=plan_request.question.model_dump(mode="json"),
-            terms=request.terms.model_dump(mode="json"),
-            timeouts=request.timeouts.model_dump(mode="json"),
-            rounds=request.rounds,
             round=0,
             created=await self.database.read_now(),
-            population=request.population,
             dp_event=event.model_dump(mode="json"),
         )
         while True:
@@ -254,9 +250,7 @@ class StudyRepository(Repository):
 
 
 def _plan_request(study: StudyRequest | StudyView) -> PlanRequest:
-    return PlanRequest.model_construct(
-        question=study.question, terms=study.terms, rounds=study.rounds, population=study.population
-    )
+    return PlanRequest.model_validate(study, from_attributes=True)
 
 
 def _is_unchanged(session: Session, population: str | None, ledger: Ledger | None) -> bool:

@@ -56,9 +56,7 @@ def test_a_plan_within_the_policy_is_taken() -> None:
         (replace(POLICY, registrar=bytes(32)), "registrar"),
     ],
 )
-def test_a_plan_beyond_a_limit_is_refused_by_the_name_of_the_limit(
-    policy: Policy, limit: str
-) -> None:
+def test_a_plan_beyond_a_limit_is_refused_by_the_limits_name(policy: Policy, limit: str) -> None:
     with pytest.raises(PolicyError, match=limit) as refused:
         policy.check_plan(PLAN, STUDY, 1)
     assert refused.value.limit == limit
@@ -277,9 +275,7 @@ def test_key_shares_and_seed_shares_count_as_upload() -> None:
         (90, 3, -1, "slot"),
     ],
 )
-def test_a_cohort_that_the_plan_did_not_promise_is_refused(
-    n: int, slot: int, cohort: int, limit: str
-) -> None:
+def test_a_cohort_against_the_plan_is_refused(n: int, slot: int, cohort: int, limit: str) -> None:
     assignment = ASSIGNMENT.model_copy(update={"slot": slot, "cohort": cohort})
     with pytest.raises(PolicyError) as refused:
         POLICY.check_cohort(PLAN, assignment, n)

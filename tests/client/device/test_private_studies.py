@@ -78,9 +78,7 @@ async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: Clien
     assert all(each.epsilon is not None and 6 < each.epsilon < 7.9 for each in statement.parties)
 
 
-async def test_a_sampled_study_shows_no_sum_and_promises_the_server_nothing(
-    connect: ClientFactory,
-) -> None:
+async def test_a_sampled_study_shows_no_sum_and_promises_nothing(connect: ClientFactory) -> None:
     """A quarter of 17 coins is 4 or more with probability 64%, so only the answer is checked."""
     study = await create(connect, mode="sample-threshold", theta=4, probability=0.5, delta=0.5)
     played = await play(connect, study)
@@ -169,9 +167,7 @@ async def test_devices_join_by_their_coins_and_others_stay_away(connect: ClientF
     assert epsilons["public"] < epsilons["server"] <= 8
 
 
-async def test_nobody_learns_how_many_joined_where_their_coins_count_on_it(
-    connect: ClientFactory,
-) -> None:
+async def test_nobody_learns_how_many_joined_by_coins(connect: ClientFactory) -> None:
     own = {"theta": 4, "probability": 0.5, "join_probability": 0.6, "delta": 0.5, "stride": 3}
     full = COIN_TERMS.model_copy(
         update={"cohort_size": 18}
@@ -236,9 +232,7 @@ async def test_devices_refuse_to_be_told_apart_by_the_sums_of_two_rounds(
         await play(connect, study, Policy(min_cohort=10))
 
 
-async def test_a_device_that_has_taken_part_in_enough_rounds_stays_away(
-    connect: ClientFactory,
-) -> None:
+async def test_a_device_that_took_part_in_enough_rounds_stays_away(connect: ClientFactory) -> None:
     study = await create(connect, mode="noise")
     policy = Policy(min_cohort=10, max_epsilon=100, max_rounds=1)
     with pytest.raises(NobodyEnteredError, match="max_rounds"):

@@ -106,9 +106,7 @@ async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> No
     }
 
 
-async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_asked(
-    study: StudyView,
-) -> None:
+async def test_a_device_always_gives_the_same_within_the_bound(study: StudyView) -> None:
     seen: list[Any] = []
 
     def noted(*parts: Any, **_rest: Any) -> Any:

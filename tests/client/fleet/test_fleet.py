@@ -37,9 +37,7 @@ async def play(
     return [each async for each in Fleet(connect, study, HOLDINGS, fleet_config).run()]
 
 
-async def test_a_fleet_takes_part_in_every_round_of_a_study(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_a_fleet_takes_part_in_every_round(connect: ClientFactory, study: StudyView) -> None:
     reports: list[FleetProgress] = []
     fleet = Fleet(connect, study, HOLDINGS, config(), reports.append)
     played = [each async for each in fleet.run()]
@@ -129,7 +127,7 @@ async def test_devices_refuse_and_the_fleet_reports_the_reason(
         await play(connect, study, careful)
 
 
-async def test_devices_refuse_a_server_that_asks_for_trust(
+async def test_devices_refuse_to_trust_a_server(
     connect: ClientFactory, trusting: StudyView
 ) -> None:
     with pytest.raises(NobodyEnteredError, match="semi-honest mode instead of active"):

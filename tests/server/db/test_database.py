@@ -127,9 +127,7 @@ async def test_an_error_of_the_database_shows_no_value(database_url: str) -> Non
     await database.close()
 
 
-async def test_a_transaction_that_others_make_the_database_take_back_is_done_again(
-    postgres_url: str,
-) -> None:
+async def test_a_transaction_rolled_back_because_of_others_is_repeated(postgres_url: str) -> None:
     """Two lock two rows in opposite order: PostgreSQL ends one of them, and both are done."""
     database = Database(postgres_url)
     await database.write(run("CREATE TABLE t (x INTEGER, n INTEGER)"))
@@ -169,9 +167,7 @@ async def test_a_conflict_that_does_not_end_is_an_unavailable_database(postgres_
     await database.close()
 
 
-async def test_a_standby_that_is_not_the_primary_yet_is_an_unavailable_database(
-    postgres_url: str,
-) -> None:
+async def test_a_standby_is_an_unavailable_database(postgres_url: str) -> None:
     database = Database(postgres_url)
     await database.write(run("CREATE TABLE t (x INTEGER)"))
 
@@ -226,6 +222,6 @@ async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: 
     for url in (postgres_url, sqlite_url):
         faked = Database(url, clock=lambda: NOON)
         assert await faked.read(faked.now) == NOON
-        column = await faked.read(lambda session, of=faked: session.scalar(select(of.instant())))
+        column = await faked.read(lambda session, of=faked: session.scalar(select(of.now_column())))
         assert column == NOON
         await faked.close()

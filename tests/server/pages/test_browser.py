@@ -266,9 +266,7 @@ def check_answer(page: Page, url: str, study: str) -> None:
         assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
 
 
-def test_a_study_is_created_watched_live_through_restarts_and_read(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         page = browser.new_page(accept_downloads=True)
         watched = WatchedPage(page, server.url)
@@ -321,9 +319,7 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
         assert watched.problems == []
 
 
-def test_a_closed_service_takes_a_key_and_then_follows_live(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_closed_service_takes_a_key_and_follows_live(browser: Browser, tmp_path: Path) -> None:
     key = new_secret(SystemRandom(), "btk_")
     env = {"BLINDTALLY_INITIAL_API_KEY": key, "BLINDTALLY_CREDENTIAL_CACHE_SECONDS": "0.1"}
     with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:

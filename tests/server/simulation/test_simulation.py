@@ -98,9 +98,7 @@ class Expect(Operation):
         assert len(set(claims)) == self.claims, "a server claimed twice"
 
 
-def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
-    postgres: Shelf,
-) -> None:
+def test_the_lease_of_a_server_that_died_expires_and_another_sums(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort"),
         *[Everybody()] * 5,
@@ -129,9 +127,7 @@ def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres:
     play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
 
 
-def test_what_a_server_that_stood_still_was_to_forget_is_forgotten_when_it_goes_on(
-    sqlite: Shelf,
-) -> None:
+def test_a_frozen_server_deletes_what_it_must_when_it_goes_on(sqlite: Shelf) -> None:
     happening = [
         StrikeHolder("delete-bodies", 29),
         *[Everybody()] * 5,
@@ -148,9 +144,7 @@ def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: She
     assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
 
-def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
-    postgres: Shelf,
-) -> None:
+def test_a_server_frozen_for_longer_than_its_lease_publishes_nothing(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort", 40),
         *[Everybody()] * 5,
@@ -225,9 +219,7 @@ class ExpectDecoded(Operation):
         assert ask(world, closings) == self.closed
 
 
-def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_next(
-    sqlite: Shelf,
-) -> None:
+def test_a_round_whose_server_dies_decoding_is_decoded_once_by_the_next(sqlite: Shelf) -> None:
     happening = [StrikeHolder("close"), *[Everybody()] * 5]
     happening += [ExpectDecoded(claims=1, closed=0, up=0), Start(0), Advance(1)]
     happening += [ExpectDecoded(claims=2, closed=1, up=1)]
@@ -235,9 +227,7 @@ def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_ne
     assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
 
-def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_another(
-    postgres: Shelf,
-) -> None:
+def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Shelf) -> None:
     happening = [StrikeHolder("close"), *[Everybody()] * 5]
     happening += [ExpectDecoded(claims=1, closed=0, up=1), Advance(16)]
     happening += [ExpectDecoded(claims=2, closed=1, up=1)]

@@ -86,15 +86,7 @@ class Score:
     def add(self, other: "Score") -> None:
         """Add another run."""
         self.operations += other.operations
-        for name in (
-            "acknowledged",
-            "included",
-            "summed",
-            "failed",
-            "kills",
-            "claims",
-            "taken_over",
-        ):
+        for name in _FIGURES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
