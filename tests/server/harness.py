@@ -29,11 +29,9 @@ class Clock:
         self.time = NOON
 
     def __call__(self) -> datetime:
-        """Return the time."""
         return self.time
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
         self.time += timedelta(seconds=seconds)
 
 
@@ -47,13 +45,11 @@ class Served:
 
     @property
     def service(self) -> Service:
-        """Return the parts of the running process."""
         service: Service = self.app.state.service
         return service
 
     @property
     def store(self) -> Store:
-        """Return the repositories of the service."""
         return self.service.store
 
     async def create(self, **changes: Any) -> str:
@@ -70,7 +66,6 @@ class Served:
         return RoundView.model_validate_json(response.content)
 
     async def show_round(self, study: str, number: int = 1) -> RoundView:
-        """Return a round as it is."""
         response = await self.client.get(f"/v1/studies/{study}/rounds/{number}")
         assert response.status_code == 200, response.text
         return RoundView.model_validate_json(response.content)
@@ -110,7 +105,6 @@ class Served:
         raise AssertionError(f"the cohort stays in {before}")
 
     async def read_sum(self, study: str, number: int = 1) -> bytes:
-        """Return the packed sum of the first cohort."""
         path = f"/v1/studies/{study}/rounds/{number}/cohorts/0/sum"
         response = await self.client.get(path)
         assert response.status_code == 200, response.text

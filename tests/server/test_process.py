@@ -26,7 +26,6 @@ class Process:
     url: str
 
     def stop(self, how: signal.Signals) -> int:
-        """Send the signal and return the exit status."""
         self.popen.send_signal(how)
         return self.popen.wait(10)
 

@@ -358,7 +358,6 @@ class Arriving:
         self.batches = batches
 
     async def bodies(self, study: str, number: int, nbytes: int, most: int) -> AsyncIterator[bytes]:
-        """Yield the batches."""
         assert most == 8192
         assert (study, number) == ("streams", 1)
         assert nbytes == self.made[0].shape[1]

@@ -71,7 +71,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -91,7 +90,6 @@ class Server:
         self.port = int(match[1])
 
     def stop(self, how: signal.Signals) -> None:
-        """Stop it and wait until it is gone."""
         if self.popen is not None and self.popen.stdout is not None:
             self.popen.send_signal(how)
             self.popen.wait(20)
@@ -138,7 +136,6 @@ class WatchedPage:
             self.problems.append(f"request to another site: {url}")
 
     def open(self, path: str) -> None:
-        """Go to a page."""
         self.page.goto(self.url + path)
 
 

@@ -89,7 +89,6 @@ class Expect(Operation):
     up: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         book = world.loop.book
         claims = [who for work, who in book.claims if work.startswith("sum-cohort ")]
         up = sum(worker.is_up for worker in world.workers)
@@ -115,7 +114,6 @@ class ExpectForgotten(Operation):
     """All cohorts are closed, and their message bodies are deleted."""
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         store = next(worker for worker in world.workers if worker.is_up).app.state.service.store
         assert world.published
         assert not await store.cohorts.finished_with_bodies()
@@ -176,7 +174,6 @@ class ExpectKept(Operation):
     acknowledged: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         query = select(func.count()).select_from(MessageRow).where(MessageRow.kind == self.kind)
         assert ask(world, query) == self.count
         accepted = [
@@ -206,7 +203,6 @@ class ExpectDecoded(Operation):
     up: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         claims = [who for work, who in world.loop.book.claims if work.startswith("close-round ")]
         running = sum(worker.is_up for worker in world.workers)
         assert (len(claims), running) == (self.claims, self.up)

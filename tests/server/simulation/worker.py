@@ -92,12 +92,10 @@ class Worker:
 
     @property
     def is_up(self) -> bool:
-        """Return whether it answers."""
         return self._is_up and not self.process.is_dead
 
     @property
     def is_awake(self) -> bool:
-        """Return whether it answers now."""
         return self.is_up and self.process.frozen <= self.loop.time()
 
     async def start(self) -> None:

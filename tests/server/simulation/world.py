@@ -50,7 +50,6 @@ class Shape:
 
     @property
     def members(self) -> int:
-        """Return the number of devices."""
         return self.size * self.cohorts * 3 // 2
 
     def request(self) -> dict[str, Any]:
@@ -84,7 +83,6 @@ class Score:
     taken_over: int = 0  # sums of which another server began to make one before
 
     def add(self, other: "Score") -> None:
-        """Add another run."""
         self.operations += other.operations
         for name in _FIGURES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -120,7 +118,6 @@ class World:
 
     @property
     def path(self) -> str:
-        """Return the address of the study."""
         return f"/v1/studies/{self.members[0].study}"
 
     @contextmanager
@@ -326,7 +323,6 @@ class World:
         )
 
     async def close(self) -> None:
-        """Take every server down."""
         for worker in self.workers:
             worker.kill()
         await self.loop.rest()
