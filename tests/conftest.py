@@ -150,7 +150,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_populations.py": (
         "test_studies_spend_until_nothing_is_left",
         "test_tables_are_for_studies_of_no_population",
-        "test_what_has_no_bound_is_within_no_budget",
+        "test_unbounded_loss_is_refused",
     ),
     "tests/server/test_process.py": ALL,
     "tests/server/test_reports.py": (

@@ -69,11 +69,7 @@ class ApiRequest(Generic[T]):
         }
 
     def read(self, response: httpx.Response) -> T:
-        """Return the parsed answer.
-
-        Raises:
-            ServiceError: if the service refused the request.
-        """
+        """Return the parsed answer; raises ServiceError if the service refused the request."""
         return self.parse(check_response(response).content)
 
 

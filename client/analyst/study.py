@@ -59,11 +59,7 @@ class Study:
         return self.view.state
 
     def refresh(self) -> StudyView:
-        """Return the current state of the study.
-
-        Raises:
-            NotFoundError: if the study does not exist.
-        """
+        """Return the current state of the study; raises NotFoundError if it does not exist."""
         return self._update(requests.get(StudyView, "studies", self.id))
 
     def start(self) -> StudyView:
@@ -83,11 +79,7 @@ class Study:
         return self._sender.table(requests.rounds(self.id, after))
 
     def round(self, number: int) -> RoundView:
-        """Return the current state of one round.
-
-        Raises:
-            NotFoundError: if the round does not exist yet.
-        """
+        """Return the current state of one round; raises NotFoundError before it exists."""
         request = requests.get(RoundView, "studies", self.id, "rounds", number)
         return self._sender.send(request)
 
@@ -270,11 +262,7 @@ class Analyst:
         return Study(self._sender, view)
 
     def study(self, study: str) -> Study:
-        """Return the existing study with the id `study`.
-
-        Raises:
-            NotFoundError: if it does not exist.
-        """
+        """Return the study with the id `study`; raises NotFoundError if it does not exist."""
         view = self._sender.send(requests.get(StudyView, "studies", study))
         return Study(self._sender, view)
 

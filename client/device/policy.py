@@ -123,11 +123,7 @@ class Policy:
         yield from self._size_violations(plan)
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
-        """Check that the plan's registrar enrolled this device.
-
-        Raises:
-            PolicyError: if another registrar did, so that the other devices may be invented.
-        """
+        """Check that the plan's registrar enrolled this device; raises PolicyError otherwise."""
         if plan.registry and not plan.registry.admits(identity.public, enrolment):
             raise PolicyError("registrar", "names a registrar that did not enrol this device")
 
@@ -163,11 +159,7 @@ class Policy:
             raise violation
 
     def check_epsilon(self, spent: float, epsilon: float) -> None:
-        """Check that the device may spend `epsilon` in addition to `spent`.
-
-        Raises:
-            PolicyError: if less is left.
-        """
+        """Check that `epsilon` may be spent on top of `spent`; raises PolicyError otherwise."""
         if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # also refuses NaN
             left = max(0.0, self.max_epsilon - spent)
             reason = f"asks for epsilon {epsilon:g}, and {left:g} is left"

@@ -84,11 +84,7 @@ class Authenticator:
         )
 
     async def authenticate(self, secret: str | None) -> Principal | None:
-        """Return the owner of `secret`, or None if it is not valid.
-
-        Raises:
-            ProblemError: if the owner sends too many requests.
-        """
+        """Return the owner of `secret`, or None; raises ProblemError after too many requests."""
         if secret is None:
             return None
         key = secret_digest(secret)
@@ -102,11 +98,7 @@ class Authenticator:
         return principal
 
     def count_request(self, name: str) -> None:
-        """Count a request of the principal `name`.
-
-        Raises:
-            ProblemError: if it exceeds the limit.
-        """
+        """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
         if not self.is_open and not self._limiter.hit(self._max_requests, name):
             raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
 
@@ -124,7 +116,8 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it before its body is read."""
-        if scope["type"] != "http" or _is_public(scope["path"]):
+        path = scope.get("path", "")
+        if scope["type"] != "http" or path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX):
             await self._app(scope, receive, send)
             return
         authenticator: Authenticator = scope["app"].state.service.authenticator
@@ -150,10 +143,6 @@ async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
     return principal
 
 
-def _is_public(path: str) -> bool:
-    return path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX)
-
-
 def is_page(path: str) -> bool:
     """Return whether the path is a page for people, and not the API."""
     return _PAGE_PATHS.fullmatch(path) is not None
@@ -161,17 +150,13 @@ def is_page(path: str) -> bool:
 
 def _bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the header of a request, or in its cookie where that is accepted."""
-    headers = Headers(scope=scope)
-    if "authorization" in headers or not _accepts_cookie(scope):
+    headers, path = Headers(scope=scope), scope["path"]
+    is_event_stream = scope["method"] == "GET" and _EVENT_STREAM_PATHS.fullmatch(path)
+    if "authorization" in headers or not (is_page(path) or is_event_stream):
         return bearer_secret(headers.get("authorization"))
     return bearer_secret(
         f"Bearer {cookie_parser(headers.get('cookie', '')).get(COOKIE_NAME, '')}", API_KEY_PREFIX
     )
-
-
-def _accepts_cookie(scope: Scope) -> bool:
-    path = scope["path"]
-    return is_page(path) or (scope["method"] == "GET" and bool(_EVENT_STREAM_PATHS.fullmatch(path)))
 
 
 def client_address(scope: Scope) -> str:

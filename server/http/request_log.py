@@ -65,21 +65,15 @@ class RequestLogMiddleware:
         structlog.contextvars.unbind_contextvars(*LOG_FIELDS)  # left by a refusal without a request
         bind_log_fields(request_id=request_id)
         try:
-            await self._answer(scope, counting_receive, counting_send, stats)
-        finally:
-            self._record(scope, stats, perf_counter() - started)
-            structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
-
-    async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, stats: _RequestStats
-    ) -> None:
-        try:
-            await self._app(scope, receive, send)
+            await self._app(scope, counting_receive, counting_send)
         except Exception as error:
             problem = problem_of(error)
             if stats.status is not None:  # too late for another response: the connection is closed
                 raise
-            await problem_response(problem)(scope, receive, send)
+            await problem_response(problem)(scope, counting_receive, counting_send)
+        finally:
+            self._record(scope, stats, perf_counter() - started)
+            structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
 
     def _record(self, scope: Scope, stats: _RequestStats, seconds: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"

@@ -51,11 +51,7 @@ class EventStreams:
 
     @contextmanager
     def open(self, study: str) -> Iterator[None]:
-        """Reserve one stream for a follower of `study`.
-
-        Raises:
-            ProblemError: if the maximum number of streams is open.
-        """
+        """Reserve one stream for a follower of `study`; raises ProblemError if all are in use."""
         if self.count >= self.max_streams:
             detail = f"{self.max_streams} event streams are open, which is the maximum: try again"
             raise ProblemError(ProblemType.UNAVAILABLE, detail)

@@ -60,11 +60,7 @@ def page_router(*permissions: Permission, prefix: str = "") -> APIRouter:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a post that does not come from a page of this service.
-
-    Raises:
-        ProblemError: if it names another origin, or none.
-    """
+    """Raise ProblemError for a post that does not come from a page of this service."""
     scheme, _, netloc = request.headers.get("origin", "").partition("://")
     is_ours = scheme in ("http", "https") and netloc == request.headers.get("host")
     if not is_ours or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":

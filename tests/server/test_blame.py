@@ -29,9 +29,7 @@ async def bars(served: Served, study: str, liar: Device, what: str = FALSE_DEALE
 
 
 @pytest.mark.parametrize("step", ["share", "mask"])
-async def test_one_false_share_is_corrected_and_its_dealer_barred(
-    served: Served, step: str
-) -> None:
+async def test_a_false_share_is_corrected_and_its_dealer_barred(served: Served, step: str) -> None:
     """A share of the mask key is needed if its dealer drops out, a share of the seed otherwise."""
     party = await gather_party(served, rounds=2)
     liar, *honest = party.devices
@@ -61,9 +59,7 @@ async def test_a_false_share_that_nobody_needs_blames_nobody(party: Party) -> No
     assert (await party.served.show_round(party.study)).cohorts[0].blamed == {}
 
 
-async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_cohort_nothing(
-    each_served: Served,
-) -> None:
+async def test_many_false_shares_fail_their_cohort_and_no_other(each_served: Served) -> None:
     study = await each_served.create(terms=TWO_COHORTS, rounds=2)
     devices = await each_served.join(study, 12)
     liar = devices[2]

@@ -51,9 +51,7 @@ async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(serv
 
 
 @pytest.mark.parametrize("what", ["rounds/1/cohorts/0/sum", "rounds/1", "rounds", "events"])
-async def test_the_reason_of_a_failure_is_hidden_if_it_would_reveal_how_many_joined(
-    served: Served, what: str
-) -> None:
+async def test_a_reason_that_reveals_how_many_joined_is_hidden(served: Served, what: str) -> None:
     study, _ = await joined(served, 9, join_probability=0.6)
     await served.pass_phase(study)
     await served.client.post(f"/v1/studies/{study}/stop")

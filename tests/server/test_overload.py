@@ -25,9 +25,7 @@ async def one_of(pool: Pool) -> PoolProxiedConnection:
             await asyncio.sleep(0.01)
 
 
-async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_one_again(
-    serve: Serve, database_url: str
-) -> None:
+async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_url: str) -> None:
     """The pool is empty, for example because PostgreSQL has no free connection."""
     async with serve(database_url, database_timeout_seconds=0.02) as served:
         party = await gather_party(served)

@@ -136,7 +136,7 @@ async def test_a_study_that_is_stopped_pays_for_the_rounds_it_opened(served: Ser
         ({"question": QUESTION | {"mode": "sample-threshold"}}, "server"),
     ],
 )
-async def test_what_has_no_bound_is_within_no_budget(
+async def test_unbounded_loss_is_refused(
     served: Served, changes: dict[str, Any], party: str
 ) -> None:
     await make(served, party=party)

@@ -54,9 +54,7 @@ async def claims(served: Served, kind: str) -> dict[str, int]:
     return {work: version for work, version in versions.items() if work.startswith(kind)}
 
 
-async def test_devices_spread_over_two_servers_are_each_in_one_sum_that_is_made_once(
-    two: tuple[Served, Served],
-) -> None:
+async def test_devices_of_two_servers_are_each_in_one_sum(two: tuple[Served, Served]) -> None:
     """The first listens to the devices of even number, the second to the others."""
     study = await two[0].create(terms=TERMS, rounds=2)
     for after in range(2):

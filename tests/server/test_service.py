@@ -35,9 +35,7 @@ async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: S
         ((), (), (1,), (4,)),
     ],
 )
-async def test_losses_in_any_phase_leave_the_sum_of_the_survivors(
-    served: Served, lost: tuple[tuple[int, ...], ...]
-) -> None:
+async def test_the_survivors_are_summed(served: Served, lost: tuple[tuple[int, ...], ...]) -> None:
     study = await served.create()
     devices = await play(served, study, lost=lost)
     view = await served.until_closed(study)
@@ -46,9 +44,7 @@ async def test_losses_in_any_phase_leave_the_sum_of_the_survivors(
     assert await served.read_sum(study) == sum_of(devices)
 
 
-async def test_losses_in_every_phase_of_a_larger_cohort_leave_an_exact_sum(
-    serve: Serve, database_url: str
-) -> None:
+async def test_losses_in_every_phase_leave_an_exact_sum(serve: Serve, database_url: str) -> None:
     terms = {"cohort_size": 24, "minimum": 20, "corrupt": 0.1, "dropout": 0.3}
     async with serve(database_url) as served:
         study = await served.create(terms=terms)
@@ -90,7 +86,7 @@ async def test_a_service_restarted_in_the_middle_of_a_phase_goes_on_from_its_row
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-async def test_a_service_restarted_between_two_phases_accepts_repeated_messages(
+async def test_a_restarted_service_accepts_repetitions(
     serve: Serve, sqlite_url: str, step: int
 ) -> None:
     """The answers to the last messages were lost, so all are sent once more."""
@@ -159,7 +155,7 @@ async def test_a_study_of_several_rounds_adds_up_what_they_estimate(each_served:
     assert all(closed != other for closed, other in pairwise(seeds))
 
 
-async def test_cohorts_of_a_round_add_up_and_one_that_fails_costs_the_others_nothing(
+async def test_cohorts_of_a_round_add_up_without_failed_ones(
     serve: Serve, database_url: str
 ) -> None:
     terms = {"cohort_size": 5, "minimum": 3, "cohorts": 3, "corrupt": 0, "dropout": 0}

@@ -37,11 +37,7 @@ _STOPPED_REASON = "the study was stopped"
 
 
 def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
-    """Return the row of `study`; a lock excludes other writers.
-
-    Raises:
-        ProblemError: if the study is unknown.
-    """
+    """Return the row of `study`, locked on request; raises ProblemError if it is unknown."""
     query = select(StudyRow).where(StudyRow.id == study)
     if lock:  # and replace values that were read before the lock
         query = query.with_for_update().execution_options(populate_existing=True)

@@ -436,9 +436,7 @@ class CrashedError(Exception):
 
 
 @pytest.mark.parametrize("kind", SENT_ONCE)
-async def test_a_device_that_crashed_before_it_sent_gives_no_other_vector(
-    kind: MessageKind, tmp_path: Path
-) -> None:
+async def test_a_crashed_device_gives_no_other_vector(kind: MessageKind, tmp_path: Path) -> None:
     path = tmp_path / "journal"
 
     def crash(name: str, _: bytes) -> None:

@@ -233,9 +233,7 @@ def test_rounds_that_keep_what_the_first_announced_are_all_taken() -> None:
 
 
 @pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])
-def test_reports_that_may_reveal_more_than_their_epsilon_too_often_are_refused(
-    policy: Policy, delta: float
-) -> None:
+def test_reports_whose_delta_is_too_large_are_refused(policy: Policy, delta: float) -> None:
     def asked(delta: float) -> AnyPlan:
         question = parse_question(
             {"mechanism": "jl-hh", "threshold": 9, "epsilon": 1.0, "rows": 9}

@@ -78,9 +78,7 @@ async def all_take_part(devices: Sequence[DeviceState], **how: Any) -> list[Part
     return [outcome for (outcome,) in taken]
 
 
-async def test_devices_take_part_once_and_the_analyst_sees_what_is_common(
-    app: FastAPI, study: StudyView
-) -> None:
+async def test_devices_take_part_once_and_items_are_found(app: FastAPI, study: StudyView) -> None:
     devices = [DeviceState.in_memory() for _ in range(DEVICES)]
     taken = await all_take_part(devices)  # no study is named: it is the one that runs
     assert Counter((outcome.study, outcome.round, outcome.state) for outcome in taken) == {
@@ -197,9 +195,7 @@ async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
     assert {outcome.state for outcome in outcomes} == {EndState.REJECTED}
 
 
-async def test_a_device_that_finds_no_round_returns_that_outcome(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_no_round_is_an_outcome(connect: ClientFactory, study: StudyView) -> None:
     async with connect() as http:
         draft = REQUEST.model_copy(update={"start": False}).model_dump(mode="json")
         waiting = (await http.post("/studies", json=draft)).json()["id"]
@@ -214,7 +210,7 @@ async def test_a_device_that_finds_no_round_returns_that_outcome(
     assert "min_cohort" in outcome.error
 
 
-async def test_a_service_that_is_out_of_reach_or_talks_nonsense_is_an_outcome(
+async def test_a_service_out_of_reach_or_in_error_is_an_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries = iter([httpx.ConnectError("refused")] * 3)
@@ -276,9 +272,7 @@ async def test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again(
     }
 
 
-async def test_a_device_that_cannot_write_down_what_it_gives_gives_nothing(
-    study: StudyView, tmp_path: Path
-) -> None:
+async def test_a_device_without_a_journal_gives_nothing(study: StudyView, tmp_path: Path) -> None:
     kept = DeviceState.on_disk(tmp_path)
     (tmp_path / "journal").write_text("something else\n")
     with pytest.raises(JournalError, match="not an entry"):

@@ -57,7 +57,7 @@ def run(statement: str) -> Callable[[Session], Any]:
     ("pragma", "value"),
     [("page_size", 32768), ("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)],
 )
-async def test_sqlite_is_set_up_to_keep_what_it_acknowledges(
+async def test_sqlite_keeps_what_it_acknowledges(
     sqlite: Database, pragma: str, value: object
 ) -> None:
     assert await sqlite.read(run(f"PRAGMA {pragma}")) == value

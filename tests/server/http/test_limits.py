@@ -66,9 +66,7 @@ async def test_an_upload_without_a_length_is_read_no_further_than_it_may_be(serv
         assert body.taken <= most // 1024 + 2
 
 
-async def test_a_study_whose_uploads_would_not_be_accepted_is_not_created(
-    serve: Serve, sqlite_url: str
-) -> None:
+async def test_a_study_with_too_large_uploads_is_refused(serve: Serve, sqlite_url: str) -> None:
     """A masked input contains seed shares, so it is larger than its vector."""
     async with serve(sqlite_url, max_upload_bytes=1024) as served:
         response = await served.client.post("/v1/studies", json=study_request())

@@ -146,7 +146,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     assert await fresh.survivors(1) == frozenset(range(6))  # which needs no bodies
 
 
-async def test_a_list_that_is_forgotten_while_it_is_read_is_not_kept(
+async def test_a_list_deleted_meanwhile_is_not_kept(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches the study is stopped, and its bodies go."""

@@ -95,7 +95,7 @@ async def test_only_leases_of_processes_that_are_gone_are_free(leases: LeaseRepo
     assert (await claimed(leases, "two")).version == 2
 
 
-async def test_long_work_renews_its_lease_and_gives_it_back_when_it_is_cancelled(
+async def test_a_long_job_renews_and_releases_its_lease(
     leases: LeaseRepository, clock: Clock
 ) -> None:
     begun = asyncio.Event()

@@ -69,7 +69,7 @@ async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
     assert (await served.until_closed(study, 2)).state == "decoded"
 
 
-async def test_a_fault_while_planning_leaves_the_plan_as_it_was(
+async def test_a_fault_while_planning_keeps_the_plan(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create(rounds=2)
@@ -123,7 +123,7 @@ async def test_bodies_of_a_stopped_study_are_forgotten_too(served: Served) -> No
     await until_forgotten(served)
 
 
-async def test_a_deadline_that_passed_without_a_server_is_extended(
+async def test_a_deadline_without_a_server_is_extended(
     serve: Serve, clock: Clock, database_url: str
 ) -> None:
     """Restarted with time left, a cohort has at least its patience; without, all of it."""

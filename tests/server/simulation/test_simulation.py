@@ -56,9 +56,7 @@ def shelf(request: pytest.FixtureRequest) -> Shelf:
 
 @given(happening=histories(6, 12), seed=st.integers(0, 2**16))
 @_FEW_EXAMPLES
-def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
-    sqlite: Shelf, happening: list[Operation], seed: int
-) -> None:
+def test_sqlite_counts_each_once(sqlite: Shelf, happening: list[Operation], seed: int) -> None:
     play(sqlite.empty(), Shape(rounds=2), seed, happening)
 
 
@@ -182,9 +180,7 @@ class ExpectKept(Operation):
         assert len(accepted) == self.acknowledged
 
 
-def test_an_upload_whose_server_is_killed_after_its_commit_and_before_the_answer_counts_once(
-    shelf: Shelf,
-) -> None:
+def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(shelf: Shelf) -> None:
     """The first stored message of each phase gets no response, and no other message is stored."""
     happening: list[Operation] = [Everybody()]
     for kind in KINDS:

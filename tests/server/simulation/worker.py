@@ -119,11 +119,7 @@ class Worker:
             await self._stopping.wait()
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Return the answer to a request.
-
-        Raises:
-            Unanswered: if the process is down, or dies before it answers.
-        """
+        """Return the answer; raises Unanswered if the process is down or dies before it."""
         if not self.is_up:
             raise Unanswered
         task = self.loop.start(self.process, self._client.request(method, path, **what))

@@ -150,11 +150,7 @@ class World:
         return list(self._workers.values())
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Ask any server that is up, a frozen one if all are.
-
-        Raises:
-            Unanswered: if none is, or dies before it answers.
-        """
+        """Ask a server that is up, an awake one if possible; raises Unanswered if none answers."""
         up = [worker for worker in self.workers if worker.is_up]
         if not up:
             raise Unanswered
