@@ -272,11 +272,7 @@ class Analyst:
             yield Study(self._sender, view)
 
     def create_population(self, name: str, budget: Budget) -> PopulationView:
-        """Create a population whose studies share `budget`; an existing one does not change.
-
-        Raises:
-            ConflictError: if a population of this name has another budget.
-        """
+        """Create a population, or raise ConflictError if it exists with another `budget`."""
         path = requests.path("populations", name)
         content = PopulationRequest(budget=budget).model_dump_json()
         parse = PopulationView.model_validate_json

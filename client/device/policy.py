@@ -128,11 +128,7 @@ class Policy:
             raise PolicyError("registrar", "names a registrar that did not enrol this device")
 
     def check_cohort(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
-        """Check that a cohort of `n` devices is one that `plan` promised.
-
-        Raises:
-            PolicyError: for the limit that is exceeded, or the promise that is broken.
-        """
+        """Check that `plan` promised a cohort of `n` devices; raises PolicyError otherwise."""
         terms = plan.terms
         if not terms.minimum <= n <= terms.cohort_size:
             promised = f"{terms.minimum} to {terms.cohort_size}"

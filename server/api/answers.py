@@ -115,11 +115,7 @@ class DistributionQuery:
     async def answer(
         self, points: Sequence[float | str], query: Callable[[Distribution], BoundedEstimate]
     ) -> QueryResults:
-        """Return the estimate of `query` at each of `points`.
-
-        Raises:
-            ProblemError: if nothing has been counted yet, or the query is not valid.
-        """
+        """Return the estimates of `query` at `points`; raises ProblemError if there are none."""
         try:
             bounded = await asyncio.to_thread(self._evaluate, query)
         except EmptyTreeError as error:
@@ -139,11 +135,7 @@ class DistributionQuery:
         )
 
     def domain_values(self, texts: list[str], name: str) -> _DomainValues:
-        """Return `texts` as values of the study's domain: numbers of an interval, or items.
-
-        Raises:
-            ValueError: if a text is not a number and the domain is an interval.
-        """
+        """Return `texts` as values of the domain; raises ValueError if they must be numbers."""
         if not isinstance(self.plan.question.domain, NumericInterval):
             return texts
         try:

@@ -70,11 +70,7 @@ _KEEPALIVE_OPTIONS = {
 
 
 def parse_url(text: str) -> URL:
-    """Return the database URL in `text` with the driver that this program uses.
-
-    Raises:
-        ValueError: if it is not the URL of a SQLite file or a PostgreSQL database.
-    """
+    """Return the database URL in `text` with our driver; raises ValueError if it is not usable."""
     try:
         url = make_url(text)
     except ArgumentError:

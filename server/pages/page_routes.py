@@ -69,11 +69,7 @@ def check_origin(request: Request) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a posted form; the last value of a repeated field.
-
-    Raises:
-        ProblemError: if the body is not a form or not UTF-8, or has too many fields.
-    """
+    """Return the last value of each field of a form; raises ProblemError if it is not a form."""
     check_media_type(request, _FORM_MEDIA_TYPE)
     body = await request.body()
     try:

@@ -47,11 +47,7 @@ class EventRepository(Repository):
 
     @read_transaction
     def check_can_follow(self, session: Session, study: str, last: int) -> None:
-        """Check that `study` has events after number `last`, or may have them later.
-
-        Raises:
-            ProblemError: if the study is unknown, or has ended without such events.
-        """
+        """Raise ProblemError if `study` is unknown, or has ended without events after `last`."""
         state = session.scalar(select(StudyRow.state).where(StudyRow.id == study))
         if state is None:
             raise not_found("study")
