@@ -51,15 +51,11 @@ class ETagRoute(APIRoute):
                 return response
             tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
             headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-            if _matches(request.headers.getlist("if-none-match"), tag):
+            fields = ",".join(request.headers.getlist("if-none-match"))
+            known = [each.strip().removeprefix("W/") for each in fields.split(",")]
+            if tag in known or "*" in known:  # by weak comparison [RFC 9110]
                 return Response(status_code=304, headers=headers)
             response.headers.update(headers)
             return response
 
         return answer
-
-
-def _matches(fields: list[str], tag: str) -> bool:
-    """Return whether `tag` is in the If-None-Match `fields`, by weak comparison [RFC 9110]."""
-    known = [each.strip().removeprefix("W/") for field in fields for each in field.split(",")]
-    return tag in known or "*" in known

@@ -47,7 +47,8 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send)
             return
         stats, started = _RequestStats(), perf_counter()
-        request_id = _request_id(scope)
+        sent_id = Headers(scope=scope).get("x-request-id", "")  # of a proxy or the client
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid4().hex
 
         async def counting_receive() -> Message:
             message = await receive()
@@ -100,9 +101,3 @@ def _log_method(status: int | None) -> structlog.typing.WrappedLogger:
     if status >= 500:
         return _log.warning
     return _log.info if status >= 400 else _log.debug
-
-
-def _request_id(scope: Scope) -> str:
-    """Return the valid id that a proxy or client sent, or a new one."""
-    header = Headers(scope=scope).get("x-request-id", "")
-    return header if _REQUEST_ID.fullmatch(header) else uuid4().hex
