@@ -171,11 +171,7 @@ ERROR_CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
 
 
 def check_response(response: httpx.Response) -> httpx.Response:
-    """Return `response` if it is a success.
-
-    Raises:
-        ServiceError: of the class of its problem type, if it is not.
-    """
+    """Return `response` if it is a success; raises the ServiceError of its problem type if not."""
     if response.is_success:
         return response
     problem = _parse_problem(response)

@@ -1,7 +1,7 @@
 """The application: routes, middleware and the lifespan of the service."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from functools import cache, partial
 from random import Random
@@ -32,7 +32,7 @@ from server.pages import studies as study_pages
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.preview import Predict, Predictor
-from server.pages.history import open_histories
+from server.pages.history import EstimateHistories
 from server.pages.page_routes import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
@@ -66,7 +66,7 @@ def create_app(
         tracer = traces.job_tracer(provider)
         async with (
             run_service(settings, clock, rng, metrics, tracer) as service,
-            open_histories(service.store) as histories,
+            aclosing(EstimateHistories(service.store)) as histories,
         ):
             app.state.service, app.state.histories = service, histories
             app.state.predictor = Predictor(predict)

@@ -58,7 +58,9 @@ def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Rand
     Raises:
         ProblemError: if there is none, or none within `limits`; with every error.
     """
-    errors = list(_budget_errors(request))
+    errors: list[FieldError] = []
+    if request.population is not None and getattr(request.question, "vote_tables", False):
+        errors = [{"location": "body.question.vote_tables", "detail": _TABLES_NEED_OWN_BUDGET}]
     try:
         plan = unchecked_first_plan(request, study, rng)
     except ValueError as error:
@@ -87,11 +89,6 @@ def with_salt(question: AnyQuestion, study: str) -> AnyQuestion:
         domain = question.domain.model_copy(update={"salt": study})
         return question.model_copy(update={"domain": domain})
     return question
-
-
-def _budget_errors(request: PlanRequest) -> Iterator[FieldError]:
-    if request.population is not None and getattr(request.question, "vote_tables", False):
-        yield {"location": "body.question.vote_tables", "detail": _TABLES_NEED_OWN_BUDGET}
 
 
 def _plan_errors(error: ValueError) -> Iterator[FieldError]:

@@ -58,11 +58,7 @@ class AsyncStudy:
         return self.view.state
 
     async def refresh(self) -> StudyView:
-        """Return the current state of the study.
-
-        Raises:
-            NotFoundError: if the study does not exist.
-        """
+        """Return the current state of the study; raises NotFoundError if it does not exist."""
         return await self._update(requests.get(StudyView, "studies", self.id))
 
     async def start(self) -> StudyView:
@@ -82,11 +78,7 @@ class AsyncStudy:
         return await self._sender.table(requests.rounds(self.id, after))
 
     async def round(self, number: int) -> RoundView:
-        """Return the current state of one round.
-
-        Raises:
-            NotFoundError: if the round does not exist yet.
-        """
+        """Return the current state of one round; raises NotFoundError before it exists."""
         request = requests.get(RoundView, "studies", self.id, "rounds", number)
         return await self._sender.send(request)
 
@@ -271,11 +263,7 @@ class AsyncAnalyst:
         return AsyncStudy(self._sender, view)
 
     async def study(self, study: str) -> AsyncStudy:
-        """Return the existing study with the id `study`.
-
-        Raises:
-            NotFoundError: if it does not exist.
-        """
+        """Return the study with the id `study`; raises NotFoundError if it does not exist."""
         view = await self._sender.send(requests.get(StudyView, "studies", study))
         return AsyncStudy(self._sender, view)
 
@@ -285,11 +273,7 @@ class AsyncAnalyst:
             yield AsyncStudy(self._sender, view)
 
     async def create_population(self, name: str, budget: Budget) -> PopulationView:
-        """Create a population whose studies share `budget`; an existing one does not change.
-
-        Raises:
-            ConflictError: if a population of this name has another budget.
-        """
+        """Create a population, or raise ConflictError if it exists with another `budget`."""
         path = requests.path("populations", name)
         content = PopulationRequest(budget=budget).model_dump_json()
         parse = PopulationView.model_validate_json

@@ -69,11 +69,7 @@ class ApiRequest(Generic[T]):
         }
 
     def read(self, response: httpx.Response) -> T:
-        """Return the parsed answer.
-
-        Raises:
-            ServiceError: if the service refused the request.
-        """
+        """Return the parsed answer; raises ServiceError if the service refused the request."""
         return self.parse(check_response(response).content)
 
 
@@ -165,11 +161,7 @@ def create_study(study: StudyRequest, key: str | None = None) -> ApiRequest[Stud
 
 
 def study_terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Terms:
-    """Return `terms`, or those of `devices` devices in `cohorts` cohorts.
-
-    Raises:
-        ValueError: if the number of devices is missing or given twice.
-    """
+    """Return `terms`, or those of `devices`; raises ValueError unless one is given."""
     if terms is not None:
         if devices is not None or cohorts is not None:
             raise ValueError("leave out `devices` and `cohorts`, which `terms` determines")

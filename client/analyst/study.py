@@ -59,11 +59,7 @@ class Study:
         return self.view.state
 
     def refresh(self) -> StudyView:
-        """Return the current state of the study.
-
-        Raises:
-            NotFoundError: if the study does not exist.
-        """
+        """Return the current state of the study; raises NotFoundError if it does not exist."""
         return self._update(requests.get(StudyView, "studies", self.id))
 
     def start(self) -> StudyView:
@@ -83,11 +79,7 @@ class Study:
         return self._sender.table(requests.rounds(self.id, after))
 
     def round(self, number: int) -> RoundView:
-        """Return the current state of one round.
-
-        Raises:
-            NotFoundError: if the round does not exist yet.
-        """
+        """Return the current state of one round; raises NotFoundError before it exists."""
         request = requests.get(RoundView, "studies", self.id, "rounds", number)
         return self._sender.send(request)
 
@@ -270,11 +262,7 @@ class Analyst:
         return Study(self._sender, view)
 
     def study(self, study: str) -> Study:
-        """Return the existing study with the id `study`.
-
-        Raises:
-            NotFoundError: if it does not exist.
-        """
+        """Return the study with the id `study`; raises NotFoundError if it does not exist."""
         view = self._sender.send(requests.get(StudyView, "studies", study))
         return Study(self._sender, view)
 
@@ -284,11 +272,7 @@ class Analyst:
             yield Study(self._sender, view)
 
     def create_population(self, name: str, budget: Budget) -> PopulationView:
-        """Create a population whose studies share `budget`; an existing one does not change.
-
-        Raises:
-            ConflictError: if a population of this name has another budget.
-        """
+        """Create a population, or raise ConflictError if it exists with another `budget`."""
         path = requests.path("populations", name)
         content = PopulationRequest(budget=budget).model_dump_json()
         parse = PopulationView.model_validate_json

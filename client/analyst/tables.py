@@ -47,11 +47,7 @@ class ResultTable(Sequence[T]):
         return "\n".join(map(repr, self._rows)) or "no rows"
 
     def to_pandas(self) -> "DataFrame":
-        """Return a data frame with one row per row of the table.
-
-        Raises:
-            ImportError: if pandas is not installed; names the command that installs it.
-        """
+        """Return a data frame; raises ImportError with the command that installs pandas."""
         try:
             from pandas import DataFrame  # noqa: PLC0415 - pandas is optional
         except ImportError as error:

@@ -94,11 +94,7 @@ class RoundParticipation(ABC):
 
 @contextmanager
 def refusing_malformed() -> Iterator[None]:
-    """Turn the ValueError of a malformed answer into a refusal of the service.
-
-    Raises:
-        UnsafeRequestError: instead of any ValueError.
-    """
+    """Raise UnsafeRequestError instead of the ValueError of a malformed answer."""
     try:
         yield
     except ValueError as error:  # pydantic's ValidationError is one

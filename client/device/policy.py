@@ -123,20 +123,12 @@ class Policy:
         yield from self._size_violations(plan)
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
-        """Check that the plan's registrar enrolled this device.
-
-        Raises:
-            PolicyError: if another registrar did, so that the other devices may be invented.
-        """
+        """Check that the plan's registrar enrolled this device; raises PolicyError otherwise."""
         if plan.registry and not plan.registry.admits(identity.public, enrolment):
             raise PolicyError("registrar", "names a registrar that did not enrol this device")
 
     def check_cohort(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
-        """Check that a cohort of `n` devices is one that `plan` promised.
-
-        Raises:
-            PolicyError: for the limit that is exceeded, or the promise that is broken.
-        """
+        """Check that `plan` promised a cohort of `n` devices; raises PolicyError otherwise."""
         terms = plan.terms
         if not terms.minimum <= n <= terms.cohort_size:
             promised = f"{terms.minimum} to {terms.cohort_size}"
@@ -163,11 +155,7 @@ class Policy:
             raise violation
 
     def check_epsilon(self, spent: float, epsilon: float) -> None:
-        """Check that the device may spend `epsilon` in addition to `spent`.
-
-        Raises:
-            PolicyError: if less is left.
-        """
+        """Check that `epsilon` may be spent on top of `spent`; raises PolicyError otherwise."""
         if not spent + epsilon <= self.max_epsilon * (1 + 1e-9):  # also refuses NaN
             left = max(0.0, self.max_epsilon - spent)
             reason = f"asks for epsilon {epsilon:g}, and {left:g} is left"

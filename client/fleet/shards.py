@@ -73,11 +73,7 @@ def is_worker_death(error: Exception) -> bool:
 
 
 async def gather_results(futures: Sequence[asyncio.Future[T]]) -> list[T]:
-    """Return all results.
-
-    Raises:
-        LostWorkersError: if a worker process has ended.
-    """
+    """Return all results; raises LostWorkersError if a worker process has ended."""
     task = asyncio.current_task()
     try:
         return list(await asyncio.gather(*futures))

@@ -65,7 +65,9 @@ async def heavy_hitters(
     cursor = None if after is None else _parse_cursor(after)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
-    return HeavyHitterPage(heavy_hitters=page, next=last and _cursor(last))
+    position = last and json.dumps([last.estimate, last.item])
+    following = position and urlsafe_b64encode(position.encode()).decode()
+    return HeavyHitterPage(heavy_hitters=page, next=following)
 
 
 router.add_api_route(
@@ -75,10 +77,6 @@ router.add_api_route(
     responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
     route_class_override=ETagRoute,
 )
-
-
-def _cursor(last: HeavyHitter) -> str:
-    return urlsafe_b64encode(json.dumps([last.estimate, last.item]).encode()).decode()
 
 
 def _parse_cursor(cursor: str) -> HeavyHitter:
@@ -95,12 +93,9 @@ def csv_table(rows: Iterable[HeavyHitter]) -> str:
     writer = csv.writer(out)
     writer.writerow(("item", "estimate", "standard_error", "low", "high"))
     for row in rows:
-        writer.writerow((_cell(row.item), row.estimate, row.standard_error, row.low, row.high))
+        cell = "'" + row.item if row.item.startswith(_FORMULA_PREFIXES) else row.item
+        writer.writerow((cell, row.estimate, row.standard_error, row.low, row.high))
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    return "'" + text if text.startswith(_FORMULA_PREFIXES) else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +110,16 @@ class DistributionQuery:
     async def answer(
         self, points: Sequence[float | str], query: Callable[[Distribution], BoundedEstimate]
     ) -> QueryResults:
-        """Return the estimate of `query` at each of `points`.
+        """Return the estimates of `query` at `points`; raises ProblemError if there are none."""
 
-        Raises:
-            ProblemError: if nothing has been counted yet, or the query is not valid.
-        """
+        def evaluate() -> BoundedEstimate:
+            values = distribution(
+                self.plan, self.study_state, estimator=self.estimator, beta=self.beta
+            )
+            return query(values)
+
         try:
-            bounded = await asyncio.to_thread(self._evaluate, query)
+            bounded = await asyncio.to_thread(evaluate)
         except EmptyTreeError as error:
             raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
         except ValueError as error:
@@ -133,17 +131,8 @@ class DistributionQuery:
         )
         return QueryResults(estimator=self.estimator, beta=self.beta, results=results)
 
-    def _evaluate(self, query: Callable[[Distribution], BoundedEstimate]) -> BoundedEstimate:
-        return query(
-            distribution(self.plan, self.study_state, estimator=self.estimator, beta=self.beta)
-        )
-
     def domain_values(self, texts: list[str], name: str) -> _DomainValues:
-        """Return `texts` as values of the study's domain: numbers of an interval, or items.
-
-        Raises:
-            ValueError: if a text is not a number and the domain is an interval.
-        """
+        """Return `texts` as values of the domain; raises ValueError if they must be numbers."""
         if not isinstance(self.plan.question.domain, NumericInterval):
             return texts
         try:

@@ -50,11 +50,7 @@ def require(*permissions: Permission) -> params.Depends:
 
 
 def require_own_identity(caller: Principal, identity: str) -> None:
-    """Refuse a device that uses the identity of another one.
-
-    Raises:
-        ProblemError: if the caller is a device with another identity.
-    """
+    """Raise ProblemError if the caller is a device that uses another one's identity."""
     if caller.identity not in (None, identity):
         raise ProblemError(ProblemType.FORBIDDEN, "this credential belongs to another identity")
 

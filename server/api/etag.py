@@ -12,6 +12,10 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from server.api.common import problem_responses
+from server.api.dependencies import require
+from server.principals import Permission
+
 ResponseDocs = dict[int | str, dict[str, Any]]
 _ETAG = {
     "ETag": {
@@ -28,6 +32,12 @@ def etag_responses(responses: ResponseDocs) -> ResponseDocs:
     return {**responses, 200: ok, 304: unchanged}
 
 
+def reading(*statuses: int) -> dict[str, Any]:
+    """Return the options of a route with tags that needs READ and may refuse with `statuses`."""
+    responses = etag_responses(problem_responses(*statuses))
+    return {"dependencies": [require(Permission.READ)], "responses": responses}
+
+
 class ETagRoute(APIRoute):
     """Route that tags its responses to GET and answers 304 if the client has the document."""
 
@@ -41,15 +51,11 @@ class ETagRoute(APIRoute):
                 return response
             tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
             headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-            if _matches(request.headers.getlist("if-none-match"), tag):
+            fields = ",".join(request.headers.getlist("if-none-match"))
+            known = [each.strip().removeprefix("W/") for each in fields.split(",")]
+            if tag in known or "*" in known:  # by weak comparison [RFC 9110]
                 return Response(status_code=304, headers=headers)
             response.headers.update(headers)
             return response
 
         return answer
-
-
-def _matches(fields: list[str], tag: str) -> bool:
-    """Return whether `tag` is in the If-None-Match `fields`, by weak comparison [RFC 9110]."""
-    known = [each.strip().removeprefix("W/") for field in fields for each in field.split(",")]
-    return tag in known or "*" in known

@@ -143,9 +143,7 @@ async def get_share_commitments(
 
 
 @router.get(
-    "/participants/{participant}/survivors",
-    response_model=Survivors,
-    responses=_DOCUMENT_RESPONSES,
+    "/participants/{participant}/survivors", response_model=Survivors, responses=_DOCUMENT_RESPONSES
 )
 async def get_survivors(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0

@@ -15,7 +15,7 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import require
-from server.api.etag import ETagRoute, etag_responses
+from server.api.etag import ETagRoute, etag_responses, reading
 from server.db.channels import study_channel
 from server.errors import ProblemError
 from server.http.limits import OCTET_STREAM
@@ -26,11 +26,7 @@ router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_c
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of the last known round.")]
 
 
-@router.get(
-    "",
-    dependencies=[require(Permission.READ)],
-    responses=etag_responses(problem_responses(404, 422)),
-)
+@router.get("", **reading(404, 422))
 async def page(
     study: StudyId,
     service: ServiceDep,
@@ -60,11 +56,7 @@ async def open_round(
     return view
 
 
-@router.get(
-    "/{number}",
-    dependencies=[require(Permission.READ)],
-    responses=etag_responses(problem_responses(404, 422)),
-)
+@router.get("/{number}", **reading(404, 422))
 async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> RoundView:
     """Show one round: its plan, the progress of each cohort, and the outcome of its sum."""
     return await service.store.rounds.show(study, number)

@@ -17,7 +17,7 @@ from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from protocol.validation import validation_faults
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, require
-from server.api.etag import ETagRoute, etag_responses
+from server.api.etag import ETagRoute, reading
 from server.db.channels import study_channel
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
@@ -131,9 +131,7 @@ async def create(
     return study
 
 
-@router.get(
-    "", dependencies=[require(Permission.READ)], responses=etag_responses(problem_responses(422))
-)
+@router.get("", **reading(422))
 async def page(
     service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -144,11 +142,7 @@ async def page(
     return StudyPage(studies=studies, next=last and last.id)
 
 
-@router.get(
-    "/{study}",
-    dependencies=[require(Permission.READ)],
-    responses=etag_responses(problem_responses(404)),
-)
+@router.get("/{study}", **reading(404))
 async def show(study: StudyId, service: ServiceDep) -> StudyView:
     """Show one study."""
     return await service.store.studies.show(study)

@@ -26,14 +26,12 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
         """Return the instant in UTC."""
-        del dialect
         return None if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
         """Return the instant with its time zone."""
-        del dialect
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -49,14 +47,12 @@ class Utf8Bytes(TypeDecorator[str]):
     impl = LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> bytes | None:
         """Return the bytes to store."""
-        del dialect
         return None if value is None else value.encode("utf-8", "surrogatepass")
 
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+    def process_result_value(self, value: bytes | None, _dialect: Dialect) -> str | None:
         """Return the stored text."""
-        del dialect
         return None if value is None else bytes(value).decode("utf-8", "surrogatepass")
 
 

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from math import ceil
 from time import monotonic
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -70,11 +70,7 @@ _KEEPALIVE_OPTIONS = {
 
 
 def parse_url(text: str) -> URL:
-    """Return the database URL in `text` with the driver that this program uses.
-
-    Raises:
-        ValueError: if it is not the URL of a SQLite file or a PostgreSQL database.
-    """
+    """Return the database URL in `text` with our driver; raises ValueError if it is not usable."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -106,7 +102,7 @@ class Database:
         self.is_disk_full = False
         self._clock = clock
         if clock is None and self.is_sqlite:
-            self._clock = _system_clock
+            self._clock = partial(datetime.now, UTC)
         self._monotonic = clock
         self._max_wait_seconds = 2 * timeout_seconds
         self._readers = ThreadPoolExecutor(_READER_THREADS, "reader")
@@ -179,18 +175,13 @@ class Database:
                 with attempt, self._measured("write"), classified_errors():
                     if monotonic() > deadline:
                         raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
-                    with self._begin() as session:
+                    with Session(self._writer, expire_on_commit=False) as session, session.begin():
                         result = change(session)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
             return result
 
         return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
-
-    @contextmanager
-    def _begin(self) -> Iterator[Session]:
-        with Session(self._writer, expire_on_commit=False) as session, session.begin():
-            yield session
 
     @contextmanager
     def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:
@@ -245,10 +236,6 @@ def write_transaction(method: _Method[B, P, T]) -> _AsyncMethod[B, P, T]:
         return await self.database.write(lambda session: method(self, session, *args, **kwargs))
 
     return run
-
-
-def _system_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

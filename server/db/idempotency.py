@@ -36,11 +36,7 @@ class IdempotentRequest:
 def find_response(
     session: Session, intent: IdempotentRequest, now: datetime
 ) -> dict[str, Any] | None:
-    """Return the response to an earlier request `intent`, None if it is new.
-
-    Raises:
-        ProblemError: if its key was used for another request.
-    """
+    """Return the earlier response to `intent`, if any; raises ProblemError for a reused key."""
     row = session.get(IdempotencyKeyRow, (intent.scope, intent.key))
     if row is None or row.created < now - RETENTION:
         return None

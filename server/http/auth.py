@@ -11,7 +11,6 @@ credential.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
@@ -51,29 +50,6 @@ _IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
 
-@dataclass(slots=True)
-class RateLimits:
-    """Rates per minute: failures of an address, and requests of a credential."""
-
-    failures: RateLimitItemPerMinute
-    requests: RateLimitItemPerMinute
-    limiter: SlidingWindowCounterRateLimiter = field(
-        default_factory=lambda: SlidingWindowCounterRateLimiter(MemoryStorage())
-    )
-
-    def may_authenticate(self, address: str) -> bool:
-        """Return whether an address is below its limit of failures."""
-        return self.limiter.test(self.failures, "failures", _rate_limit_key(address))
-
-    def record_failure(self, address: str) -> bool:
-        """Count a failure; return whether it was within the limit."""
-        return self.limiter.hit(self.failures, "failures", _rate_limit_key(address))
-
-    def record_request(self, name: str) -> bool:
-        """Count a request; return whether it is within the limit."""
-        return self.limiter.hit(self.requests, "requests", name)
-
-
 class Authenticator:
     """Authentication of requests, with a cache of recent credentials."""
 
@@ -83,14 +59,14 @@ class Authenticator:
         self._principals: TTLCache[bytes, Principal] = TTLCache(
             _MAX_CACHED_PRINCIPALS, settings.credential_cache_seconds, timer=monotonic
         )
-        self._rates = RateLimits(
-            RateLimitItemPerMinute(settings.max_auth_failures),
-            RateLimitItemPerMinute(settings.max_requests),
-        )
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
+        self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
 
     def check_address(self, address: str) -> None:
         """Raise ProblemError if an address has failed too often."""
-        if not self.is_open and not self._rates.may_authenticate(address):
+        is_below_limit = self._limiter.test(self._max_failures, rate_limit_key(address))
+        if not self.is_open and not is_below_limit:
             raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
 
     async def record_failure(self, address: str, action: str, subject: str) -> None:
@@ -100,18 +76,15 @@ class Authenticator:
             ProblemError: if concurrent requests have meanwhile used up the limit of the address.
                 Then nothing is recorded.
         """
-        if not self._rates.record_failure(address) and not self.is_open:
+        is_in_limit = self._limiter.hit(self._max_failures, rate_limit_key(address))
+        if not self.is_open and not is_in_limit:
             raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
         await self._access.record_audit(
             f"address {address}"[:100], action, subject[:200], "refused"
         )
 
     async def authenticate(self, secret: str | None) -> Principal | None:
-        """Return the owner of `secret`, or None if it is not valid.
-
-        Raises:
-            ProblemError: if the owner sends too many requests.
-        """
+        """Return the owner of `secret`, or None; raises ProblemError after too many requests."""
         if secret is None:
             return None
         key = secret_digest(secret)
@@ -125,12 +98,8 @@ class Authenticator:
         return principal
 
     def count_request(self, name: str) -> None:
-        """Count a request of the principal `name`.
-
-        Raises:
-            ProblemError: if it exceeds the limit.
-        """
-        if not self.is_open and not self._rates.record_request(name):
+        """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
+        if not self.is_open and not self._limiter.hit(self._max_requests, name):
             raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
 
     async def is_still_valid(self, principal: Principal) -> bool:
@@ -147,7 +116,8 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it before its body is read."""
-        if scope["type"] != "http" or _is_public(scope["path"]):
+        path = scope.get("path", "")
+        if scope["type"] != "http" or path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX):
             await self._app(scope, receive, send)
             return
         authenticator: Authenticator = scope["app"].state.service.authenticator
@@ -173,10 +143,6 @@ async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
     return principal
 
 
-def _is_public(path: str) -> bool:
-    return path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX)
-
-
 def is_page(path: str) -> bool:
     """Return whether the path is a page for people, and not the API."""
     return _PAGE_PATHS.fullmatch(path) is not None
@@ -184,17 +150,13 @@ def is_page(path: str) -> bool:
 
 def _bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the header of a request, or in its cookie where that is accepted."""
-    headers = Headers(scope=scope)
-    if "authorization" in headers or not _accepts_cookie(scope):
+    headers, path = Headers(scope=scope), scope["path"]
+    is_event_stream = scope["method"] == "GET" and _EVENT_STREAM_PATHS.fullmatch(path)
+    if "authorization" in headers or not (is_page(path) or is_event_stream):
         return bearer_secret(headers.get("authorization"))
     return bearer_secret(
         f"Bearer {cookie_parser(headers.get('cookie', '')).get(COOKIE_NAME, '')}", API_KEY_PREFIX
     )
-
-
-def _accepts_cookie(scope: Scope) -> bool:
-    path = scope["path"]
-    return is_page(path) or (scope["method"] == "GET" and bool(_EVENT_STREAM_PATHS.fullmatch(path)))
 
 
 def client_address(scope: Scope) -> str:
@@ -203,7 +165,7 @@ def client_address(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
-def _rate_limit_key(address: str) -> str:
+def rate_limit_key(address: str) -> str:
     """Return the address, or the IPv6 network, by which failures are counted."""
     try:
         parsed = ip_address(address)

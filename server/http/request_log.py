@@ -47,7 +47,8 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send)
             return
         stats, started = _RequestStats(), perf_counter()
-        request_id = _request_id(scope)
+        sent_id = Headers(scope=scope).get("x-request-id", "")  # of a proxy or the client
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid4().hex
 
         async def counting_receive() -> Message:
             message = await receive()
@@ -65,21 +66,15 @@ class RequestLogMiddleware:
         structlog.contextvars.unbind_contextvars(*LOG_FIELDS)  # left by a refusal without a request
         bind_log_fields(request_id=request_id)
         try:
-            await self._answer(scope, counting_receive, counting_send, stats)
-        finally:
-            self._record(scope, stats, perf_counter() - started)
-            structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
-
-    async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, stats: _RequestStats
-    ) -> None:
-        try:
-            await self._app(scope, receive, send)
+            await self._app(scope, counting_receive, counting_send)
         except Exception as error:
             problem = problem_of(error)
             if stats.status is not None:  # too late for another response: the connection is closed
                 raise
-            await problem_response(problem)(scope, receive, send)
+            await problem_response(problem)(scope, counting_receive, counting_send)
+        finally:
+            self._record(scope, stats, perf_counter() - started)
+            structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
 
     def _record(self, scope: Scope, stats: _RequestStats, seconds: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
@@ -106,9 +101,3 @@ def _log_method(status: int | None) -> structlog.typing.WrappedLogger:
     if status >= 500:
         return _log.warning
     return _log.info if status >= 400 else _log.debug
-
-
-def _request_id(scope: Scope) -> str:
-    """Return the valid id that a proxy or client sent, or a new one."""
-    header = Headers(scope=scope).get("x-request-id", "")
-    return header if _REQUEST_ID.fullmatch(header) else uuid4().hex

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import monotonic
 
 import structlog
@@ -28,27 +29,20 @@ _MAX_WAIT_SECONDS = 60.0  # until a stream reads events without a notification
 _log = structlog.get_logger(__name__)
 
 
+@dataclass
 class EventStreams:
     """The open event streams of one process, at most `max_streams` at a time.
 
     A stream checks the authorization of its follower every `recheck_seconds`.
     """
 
-    def __init__(
-        self,
-        events: EventRepository,
-        notifier: Notifier,
-        metrics: Metrics,
-        max_streams: int,
-        recheck_seconds: float = 5.0,
-    ) -> None:
-        self._events = events
-        self._notifier = notifier
-        self._metrics = metrics
-        self._max_streams = max_streams
-        self._recheck_seconds = recheck_seconds
-        self._followers: Counter[str] = Counter()
-        self._last_events: dict[str, int] = {}
+    events: EventRepository
+    notifier: Notifier
+    metrics: Metrics
+    max_streams: int
+    recheck_seconds: float = 5.0
+    _followers: Counter[str] = field(default_factory=Counter, init=False)
+    _last_events: dict[str, int] = field(default_factory=dict, init=False)
 
     @property
     def count(self) -> int:
@@ -57,17 +51,13 @@ class EventStreams:
 
     @contextmanager
     def open(self, study: str) -> Iterator[None]:
-        """Reserve one stream for a follower of `study`.
-
-        Raises:
-            ProblemError: if the maximum number of streams is open.
-        """
-        if self.count >= self._max_streams:
-            detail = f"{self._max_streams} event streams are open, which is the maximum: try again"
+        """Reserve one stream for a follower of `study`; raises ProblemError if all are in use."""
+        if self.count >= self.max_streams:
+            detail = f"{self.max_streams} event streams are open, which is the maximum: try again"
             raise ProblemError(ProblemType.UNAVAILABLE, detail)
         self._followers[study] += 1
         try:
-            with self._metrics.event_streams.track_inprogress():
+            with self.metrics.event_streams.track_inprogress():
                 yield
         finally:
             self._followers[study] -= 1
@@ -84,14 +74,14 @@ class EventStreams:
         checked = monotonic()
 
         async def new_events() -> tuple[Event, ...] | None:
-            return await self._events.after(study, last) or None
+            return await self.events.after(study, last) or None
 
-        while not self._notifier.is_shutting_down:
+        while not self.notifier.is_shutting_down:
             try:
-                events = await self._notifier.wait_for(
+                events = await self.notifier.wait_for(
                     study_channel(study), new_events, _MAX_WAIT_SECONDS
                 )
-                if monotonic() - checked >= self._recheck_seconds:
+                if monotonic() - checked >= self.recheck_seconds:
                     if not await is_authorized():
                         return
                     checked = monotonic()
@@ -118,9 +108,9 @@ class EventStreams:
     async def notify_followers(self) -> None:
         """Notify each followed study whose last event is not the one of the previous check."""
         studies = tuple(self._followers)
-        last = await self._events.last_numbers(studies) if studies else {}
+        last = await self.events.last_numbers(studies) if studies else {}
         changed = [
             study for study, number in last.items() if self._last_events.get(study) != number
         ]
         self._last_events = last
-        self._notifier.notify(*map(study_channel, changed))
+        self.notifier.notify(*map(study_channel, changed))

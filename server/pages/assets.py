@@ -4,12 +4,11 @@ The path is not a folder. It has only the files that existed when the process st
 however it is written, reaches another file.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Response
@@ -17,9 +16,9 @@ from fastapi import APIRouter, Response
 from server.errors import not_found
 
 MEDIA_TYPES: Final = {
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
 router = APIRouter(prefix="/static", include_in_schema=False)
@@ -37,16 +36,12 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Return the files that pages load, by name."""
-    return dict(_read_assets(files("server.pages") / "static"))
-
-
-def _read_assets(folder: Traversable) -> Iterator[tuple[str, Asset]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _read_assets(entry)
-        elif (media_type := MEDIA_TYPES.get(entry.name.rpartition(".")[2])) is not None:
-            body = entry.read_bytes()
-            yield entry.name, Asset(body, media_type, sha256(body).hexdigest()[:12])
+    by_name = {}
+    for file in (Path(__file__).parent / "static").rglob("*"):
+        if (media_type := MEDIA_TYPES.get(file.suffix)) is not None:
+            body = file.read_bytes()
+            by_name[file.name] = Asset(body, media_type, sha256(body).hexdigest()[:12])
+    return by_name
 
 
 def url_of(name: str) -> str:

@@ -8,8 +8,8 @@ only the last rounds of a long study: decoding must begin with round 1.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, cast
 
@@ -137,23 +137,13 @@ class EstimateHistories:
             items = outcome.heavy_hitters[:_MAX_ITEMS_PER_ROUND]
             history.estimates.append({item.item: item.count for item in items})
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Cancel all reading."""
         tasks = list(self._reading.values())
         for task in tasks:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def open_histories(store: Store) -> AsyncIterator[EstimateHistories]:
-    """Yield the histories of this process, and cancel all reading at the end."""
-    histories = EstimateHistories(store)
-    try:
-        yield histories
-    finally:
-        await histories.close()
 
 
 async def _histories(request: Request) -> EstimateHistories:

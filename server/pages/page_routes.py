@@ -60,11 +60,7 @@ def page_router(*permissions: Permission, prefix: str = "") -> APIRouter:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a post that does not come from a page of this service.
-
-    Raises:
-        ProblemError: if it names another origin, or none.
-    """
+    """Raise ProblemError for a post that does not come from a page of this service."""
     scheme, _, netloc = request.headers.get("origin", "").partition("://")
     is_ours = scheme in ("http", "https") and netloc == request.headers.get("host")
     if not is_ours or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
@@ -73,11 +69,7 @@ def check_origin(request: Request) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a posted form; the last value of a repeated field.
-
-    Raises:
-        ProblemError: if the body is not a form or not UTF-8, or has too many fields.
-    """
+    """Return the last value of each field of a form; raises ProblemError if it is not a form."""
     check_media_type(request, _FORM_MEDIA_TYPE)
     body = await request.body()
     try:

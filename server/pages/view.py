@@ -17,14 +17,9 @@ from server.pages import formatting
 from server.pages.assets import url_of
 from server.principals import ANONYMOUS, Permission, Principal
 
-CONTENT_SECURITY_POLICY: Final = "; ".join(
-    (
-        "default-src 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "object-src 'none'",
-    )
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'"
 )
 PAGE_HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,

@@ -19,8 +19,6 @@ from protocol.phases import MessageKind
 from secagg.aggregator import UnmaskingRequest
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
-from server.db.repositories.messages import EnrolledCohort
-from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
 from server.rounds.decoding import read_transcript, read_unmasking_request
 
@@ -67,12 +65,12 @@ class CohortCache:
         self.plan: AsyncCache[tuple[str, int], AnyPlan] = AsyncCache(
             lambda study_round: store.rounds.plan(*study_round), 64
         )
-        self.plan_digest: AsyncCache[tuple[str, int], bytes] = AsyncCache(self._plan_digest, 1_000)
-        self.slot: AsyncCache[str, ParticipantSlot] = AsyncCache(store.participants.slot, 20_000)
-        self.enrolled_cohort: AsyncCache[int, EnrolledCohort] = AsyncCache(
+        self.plan_digest = AsyncCache(self._plan_digest, 1_000)
+        self.slot = AsyncCache(store.participants.slot, 20_000)
+        self.enrolled_cohort = AsyncCache(
             messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
         )
-        self.transcript: AsyncCache[int, Transcript] = AsyncCache(
+        self.transcript = AsyncCache(
             self._transcript,
             _MAX_CACHED_PARTICIPANTS,
             lambda transcript: len(transcript.share_commitments),
@@ -82,17 +80,13 @@ class CohortCache:
             _MAX_CACHED_PARTICIPANTS,
             len,
         )
-        self.confirmations: AsyncCache[int, dict[int, bytes]] = AsyncCache(
-            self._confirmations, _MAX_CACHED_PARTICIPANTS, len
-        )
-        self.unmasking_request: AsyncCache[int, UnmaskingRequest] = AsyncCache(
+        self.confirmations = AsyncCache(self._confirmations, _MAX_CACHED_PARTICIPANTS, len)
+        self.unmasking_request = AsyncCache(
             self._unmasking_request, _MAX_CACHED_SHARE_BYTES, lambda request: request.nbytes
         )
         # Packed, so that all participants get the same bytes.
-        self.roster: AsyncCache[int, bytes] = AsyncCache(
-            self._roster, _MAX_CACHED_PARTICIPANTS * 100, len
-        )
-        self.share_commitments: AsyncCache[int, bytes] = AsyncCache(
+        self.roster = AsyncCache(self._roster, _MAX_CACHED_PARTICIPANTS * 100, len)
+        self.share_commitments = AsyncCache(
             self._share_commitments, _MAX_CACHED_PARTICIPANTS * 100, len
         )
         self._messages = messages

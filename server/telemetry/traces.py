@@ -26,11 +26,7 @@ def is_configured() -> bool:
 
 
 def make_provider() -> "Sdk":
-    """Return a provider that sends spans in batches, as the environment variables specify.
-
-    Raises:
-        ImportError: if the extra `traces` is not installed.
-    """
+    """Return a provider that sends spans in batches; raises ImportError without `traces`."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415

@@ -72,17 +72,14 @@ class Service:
 
     @property
     def plan(self) -> AnyPlan:
-        """Return the plan of the round."""
         return self.view.plan
 
     @property
     def ring(self) -> Ring:
-        """Return the ring of the round."""
         ring: Ring = SUM_MECHANISMS[self.plan.mechanism].ring(self.plan)
         return ring
 
     def client(self) -> httpx.AsyncClient:
-        """Return a client of this service."""
         return httpx.AsyncClient(
             transport=httpx.MockTransport(self._answer), base_url="http://service/v1"
         )
@@ -132,7 +129,6 @@ class Service:
         return RosterEntry(other.identity.public, other.public_keys, signature, enrolment)
 
     def roster(self) -> bytes:
-        """Return the roster."""
         return roster_bytes(self.session.roster)
 
     def share_commitments(self) -> bytes:
@@ -180,7 +176,6 @@ class Service:
         return collect_masked_inputs(self.transcript, self.key_shares, seed_shares)
 
     def encrypted_shares(self) -> bytes:
-        """Return the encrypted shares that the device received."""
         return received_shares_bytes(self.request.received_shares[0])
 
     def total(self) -> Vector:
@@ -200,8 +195,15 @@ class Service:
             self.ring.add(total, self.ring.unpack(masked_input.vector))
         return unmask(request, self.ring, messages, total).total
 
+    def check_total(self, own: Vector) -> None:
+        """Check that the sum is that of the device's `own` vector and of the other survivors."""
+        expected = self.ring.zero()
+        self.ring.add(expected, own)
+        for slot in set(range(1, N)) - set(self.dropouts):
+            self.ring.add(expected, self.vector(slot))
+        assert self.ring.pack(self.total()) == self.ring.pack(expected)
+
     def vector(self, slot: int) -> Vector:
-        """Return the vector of one of the others."""
         vector: Vector = SUM_MECHANISMS[self.plan.mechanism].encode(
             self.plan, {"word": 1}, seeded_words(np.random.default_rng(slot))
         )

@@ -29,9 +29,7 @@ def test_an_extra_is_installed_from_the_same_source(
     assert install_command("demo") == f"pip install {target}"
 
 
-def test_the_pip_is_that_of_this_python_where_the_shell_has_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", "/home/me/.venv")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     assert install_command("demo").startswith(f"{sys.executable} -m pip install ")

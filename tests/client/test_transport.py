@@ -170,9 +170,7 @@ async def test_the_faults_of_a_rejected_document_are_reported() -> None:
         ("not JSON", ({"location": "body", "detail": "line 1"},), "body: line 1"),
     ],
 )
-def test_every_fault_is_reported_once(
-    detail: str, faults: tuple[dict[str, str], ...], message: str
-) -> None:
+def test_faults_appear_once(detail: str, faults: tuple[dict[str, str], ...], message: str) -> None:
     document = Problem(type="x", title="x", status=422, detail=detail, errors=faults or None)
     assert BadRequestError(document).message == message
 

@@ -16,7 +16,7 @@ import structlog
 from server.settings import Settings
 from tests.server import application
 from tests.server.harness import Clock, Served
-from tests.server.party import Party
+from tests.server.party import Party, gather_party
 from tests.server.simulation.shelf import postgres
 
 # As the service logs them: formatting hundreds of tracebacks with local variables takes minutes.
@@ -96,7 +96,27 @@ async def served(serve: Serve, sqlite_url: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
+async def each_served(serve: Serve, database_url: str) -> AsyncIterator[Served]:
+    """Yield a service on each kind of database, in turn."""
+    async with serve(database_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def closed(serve: Serve, sqlite_url: str) -> AsyncIterator[Served]:
+    """Yield a service on SQLite that requires credentials."""
+    async with serve(sqlite_url, open=False) as running:
+        yield running
+
+
+@pytest.fixture
+async def each_closed(serve: Serve, database_url: str) -> AsyncIterator[Served]:
+    """Yield a service that requires credentials, on each kind of database in turn."""
+    async with serve(database_url, open=False) as running:
+        yield running
+
+
+@pytest.fixture
 async def party(served: Served) -> Party:
     """Return a study on SQLite whose one cohort is full."""
-    study = await served.create()
-    return Party(served, study, await served.join(study, 6))
+    return await gather_party(served)

@@ -46,7 +46,6 @@ class Device:
 
     @property
     def path(self) -> str:
-        """Return the address of this participant."""
         assert self.seat is not None
         return f"/v1/participants/{self.seat.participant}"
 
@@ -61,7 +60,6 @@ class Device:
         return body
 
     def record(self, kind: str, body: bytes) -> None:
-        """Record the body of the message of this kind."""
         setattr(self, f"{_NAMES[kind]}_body", body)
 
     @property
@@ -77,7 +75,6 @@ class Device:
         )
 
     async def put(self, kind: str, body: bytes, **headers: str) -> httpx.Response:
-        """Upload a message once."""
         octets = {"Content-Type": "application/octet-stream"}
         return await self.client.put(
             f"{self.path}/{kind}", content=body, headers=octets | self.headers | headers
@@ -93,7 +90,6 @@ class Device:
         assert response.status_code == 204, response.text
 
     async def join(self, study: str, view: RoundView) -> SlotAssignment:
-        """Join the round."""
         self.view = view
         response = await self.apply(study, view.number)
         assert response.status_code == 201, response.text
@@ -101,7 +97,6 @@ class Device:
         return self.seat
 
     async def apply(self, study: str, number: int) -> httpx.Response:
-        """Send the request to join the round."""
         wish = self.wish()
         return await self.client.post(
             f"/v1/studies/{study}/rounds/{number}/participants",
@@ -143,17 +138,14 @@ class Device:
         return key_shares.pack()
 
     async def share(self) -> None:
-        """Read the roster, and send the key shares."""
         self.shares_body = await self.compute_shares()
         await self.upload("key-shares", self.shares_body)
 
     @property
     def ring(self) -> Ring:
-        """Return the ring of the round."""
         return MECHANISMS[self.view.plan.mechanism].ring(self.view.plan)
 
     def encode(self) -> Vector:
-        """Return the vector of the items."""
         plan, chance = self.view.plan, seeded_words(np.random.default_rng(self.rng.getrandbits(64)))
         vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
         return vector
@@ -169,7 +161,6 @@ class Device:
         return upload.pack()
 
     async def mask(self) -> None:
-        """Read the share commitments, and send the masked input."""
         self.vector_body = await self.compute_vector()
         await self.upload("masked-input", self.vector_body)
 
@@ -183,7 +174,6 @@ class Device:
         return signature
 
     async def confirm(self) -> None:
-        """Read the survivors, and send the signature."""
         self.confirmation_body = await self.compute_confirmation()
         await self.upload("confirmation", self.confirmation_body)
 
@@ -202,6 +192,5 @@ class Device:
         return self.confirmed.unmask(confirmations, self.parcels, self.rng).pack()
 
     async def reveal(self) -> None:
-        """Read the confirmations, and send the unmasking shares."""
         self.reveal_body = await self.compute_reveal()
         await self.upload("unmasking-shares", self.reveal_body)

@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from protocol.messages import RoundView
+from protocol.messages import HeavyHitter, HeavyHitterPage, RoundView
 from protocol.phases import Phase
 from secagg.keys import Identity
+from server.db.store import Store
+from server.service import Service
 from tests.server.device import Device
 
 _PATIENCE = 60.0  # seconds: a kernel may have to be compiled while other tests run
@@ -27,11 +29,9 @@ class Clock:
         self.time = NOON
 
     def __call__(self) -> datetime:
-        """Return the time."""
         return self.time
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
         self.time += timedelta(seconds=seconds)
 
 
@@ -42,6 +42,15 @@ class Served:
     app: FastAPI
     client: httpx.AsyncClient
     clock: Clock
+
+    @property
+    def service(self) -> Service:
+        service: Service = self.app.state.service
+        return service
+
+    @property
+    def store(self) -> Store:
+        return self.service.store
 
     async def create(self, **changes: Any) -> str:
         """Create a small study with `changes`; return its id."""
@@ -57,7 +66,6 @@ class Served:
         return RoundView.model_validate_json(response.content)
 
     async def show_round(self, study: str, number: int = 1) -> RoundView:
-        """Return a round as it is."""
         response = await self.client.get(f"/v1/studies/{study}/rounds/{number}")
         assert response.status_code == 200, response.text
         return RoundView.model_validate_json(response.content)
@@ -82,14 +90,14 @@ class Served:
 
     async def tick(self) -> None:
         """Let the service look at its cohorts now."""
-        self.app.state.service.orchestrator.wake()
+        self.service.orchestrator.wake()
         await asyncio.sleep(0.01)
 
     async def pass_phase(self, study: str, number: int = 1) -> Phase:
         """Let time pass until the first cohort's phase is over; return the next one."""
         before = (await self.show_round(study, number)).cohorts[0].phase
         for _ in range(1000):  # looks are awaited: no time passes while one decides
-            await self.app.state.service.orchestrator.poll()
+            await self.service.orchestrator.poll()
             after = (await self.show_round(study, number)).cohorts[0].phase
             if after is not before:
                 return after
@@ -97,11 +105,16 @@ class Served:
         raise AssertionError(f"the cohort stays in {before}")
 
     async def read_sum(self, study: str, number: int = 1) -> bytes:
-        """Return the packed sum of the first cohort."""
         path = f"/v1/studies/{study}/rounds/{number}/cohorts/0/sum"
         response = await self.client.get(path)
         assert response.status_code == 200, response.text
         return response.content
+
+    async def heavy_hitters(self, study: str) -> tuple[HeavyHitter, ...]:
+        """Return the heavy hitters of a study, on one page."""
+        response = await self.client.get(f"/v1/studies/{study}/heavy-hitters")
+        assert response.status_code == 200, response.text
+        return HeavyHitterPage.model_validate_json(response.content).heavy_hitters
 
     async def join(
         self,
@@ -203,3 +216,13 @@ def sum_of(devices: Sequence[Device]) -> bytes:
     for device in devices:
         device.ring.add(total, device.vector)
     return devices[0].ring.pack(total)
+
+
+async def until_summed(
+    served: Served, study: str, devices: Sequence[Device], number: int = 1
+) -> RoundView:
+    """Check that a round is decoded, with the exact sum of `devices`; return the round."""
+    view = await served.until_closed(study, number)
+    assert (view.state, view.participants) == ("decoded", len(devices))
+    assert await served.read_sum(study, number) == sum_of(devices)
+    return view

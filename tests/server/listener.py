@@ -83,7 +83,6 @@ class Listener:
         return self.events
 
     async def leave(self) -> None:
-        """Hang up."""
         self._left.set()
         with suppress(asyncio.CancelledError):
             await self.task

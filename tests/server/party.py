@@ -1,6 +1,7 @@
 """Six devices in one study, and what they check about the answers they get."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -8,7 +9,7 @@ from protocol.messages import PROBLEM_TYPE_PREFIX
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from tests.server.device import KINDS, Device
-from tests.server.harness import Served, sum_of, together
+from tests.server.harness import Served, together, until_summed
 
 
 def refused(response: httpx.Response, status: int, kind: str) -> str:
@@ -67,9 +68,7 @@ class Party:
 
     async def end(self) -> None:
         """Check that the round ends with the exact sum of those who are in it."""
-        view = await self.served.until_closed(self.study)
-        assert (view.state, view.participants) == ("decoded", len(self.counted))
-        assert await self.served.read_sum(self.study) == sum_of(self.counted)
+        await until_summed(self.served, self.study, self.counted)
 
     async def fail(self) -> str:
         """Check that the round ends without a sum that could be read; return the reason."""
@@ -78,3 +77,9 @@ class Party:
         path = f"/v1/studies/{self.study}/rounds/1/cohorts/0/sum"
         refused(await self.served.client.get(path), 410, "cohort-failed")
         return str(view.cohorts[0].failure)
+
+
+async def gather_party(served: Served, **changes: Any) -> Party:
+    """Return a new study with `changes`, whose one cohort is full."""
+    study = await served.create(**changes)
+    return Party(served, study, await served.join(study, 6))

@@ -4,17 +4,17 @@ import asyncio
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import structlog
 
 from secagg.messages import UnmaskingShares
 from secagg.shares import CIPHERTEXT_BYTES
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
-from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, sum_of, together
 from tests.server.lies import altered, false_shares, signed_reveal, with_envelope, with_vector
-from tests.server.party import Party, refused
+from tests.server.party import Party, gather_party, refused
 
 TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
 
@@ -28,38 +28,23 @@ async def bars(served: Served, study: str, liar: Device, what: str = FALSE_DEALE
     await served.join(study, 1, after=1)
 
 
-async def test_one_false_share_of_a_seed_is_corrected_and_its_dealer_named_and_barred(
-    served: Served,
-) -> None:
-    study = await served.create(rounds=2)
-    party = Party(served, study, await served.join(study, 6))
+@pytest.mark.parametrize("step", ["share", "mask"])
+async def test_a_false_share_is_corrected_and_its_dealer_barred(served: Served, step: str) -> None:
+    """A share of the mask key is needed if its dealer drops out, a share of the seed otherwise."""
+    party = await gather_party(served, rounds=2)
     liar, *honest = party.devices
-    await party.go("share")
+    if step == "mask":
+        await party.go("share")
     with false_shares(2):
-        await liar.mask()
-    await together(honest, "mask")
+        await getattr(liar, step)()
+    await together(honest, step)
+    if step == "share":
+        await party.lose("mask", 0)
     await party.go("confirm", "reveal")
     await party.end()
-    (cohort,) = (await served.show_round(study)).cohorts
+    (cohort,) = (await served.show_round(party.study)).cohorts
     assert cohort.blamed == {0: FALSE_DEALER}
-    await bars(served, study, liar)
-
-
-async def test_one_false_share_of_a_dropouts_key_is_corrected_and_its_dealer_named(
-    served: Served,
-) -> None:
-    study = await served.create(rounds=2)
-    party = Party(served, study, await served.join(study, 6))
-    liar, *honest = party.devices
-    with false_shares(2):
-        await liar.share()
-    await together(honest, "share")
-    await party.lose("mask", 0)
-    await party.go("confirm", "reveal")
-    await party.end()
-    (cohort,) = (await served.show_round(study)).cohorts
-    assert cohort.blamed == {0: FALSE_DEALER}
-    await bars(served, study, liar)
+    await bars(served, party.study, liar)
 
 
 async def test_a_false_share_that_nobody_needs_blames_nobody(party: Party) -> None:
@@ -74,37 +59,33 @@ async def test_a_false_share_that_nobody_needs_blames_nobody(party: Party) -> No
     assert (await party.served.show_round(party.study)).cohorts[0].blamed == {}
 
 
-async def test_many_false_shares_fail_the_cohort_by_name_and_cost_the_other_cohort_nothing(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        study = await served.create(terms=TWO_COHORTS, rounds=2)
-        devices = await served.join(study, 12)
-        liar = devices[2]
-        assert liar.seat is not None
-        await together(devices, "share")
-        with false_shares(2, 3, 4):
-            await liar.mask()
-        await together([device for device in devices if device is not liar], "mask")
-        await together(devices, "confirm", "reveal")
-        view = await served.until_closed(study)
-        failed, summed = view.cohorts
-        assert (failed.phase, summed.phase) == ("failed", "summed")
-        assert str(failed.failure).startswith("the secret of participant 2 cannot be recovered")
-        assert (failed.blamed, summed.blamed) == ({2: FALSE_DEALER}, {})
-        assert (view.state, view.participants) == ("decoded", 6)
-        path = f"/v1/studies/{study}/rounds/1/cohorts"
-        assert (await served.client.get(f"{path}/1/sum")).content == sum_of(devices[6:])
-        refused(await served.client.get(f"{path}/0/sum"), 410, "cohort-failed")
-        await bars(served, study, liar)
-        view = await served.open_round(study, 1)
-        again = devices[3].again()  # of the same cohort, but it did nothing wrong
-        await again.join(study, view)
+async def test_many_false_shares_fail_their_cohort_and_no_other(each_served: Served) -> None:
+    study = await each_served.create(terms=TWO_COHORTS, rounds=2)
+    devices = await each_served.join(study, 12)
+    liar = devices[2]
+    assert liar.seat is not None
+    await together(devices, "share")
+    with false_shares(2, 3, 4):
+        await liar.mask()
+    await together([device for device in devices if device is not liar], "mask")
+    await together(devices, "confirm", "reveal")
+    view = await each_served.until_closed(study)
+    failed, summed = view.cohorts
+    assert (failed.phase, summed.phase) == ("failed", "summed")
+    assert str(failed.failure).startswith("the secret of participant 2 cannot be recovered")
+    assert (failed.blamed, summed.blamed) == ({2: FALSE_DEALER}, {})
+    assert (view.state, view.participants) == ("decoded", 6)
+    path = f"/v1/studies/{study}/rounds/1/cohorts"
+    assert (await each_served.client.get(f"{path}/1/sum")).content == sum_of(devices[6:])
+    refused(await each_served.client.get(f"{path}/0/sum"), 410, "cohort-failed")
+    await bars(each_served, study, liar)
+    view = await each_served.open_round(study, 1)
+    again = devices[3].again()  # of the same cohort, but it did nothing wrong
+    await again.join(study, view)
 
 
 async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(served: Served) -> None:
-    study = await served.create(rounds=2)
-    party = Party(served, study, await served.join(study, 6))
+    party = await gather_party(served, rounds=2)
     await party.go("share", "mask", "confirm")
     liar, *honest = party.devices
     unmasking_shares = UnmaskingShares.unpack(await liar.compute_reveal())
@@ -112,9 +93,9 @@ async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(served: S
     assert (await liar.put("unmasking-shares", signed_reveal(liar, false))).status_code == 204
     await together(honest, "reveal")
     await party.end()  # the sum is exact
-    (cohort,) = (await served.show_round(study)).cohorts
+    (cohort,) = (await served.show_round(party.study)).cohorts
     assert cohort.blamed == {0: FALSE_HOLDER}
-    await bars(served, study, liar, FALSE_HOLDER)
+    await bars(served, party.study, liar, FALSE_HOLDER)
 
 
 def flipped(share: bytes) -> bytes:
@@ -126,7 +107,7 @@ async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Serve
     devices = await served.join(study, 6)
     await together(devices, *STEPS[:-1])
     await together(devices[:-1], STEPS[-1])
-    store = served.app.state.service.store
+    store = served.store
     lease = await store.leases.claim(sum_job(1), "test", 60)
     await store.cohorts.blame(1, {4: FALSE_DEALER}, lease)
     assert (await served.show_round(study)).cohorts[0].blamed == {}
@@ -157,11 +138,8 @@ async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Part
     }
 
 
-async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
-    served: Served,
-) -> None:
-    study = await served.create(rounds=2)
-    party = Party(served, study, await served.join(study, 6))
+async def test_a_dealer_whose_shares_never_open_fails_its_cohort_by_name(served: Served) -> None:
+    party = await gather_party(served, rounds=2)
     liar, *honest = party.devices
     await party.go("share")
     body = await liar.compute_vector()
@@ -171,9 +149,9 @@ async def test_a_dealer_whose_shares_open_for_nobody_fails_its_cohort_by_name(
     await together(honest, "mask")
     await party.go("confirm", "reveal")
     assert "2 shares of the 3 needed" in await party.fail()
-    (cohort,) = (await served.show_round(study)).cohorts
+    (cohort,) = (await served.show_round(party.study)).cohorts
     assert cohort.blamed == {0: FALSE_DEALER}
-    await bars(served, study, liar)
+    await bars(served, party.study, liar)
 
 
 async def poison(device: Device, *, lawful: bool = False) -> None:
@@ -193,9 +171,7 @@ async def poison(device: Device, *, lawful: bool = False) -> None:
     assert (await device.put("masked-input", forged)).status_code == 204
 
 
-async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
-    served: Served,
-) -> None:
+async def test_a_poisoned_cohort_fails_and_the_others_are_decoded(served: Served) -> None:
     study = await served.create(terms=TWO_COHORTS, rounds=2)
     devices = await served.join(study, 12)
     await together(devices, "share")
@@ -215,9 +191,7 @@ async def test_a_poisoned_cohort_fails_and_the_round_is_read_from_the_others(
     await served.open_round(study, 1)
 
 
-async def test_a_cohort_whose_sum_keeps_the_laws_but_cannot_be_read_is_left_out(
-    served: Served,
-) -> None:
+async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: Served) -> None:
     study = await served.create(terms=TWO_COHORTS)
     devices = await served.join(study, 12)
     await together(devices, "share")

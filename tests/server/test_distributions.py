@@ -105,9 +105,7 @@ async def test_strings_have_frequencies_and_an_order(served: Served) -> None:
         ("frequencies", {"prefix": "a"}),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
-    served: Served, what: str, params: dict[str, Any]
-) -> None:
+async def test_nonsense_is_refused(served: Served, what: str, params: dict[str, Any]) -> None:
     study = await counted(served, NUMBERS)
     refused(await ask(served, study, what, **params), 422, "malformed")
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused
 
@@ -31,16 +30,13 @@ async def joined(served: Served, count: int, **own: Any) -> tuple[str, list[int]
     return study, [sitting[cohort] for cohort in range(3)]
 
 
-async def test_cohorts_fill_evenly_if_a_full_one_would_reveal_how_many_joined(
-    serve: Serve, database_url: str
-) -> None:
+async def test_cohorts_fill_evenly_where_devices_join_by_coins(each_served: Served) -> None:
     """Otherwise they had 6, 3 and 0: one would continue at once, and an empty one would fail."""
-    async with serve(database_url) as served:
-        study, sitting = await joined(served, 9, join_probability=0.6)
-        assert sitting == [3, 3, 3]
-        assert {cohort.phase for cohort in (await served.show_round(study)).cohorts} == {
-            "enrolling"
-        }
+    study, sitting = await joined(each_served, 9, join_probability=0.6)
+    assert sitting == [3, 3, 3]
+    assert {cohort.phase for cohort in (await each_served.show_round(study)).cohorts} == {
+        "enrolling"
+    }
 
 
 async def test_cohorts_fill_one_by_one_where_all_join(served: Served) -> None:
@@ -55,9 +51,7 @@ async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(serv
 
 
 @pytest.mark.parametrize("what", ["rounds/1/cohorts/0/sum", "rounds/1", "rounds", "events"])
-async def test_the_reason_of_a_failure_is_hidden_if_it_would_reveal_how_many_joined(
-    served: Served, what: str
-) -> None:
+async def test_a_reason_that_reveals_how_many_joined_is_hidden(served: Served, what: str) -> None:
     study, _ = await joined(served, 9, join_probability=0.6)
     await served.pass_phase(study)
     await served.client.post(f"/v1/studies/{study}/stop")
@@ -81,9 +75,7 @@ async def test_an_epsilon_that_nothing_meets_is_refused_before_it_is_computed_wi
     assert "1e-06" in refused(answer, 422, "malformed") + answer.text
 
 
-async def test_the_loss_of_many_rounds_has_no_bound_for_a_party_that_knows_who_joined(
-    served: Served,
-) -> None:
+async def test_the_loss_of_many_rounds_has_no_bound_if_joining_is_known(served: Served) -> None:
     """Nearly all that join vote: over forty rounds theta does not hide a device."""
     coins = {"theta": 12, "probability": 0.146, "join_probability": 0.15, "delta": 1e-6}
     study = await served.create(question=WORDS | coins, terms=THREE_COHORTS, rounds=40)

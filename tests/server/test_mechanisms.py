@@ -6,8 +6,7 @@ import pytest
 
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import HeavyHitterPage
-from tests.server.harness import STEPS, Served, play, sum_of, together
+from tests.server.harness import STEPS, Served, play, sum_of, together, until_summed
 
 LETTERS = {"kind": "alphabet", "characters": "abc.", "length": 3, "pad": "."}
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -36,12 +35,9 @@ async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str
     study = await served.create(question=asked | {"words": 4000} | QUESTIONS[name], rounds=2)
     for number, lost in ((1, ((0,), (), (), (3,))), (2, ((), (1,), (2,), ()))):
         devices = await play(served, study, lost=lost, after=number - 1)
-        view = await served.until_closed(study, number)
-        assert (view.state, view.participants) == ("decoded", 5)
-        assert await served.read_sum(study, number) == sum_of(devices)
+        await until_summed(served, study, devices, number)
     # Each of the ten devices that are counted holds "ab", and some "a" or "abc" as well.
-    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    heavy_hitters = await served.heavy_hitters(study)
     counts = {row.item: row.estimate for row in heavy_hitters}
     assert max(counts, key=lambda item: counts[item]) == "ab"
     assert counts["ab"] == pytest.approx(10, abs=2)
@@ -57,8 +53,7 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
         assert (view.state, view.participants) == ("decoded", 5)
     assert view.plan.mechanism == "tracked"
     assert view.plan.question.domain == Hashed(max_bytes=20, salt=study)
-    answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-    heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
+    heavy_hitters = await served.heavy_hitters(study)
     assert [(row.item, row.estimate) for row in heavy_hitters] == [("ab", pytest.approx(15, abs=1))]
 
 

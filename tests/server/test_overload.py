@@ -11,7 +11,7 @@ from secagg.roster import Roster
 from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served
-from tests.server.party import Party, refused
+from tests.server.party import gather_party, refused
 
 CROWD = 300
 
@@ -25,22 +25,19 @@ async def one_of(pool: Pool) -> PoolProxiedConnection:
             await asyncio.sleep(0.01)
 
 
-async def test_a_pool_without_a_connection_left_is_unavailable_until_there_is_one_again(
-    serve: Serve, database_url: str
-) -> None:
+async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_url: str) -> None:
     """The pool is empty, for example because PostgreSQL has no free connection."""
     async with serve(database_url, database_timeout_seconds=0.02) as served:
-        study = await served.create()
-        party = Party(served, study, await served.join(study, 6))
+        party = await gather_party(served)
         device = await party.go_but_one("share")
         body = await device.compute_shares()
-        pool = served.app.state.service.store.database.engine.pool
+        pool = served.store.database.engine.pool
         with ExitStack() as held:
             for _ in range(pool.size() + pool._max_overflow):
                 held.callback((await one_of(pool)).close)
             for answer in (
                 await device.put("key-shares", body),
-                await served.client.get(f"/v1/studies/{study}"),
+                await served.client.get(f"/v1/studies/{party.study}"),
                 await served.client.get("/readyz"),
             ):
                 refused(answer, 503, "unavailable")
@@ -87,5 +84,5 @@ async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with
 async def until_waiting(served: Served, count: int) -> None:
     """Wait until `count` requests wait for a channel."""
     async with asyncio.timeout(60):
-        while served.app.state.service.notifier.waiter_count < count:  # noqa: ASYNC110
+        while served.service.notifier.waiter_count < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

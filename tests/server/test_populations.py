@@ -110,14 +110,11 @@ async def test_a_study_spends_when_it_begins_and_only_once(served: Served) -> No
     assert (await served.client.get(f"/v1/studies/{other}")).json()["state"] == "created"
 
 
-async def test_of_studies_that_begin_at_once_only_what_fits_does(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        await make(served)
-        answers = await asyncio.gather(*(ask(served) for _ in range(6)))
-        assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
-        assert spent(await statement_of(served)) == pytest.approx(1.2, abs=0.01)
+async def test_of_studies_that_begin_at_once_only_what_fits_does(each_served: Served) -> None:
+    await make(each_served)
+    answers = await asyncio.gather(*(ask(each_served) for _ in range(6)))
+    assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
+    assert spent(await statement_of(each_served)) == pytest.approx(1.2, abs=0.01)
 
 
 async def test_a_study_that_is_stopped_pays_for_the_rounds_it_opened(served: Served) -> None:
@@ -139,7 +136,7 @@ async def test_a_study_that_is_stopped_pays_for_the_rounds_it_opened(served: Ser
         ({"question": QUESTION | {"mode": "sample-threshold"}}, "server"),
     ],
 )
-async def test_what_has_no_bound_is_within_no_budget(
+async def test_unbounded_loss_is_refused(
     served: Served, changes: dict[str, Any], party: str
 ) -> None:
     await make(served, party=party)
@@ -179,9 +176,7 @@ async def test_a_study_without_a_population_shows_its_loss(served: Served) -> No
     assert {population.epsilon for population in sights} == {None}
 
 
-async def test_a_stopped_histogram_pays_for_every_level_of_the_rounds_it_opened(
-    served: Served,
-) -> None:
+async def test_a_stopped_histogram_pays_for_every_level_of_its_rounds(served: Served) -> None:
     await make(served)
     values = {"kind": "interval", "low": 0, "high": 1, "alpha": 4, "length": 5}
     question = QUESTION | {
@@ -199,7 +194,7 @@ async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: S
     question = QUESTION | {"mode": "sample-threshold"}
     terms = study_request()["terms"] | {"cohorts": 2}
     study = (await ask(served, question=question, terms=terms, population=None)).json()["id"]
-    database = served.app.state.service.store.database
+    database = served.store.database
     first = (CohortRow.study == study, CohortRow.number == 0)
     summed = update(CohortRow).where(*first).values(phase=Phase.SUMMED, sum=b"of single devices")
     await database.write(lambda session: session.execute(summed))
@@ -209,19 +204,18 @@ async def test_what_is_withheld_is_forgotten_when_its_study_is_stopped(served: S
     assert await database.read(lambda session: session.scalars(sums).all()) == [None, None]
 
 
-async def test_populations_are_listed_by_name_page_by_page(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
-        for name in ("phones", "cars", "tv-sets", "1st", "books"):
-            assert (await make(served, name)).status_code == 201
-        seen: list[str] = []
-        params: dict[str, Any] = {"limit": 2}
-        while True:
-            page = (await served.client.get("/v1/populations", params=params)).json()
-            seen += [population["name"] for population in page["populations"]]
-            if page["next"] is None:
-                break
-            params["after"] = page["next"]
-        assert seen == ["1st", "books", "cars", "phones", "tv-sets"]
-        for nonsense in ({"after": "No Name"}, {"after": ""}, {"limit": 101}):
-            answer = await served.client.get("/v1/populations", params=nonsense)
-            refused(answer, 422, "malformed")
+async def test_populations_are_listed_by_name_page_by_page(each_served: Served) -> None:
+    for name in ("phones", "cars", "tv-sets", "1st", "books"):
+        assert (await make(each_served, name)).status_code == 201
+    seen: list[str] = []
+    params: dict[str, Any] = {"limit": 2}
+    while True:
+        page = (await each_served.client.get("/v1/populations", params=params)).json()
+        seen += [population["name"] for population in page["populations"]]
+        if page["next"] is None:
+            break
+        params["after"] = page["next"]
+    assert seen == ["1st", "books", "cars", "phones", "tv-sets"]
+    for nonsense in ({"after": "No Name"}, {"after": ""}, {"limit": 101}):
+        answer = await each_served.client.get("/v1/populations", params=nonsense)
+        refused(answer, 422, "malformed")

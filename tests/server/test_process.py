@@ -26,7 +26,6 @@ class Process:
     url: str
 
     def stop(self, how: signal.Signals) -> int:
-        """Send the signal and return the exit status."""
         self.popen.send_signal(how)
         return self.popen.wait(10)
 
@@ -59,7 +58,7 @@ def running(database_url: str, *flags: str) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-async def test_a_service_that_is_stopped_lets_waiting_devices_go_at_once(
+async def test_a_stopped_service_answers_waiting_devices(
     sqlite_url: str, how: signal.Signals
 ) -> None:
     with running(sqlite_url) as process:

@@ -49,14 +49,12 @@ def events(logs: list[Any]) -> Counter[str]:
 
 
 async def claims(served: Served, kind: str) -> dict[str, int]:
-    leases = await served.app.state.service.store.leases.latest(1000)
+    leases = await served.store.leases.latest(1000)
     versions = {lease.job: lease.version for lease in leases}
     return {work: version for work, version in versions.items() if work.startswith(kind)}
 
 
-async def test_devices_spread_over_two_servers_are_each_in_one_sum_that_is_made_once(
-    two: tuple[Served, Served],
-) -> None:
+async def test_devices_of_two_servers_are_each_in_one_sum(two: tuple[Served, Served]) -> None:
     """The first listens to the devices of even number, the second to the others."""
     study = await two[0].create(terms=TERMS, rounds=2)
     for after in range(2):
@@ -111,16 +109,14 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
     assert (await two[0].show_round(study)).cohorts[0].blamed == {}
 
 
-async def test_a_long_poll_gets_changes_of_another_server_at_once(
-    serve: Serve, postgres_url: str
-) -> None:
+async def test_a_long_poll_gets_changes_of_another_server(serve: Serve, postgres_url: str) -> None:
     """Both poll once per minute only, and the request would end before without a result."""
     pace = {"poll_seconds": 60, "min_poll_seconds": 0}
     async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
         study = await closed.create(rounds=2)
         (first,) = await other.join(study, 1)
         waiting = asyncio.create_task(first.get("roster", wait=25))
-        await until(lambda: other.app.state.service.notifier._channels)
+        await until(lambda: other.service.notifier._channels)
         rest = await closed.join(study, 5, first=1)
         assert (await waiting).status_code == 200
         waiting = asyncio.create_task(other.open_round(study, after=1))
@@ -130,9 +126,7 @@ async def test_a_long_poll_gets_changes_of_another_server_at_once(
         assert await other.read_sum(study) == sum_of(devices)
 
 
-async def test_a_listener_that_lost_its_connection_listens_again(
-    serve: Serve, postgres_url: str
-) -> None:
+async def test_a_disconnected_listener_listens_again(serve: Serve, postgres_url: str) -> None:
     pace = {"poll_seconds": 60, "min_poll_seconds": 0}
     with structlog.testing.capture_logs() as logs:
         async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
@@ -147,14 +141,12 @@ async def test_a_listener_that_lost_its_connection_listens_again(
             study = await closed.create()
             (device,) = await other.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=25))
-            await until(lambda: other.app.state.service.notifier._channels)
+            await until(lambda: other.service.notifier._channels)
             await closed.join(study, 5, first=1)
             assert (await waiting).status_code == 200
 
 
-async def test_the_clock_of_a_server_closes_nothing(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_server_clock_counts(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's clock jumps ten years ahead; only the database's clock counts."""
 
     class Jumped(datetime):
@@ -174,7 +166,7 @@ async def test_the_clock_of_a_server_closes_nothing(
             devices = await served.join(study, 6)
             await together(devices, "share")
             await together(devices[:5], "mask")
-            await served.app.state.service.orchestrator.poll()
+            await served.service.orchestrator.poll()
             await served.until_phase(study, "masking")
             look = await app.state.service.store.cohorts.snapshot()
             assert look.cohorts[0].phase_status.deadline - look.now < timedelta(seconds=61)
@@ -258,7 +250,7 @@ async def test_a_server_that_starts_extends_no_phase_that_another_one_receives(
     async with serve(postgres_url) as closed:
         study = await closed.create()
         clock.advance(598)
-        store = closed.app.state.service.store
+        store = closed.store
         beats = await store.processes.other_heartbeats("nobody")
         while not beats:  # the next heartbeat shows that it is alive
             await asyncio.sleep(0.01)
@@ -267,7 +259,7 @@ async def test_a_server_that_starts_extends_no_phase_that_another_one_receives(
             look = await store.cohorts.snapshot()
             assert look.cohorts[0].phase_status.deadline == NOON + timedelta(seconds=600)
             assert look.receiving_since == NOON
-            assert other.app.state.service.orchestrator.heartbeat.receiving_since > clock()
+            assert other.service.orchestrator.heartbeat.receiving_since > clock()
             clock.advance(2)
             assert (await other.until_closed(study)).state == "failed"
     async with serve(postgres_url) as again:
@@ -291,8 +283,8 @@ async def test_a_server_that_was_killed_a_moment_ago_receives_nothing(
 
 
 def store_of(served: Served) -> Any:
-    return served.app.state.service.store
+    return served.store
 
 
 def name_of(served: Served) -> str:
-    return str(served.app.state.service.orchestrator.heartbeat.name)
+    return str(served.service.orchestrator.heartbeat.name)

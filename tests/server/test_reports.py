@@ -97,9 +97,7 @@ DEVICES = {
 
 
 @pytest.mark.parametrize("mechanism", sorted(REPORT_MECHANISMS))
-async def test_a_study_of_each_mechanism_finds_what_most_devices_hold(
-    served: Served, mechanism: str
-) -> None:
+async def test_each_mechanism_finds_what_most_devices_hold(served: Served, mechanism: str) -> None:
     """Five in six of 60 to 240 devices hold one item, which all mechanisms find among 599 or 2^56.
 
     Two items may look the same: if the random rows of the Bucket mechanism leave a bit open, they
@@ -179,9 +177,7 @@ async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
     assert await epsilon_spent(served, 5) == 12
 
 
-async def test_a_device_cannot_spend_more_by_speaking_to_many_studies_at_once(
-    each_served: Served,
-) -> None:
+async def test_a_device_cannot_spend_more_in_many_studies_at_once(each_served: Served) -> None:
     studies = [await each_served.create(question=QUESTION, terms=TERMS) for _ in range(6)]
     views = [await each_served.open_round(study) for study in studies]
     for device in range(4):
@@ -362,7 +358,6 @@ class Arriving:
         self.batches = batches
 
     async def bodies(self, study: str, number: int, nbytes: int, most: int) -> AsyncIterator[bytes]:
-        """Yield the batches."""
         assert most == 8192
         assert (study, number) == ("streams", 1)
         assert nbytes == self.made[0].shape[1]

@@ -6,31 +6,21 @@ from random import Random
 
 import pytest
 
-from protocol.messages import HeavyHitterPage, SlotAssignment
+from protocol.messages import SlotAssignment
 from protocol.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
-from tests.server.harness import STEPS, Served, play, study_request, sum_of, together
+from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
 from tests.server.party import refused
 
 
-async def test_a_round_without_losses_sums_exactly_and_finishes_the_study(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        study = await served.create()
-        devices = await play(served, study)
-        view = await served.until_closed(study)
-        assert (view.state, view.participants) == ("decoded", 6)
-        assert await served.read_sum(study) == sum_of(devices)
-        assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
-        answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-        (heavy_hitter,) = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-        assert (heavy_hitter.item, heavy_hitter.estimate, heavy_hitter.standard_error) == (
-            "ab",
-            6,
-            0,
-        )
+async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: Served) -> None:
+    study = await each_served.create()
+    devices = await play(each_served, study)
+    await until_summed(each_served, study, devices)
+    assert (await each_served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+    (heavy_hitter,) = await each_served.heavy_hitters(study)
+    assert (heavy_hitter.item, heavy_hitter.estimate, heavy_hitter.standard_error) == ("ab", 6, 0)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +35,7 @@ async def test_a_round_without_losses_sums_exactly_and_finishes_the_study(
         ((), (), (1,), (4,)),
     ],
 )
-async def test_losses_in_any_phase_leave_the_sum_of_the_survivors(
-    served: Served, lost: tuple[tuple[int, ...], ...]
-) -> None:
+async def test_the_survivors_are_summed(served: Served, lost: tuple[tuple[int, ...], ...]) -> None:
     study = await served.create()
     devices = await play(served, study, lost=lost)
     view = await served.until_closed(study)
@@ -56,16 +44,13 @@ async def test_losses_in_any_phase_leave_the_sum_of_the_survivors(
     assert await served.read_sum(study) == sum_of(devices)
 
 
-async def test_losses_in_every_phase_of_a_larger_cohort_leave_an_exact_sum(
-    serve: Serve, database_url: str
-) -> None:
+async def test_losses_in_every_phase_leave_an_exact_sum(serve: Serve, database_url: str) -> None:
     terms = {"cohort_size": 24, "minimum": 20, "corrupt": 0.1, "dropout": 0.3}
     async with serve(database_url) as served:
         study = await served.create(terms=terms)
         lost = ((3, 4), (5, 6), (7,), (8, 9))
         devices = await play(served, study, lost=lost, count=24)
-        view = await served.until_closed(study)
-        assert await served.read_sum(study) == sum_of(devices)
+        view = await until_summed(served, study, devices)
         received = {record.phase: record.received for record in view.cohorts[0].history}
         assert received == {
             Phase.ENROLLING: 24,
@@ -97,13 +82,11 @@ async def test_a_service_restarted_in_the_middle_of_a_phase_goes_on_from_its_row
         else:
             await together(devices[3:], STEPS[step - 1])
         await together(devices, *STEPS[step:])
-        view = await again.until_closed(study)
-        assert (view.state, view.participants) == ("decoded", 6)
-        assert await again.read_sum(study) == sum_of(devices)
+        await until_summed(again, study, devices)
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-async def test_a_service_restarted_between_two_phases_accepts_repeated_messages(
+async def test_a_restarted_service_accepts_repetitions(
     serve: Serve, sqlite_url: str, step: int
 ) -> None:
     """The answers to the last messages were lost, so all are sent once more."""
@@ -117,8 +100,7 @@ async def test_a_service_restarted_between_two_phases_accepts_repeated_messages(
             for kind, body in device.bodies.items():
                 assert (await device.put(kind, body)).status_code == 204
         await together(devices, *STEPS[step:])
-        assert (await again.until_closed(study)).participants == 6
-        assert await again.read_sum(study) == sum_of(devices)
+        await until_summed(again, study, devices)
 
 
 @pytest.mark.parametrize("lost", [(), (2,)])
@@ -129,61 +111,51 @@ async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(
     async with serve(database_url) as served:
         study = await served.create(terms=terms)
         devices = await play(served, study, lost=((), lost, (), lost))
-        view = await served.until_closed(study)
-        assert (view.state, view.participants) == ("decoded", 6 - len(lost))
-        assert await served.read_sum(study) == sum_of(devices)
+        view = await until_summed(served, study, devices)
         assert [record.phase for record in view.cohorts[0].history] == [
             "enrolling", "sharing", "masking", "unmasking", "summed",
         ]  # fmt: skip
 
 
-async def test_a_message_sent_twice_at_once_is_stored_once(serve: Serve, database_url: str) -> None:
+async def test_a_message_sent_twice_at_once_is_stored_once(each_served: Served) -> None:
     """Each device uses two connections at once, as after a retry that came too early."""
-    async with serve(database_url) as served:
-        study = await served.create()
-        view = await served.open_round(study)
-        devices = [Device(served.client, f"{n}", {"ab": 1}, Random(n)) for n in range(6)]
+    study = await each_served.create()
+    view = await each_served.open_round(study)
+    devices = [Device(each_served.client, f"{n}", {"ab": 1}, Random(n)) for n in range(6)]
+    for device in devices:
+        device.view = view
+        both = await asyncio.gather(device.apply(study, 1), device.apply(study, 1))
+        assert sorted(answer.status_code for answer in both) == [200, 201]
+        device.seat, other = (SlotAssignment.model_validate_json(answer.content) for answer in both)
+        assert other == device.seat
+    for kind in KINDS:
         for device in devices:
-            device.view = view
-            both = await asyncio.gather(device.apply(study, 1), device.apply(study, 1))
-            assert sorted(answer.status_code for answer in both) == [200, 201]
-            device.seat, other = (
-                SlotAssignment.model_validate_json(answer.content) for answer in both
-            )
-            assert other == device.seat
-        for kind in KINDS:
-            for device in devices:
-                body = await device.compute(kind)
-                both = await asyncio.gather(device.put(kind, body), device.put(kind, body))
-                assert [answer.status_code for answer in both] == [204, 204]
-        view = await served.until_closed(study)
-        assert (view.participants, view.cohorts[0].enrolled) == (6, 6)
-        assert await served.read_sum(study) == sum_of(devices)
+            body = await device.compute(kind)
+            both = await asyncio.gather(device.put(kind, body), device.put(kind, body))
+            assert [answer.status_code for answer in both] == [204, 204]
+    view = await each_served.until_closed(study)
+    assert (view.participants, view.cohorts[0].enrolled) == (6, 6)
+    assert await each_served.read_sum(study) == sum_of(devices)
 
 
-async def test_a_study_of_several_rounds_adds_up_what_they_estimate(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        study = await served.create(rounds=3)
-        for after in range(3):
-            devices = await play(served, study, after=after)
-            await served.until_closed(study, after + 1)
-            assert await served.read_sum(study, after + 1) == sum_of(devices)
-        answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-        heavy_hitters = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-        assert {hitter.item: hitter.estimate for hitter in heavy_hitters} == {
-            "ab": 18,
-            "a": 6,
-            "abc": 6,
-        }
-        rounds = (await served.client.get(f"/v1/studies/{study}/rounds")).json()["rounds"]
-        assert [closed["state"] for closed in rounds] == ["decoded"] * 3
-        seeds = [closed["plan"]["seed"] for closed in rounds]
-        assert all(closed != other for closed, other in pairwise(seeds))
+async def test_a_study_of_several_rounds_adds_up_what_they_estimate(each_served: Served) -> None:
+    study = await each_served.create(rounds=3)
+    for after in range(3):
+        devices = await play(each_served, study, after=after)
+        await until_summed(each_served, study, devices, after + 1)
+    heavy_hitters = await each_served.heavy_hitters(study)
+    assert {hitter.item: hitter.estimate for hitter in heavy_hitters} == {
+        "ab": 18,
+        "a": 6,
+        "abc": 6,
+    }
+    rounds = (await each_served.client.get(f"/v1/studies/{study}/rounds")).json()["rounds"]
+    assert [closed["state"] for closed in rounds] == ["decoded"] * 3
+    seeds = [closed["plan"]["seed"] for closed in rounds]
+    assert all(closed != other for closed, other in pairwise(seeds))
 
 
-async def test_cohorts_of_a_round_add_up_and_one_that_fails_costs_the_others_nothing(
+async def test_cohorts_of_a_round_add_up_without_failed_ones(
     serve: Serve, database_url: str
 ) -> None:
     terms = {"cohort_size": 5, "minimum": 3, "cohorts": 3, "corrupt": 0, "dropout": 0}
@@ -207,9 +179,7 @@ async def test_a_round_without_survivors_fails_and_the_study_goes_on(served: Ser
     assert (failed.state, failed.participants, failed.distinct) == ("failed", 0, None)
     assert failed.cohorts[0].failure == "3 of 6 sent their vectors in time, where 4 are needed"
     devices = await play(served, study, after=1)
-    view = await served.until_closed(study, 2)
-    assert (view.state, view.participants) == ("decoded", 6)
-    assert await served.read_sum(study, 2) == sum_of(devices)
+    await until_summed(served, study, devices, 2)
 
 
 async def played_short(served: Served, study: str) -> list[Device]:
@@ -221,9 +191,7 @@ async def played_short(served: Served, study: str) -> list[Device]:
     return devices
 
 
-async def test_a_device_of_a_failed_cohort_may_come_again_and_a_counted_one_may_not(
-    served: Served,
-) -> None:
+async def test_a_device_of_a_failed_cohort_may_return_unlike_a_counted_one(served: Served) -> None:
     study = await served.create(rounds=3)
     failed = await played_short(served, study)
     second = await served.open_round(study, 1)
@@ -236,27 +204,6 @@ async def test_a_device_of_a_failed_cohort_may_come_again_and_a_counted_one_may_
     counted = devices[0].again()
     counted.view = third
     refused(await counted.apply(study, 3), 409, "already-counted")
-
-
-async def test_two_services_on_one_database_close_each_phase_once(
-    serve: Serve, postgres_url: str
-) -> None:
-    async with serve(postgres_url) as first, serve(postgres_url) as other:
-        study = await first.create(rounds=2)
-        for after in range(2):
-            view = await first.open_round(study, after)
-            devices = await first.join(study, 6, after)
-            for number, device in enumerate(devices):
-                device.client = (first, other)[number % 2].client
-            await together(devices, *STEPS)
-            view = await other.until_closed(study, after + 1)
-            assert (view.state, len(view.cohorts)) == ("decoded", 1)
-            assert [record.phase for record in view.cohorts[0].history] == [
-                "enrolling", "sharing", "masking", "confirming", "unmasking", "summed",
-            ]  # fmt: skip
-            assert await other.read_sum(study, after + 1) == sum_of(devices)
-        page = (await other.client.get(f"/v1/studies/{study}/rounds")).json()
-        assert len(page["rounds"]) == 2
 
 
 async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(

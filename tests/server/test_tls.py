@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from tests.server.conftest import Serve
+from tests.server.harness import Served
 from tests.server.test_process import running
 
 
@@ -72,12 +73,11 @@ async def test_hsts_is_sent_over_https_only(serve: Serve, sqlite_url: str) -> No
         assert answer.headers["strict-transport-security"] == "max-age=60"
 
 
-async def test_only_pages_load_resources(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url) as served:
-        for path in ("/v1/studies", "/v1/nothing"):
-            policy = (await served.client.get(path)).headers["content-security-policy"]
-            assert policy == "default-src 'none'; frame-ancestors 'none'"
-        assert "content-security-policy" not in (await served.client.get("/docs")).headers
+async def test_only_pages_load_resources(served: Served) -> None:
+    for path in ("/v1/studies", "/v1/nothing"):
+        policy = (await served.client.get(path)).headers["content-security-policy"]
+        assert policy == "default-src 'none'; frame-ancestors 'none'"
+    assert "content-security-policy" not in (await served.client.get("/docs")).headers
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_in_words(

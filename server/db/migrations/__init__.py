@@ -47,11 +47,7 @@ def known_revisions() -> set[str]:
 
 
 async def upgrade(database: Database) -> None:
-    """Bring the schema up to `head_revision()`.
-
-    Raises:
-        UnknownSchemaError: if this program does not know the database's revision.
-    """
+    """Bring the schema up to date; raises UnknownSchemaError if its revision is unknown."""
     await database.write(_upgrade)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
 from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret, secret_digest
@@ -36,7 +36,7 @@ class AccessRepository(Repository):
     ) -> tuple[str, str]:
         """Store a new key; return its id and its text, which is not stored."""
         secret = new_secret(self.rng, API_KEY_PREFIX)
-        return self._issue(session, _new_key(scopes), secret, name, lifetime), secret
+        return self._issue(session, _new_key(scopes), secret, name, lifetime)
 
     @write_transaction
     def create_token(
@@ -44,7 +44,7 @@ class AccessRepository(Repository):
     ) -> tuple[str, str]:
         """Store a new token for `uses` identities; return its id and its text, as `create_key`."""
         secret = new_secret(self.rng, ENROLMENT_TOKEN_PREFIX)
-        return self._issue(session, _new_token(uses), secret, name, lifetime), secret
+        return self._issue(session, _new_token(uses), secret, name, lifetime)
 
     @write_transaction
     def add_initial(self, session: Session, key: str | None, token: str | None) -> None:
@@ -53,15 +53,11 @@ class AccessRepository(Repository):
         Raises:
             IntegrityError: if another server stored one of them meanwhile.
         """
-        if key:
-            same_key = select(ApiKeyRow).where(ApiKeyRow.digest == secret_digest(key))
-            if session.scalar(same_key) is None:
-                self._issue(session, _new_key(SCOPES), key, "first", None)
-        if token:
-            digest = secret_digest(token)
-            same_token = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == digest)
-            if session.scalar(same_token) is None:
-                self._issue(session, _new_token(INITIAL_TOKEN_USES), token, "first", None)
+        for secret, row in ((key, _new_key(SCOPES)), (token, _new_token(INITIAL_TOKEN_USES))):
+            if secret:
+                same = select(exists().where(type(row).digest == secret_digest(secret)))
+                if not session.scalar(same):
+                    self._issue(session, row, secret, "first", None)
 
     def _issue(
         self,
@@ -70,7 +66,7 @@ class AccessRepository(Repository):
         secret: str,
         name: str,
         lifetime: timedelta | None,
-    ) -> str:
+    ) -> tuple[str, str]:
         row.id = self.rng.randbytes(_ID_BYTES).hex()
         row.name, row.digest = name, secret_digest(secret)
         row.created = self.database.now(session)
@@ -78,7 +74,7 @@ class AccessRepository(Repository):
         session.add(row)
         kind = "key" if isinstance(row, ApiKeyRow) else "token"
         self._record_audit(session, COMMAND_LINE_ACTOR, f"create {kind}", row.id)
-        return row.id
+        return row.id, secret
 
     @read_transaction
     def keys(self, session: Session) -> tuple[ApiKeyRow, ...]:

@@ -65,11 +65,7 @@ class CohortRepository(Repository):
         received: int | None = None,
         cause: FailureCause = FailureCause.INTERNAL,
     ) -> bool:
-        """Fail for `reason`; False if the cohort, or the number `received`, has changed meanwhile.
-
-        Raises:
-            BusyError: as `move` does.
-        """
+        """Fail for `reason`; False if the cohort or `received` has changed. Raises as `move`."""
         decided = self.database.monotonic_seconds()
         return await self._change(due, Phase.FAILED, decided, received, (reason, cause))
 

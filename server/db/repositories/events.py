@@ -34,7 +34,12 @@ class EventRepository(Repository):
             .order_by(EventRow.id)
             .limit(MAX_EVENTS_PER_READ)
         )
-        events = [_event(row) for row in session.scalars(query)]
+        events = [
+            Event.model_validate(
+                {"id": row.id, "study": row.study, "kind": row.kind, "at": row.at} | row.data
+            )
+            for row in session.scalars(query)
+        ]
         row = session.get(StudyRow, study)
         if row is not None and hides_sizes(row):
             events = [event_without_sizes(event) for event in events]
@@ -42,11 +47,7 @@ class EventRepository(Repository):
 
     @read_transaction
     def check_can_follow(self, session: Session, study: str, last: int) -> None:
-        """Check that `study` has events after number `last`, or may have them later.
-
-        Raises:
-            ProblemError: if the study is unknown, or has ended without such events.
-        """
+        """Raise ProblemError if `study` is unknown, or has ended without events after `last`."""
         state = session.scalar(select(StudyRow.state).where(StudyRow.id == study))
         if state is None:
             raise not_found("study")
@@ -84,8 +85,3 @@ def record_event(
     data = event.model_dump(mode="json", exclude_none=True, exclude=set(columns))
     session.add(EventRow(study=study, id=number, kind=kind.value, at=at, data=data))
     count_on_commit(session, event)
-
-
-def _event(row: EventRow) -> Event:
-    columns = {"id": row.id, "study": row.study, "kind": row.kind, "at": row.at}
-    return Event.model_validate(columns | row.data)

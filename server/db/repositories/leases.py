@@ -75,11 +75,7 @@ def delete_bodies_job(cohort: int) -> Job:
 
 
 def check_lease(session: Session, lease: Lease) -> None:
-    """Lock `lease` until the transaction ends.
-
-    Raises:
-        StaleLeaseError: if its job was claimed again.
-    """
+    """Lock `lease` until the transaction ends; raises StaleLeaseError if it is not the last one."""
     query = select(LeaseRow.version).where(LeaseRow.job == lease.job).with_for_update()
     if session.scalar(query) != lease.version:
         raise StaleLeaseError(f"{lease.job} was claimed again after version {lease.version}")

@@ -34,11 +34,7 @@ class MessageRepository(Repository):
 
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
-        """Return the facts of a cohort that has enrolled.
-
-        Raises:
-            ProblemError: if it is still enrolling, or failed before the end of enrolling.
-        """
+        """Return the facts of an enrolled cohort; raises ProblemError if it is not enrolled."""
         row = session.get_one(CohortRow, cohort)
         if not has_enrolled(row):
             raise _unreadable(row, "the cohort is still enrolling")
@@ -103,11 +99,7 @@ class MessageRepository(Repository):
 
     @read_transaction
     def sum(self, session: Session, study: str, number: int, cohort: int) -> bytes:
-        """Return the packed sum of one cohort.
-
-        Raises:
-            ProblemError: if the cohort is unknown, has no sum yet, or never will have one.
-        """
+        """Return the packed sum of one cohort; raises ProblemError if there is none."""
         of_round = (CohortRow.study == study, CohortRow.round == number, CohortRow.number == cohort)
         query = select(CohortRow).where(*of_round).options(undefer(CohortRow.sum))
         row = session.scalar(query)

@@ -182,7 +182,11 @@ class ParticipantRepository(Repository):
             return _confirm_same_slot(*known, device), False
         if cohort is None:
             raise ProblemError(ProblemType.NO_ROUND, f"round {number} takes no more devices")
-        _refuse_duplicate_keys(session, cohort.id, device.roster_entry.keys)
+        keys = device.roster_entry.keys
+        parameters = {"in_cohort": cohort.id, "keys": (keys.mask, keys.encryption)}
+        if session.scalar(_DUPLICATE_KEY, parameters):  # devices would refuse the whole roster
+            detail = "a key of another participant was advertised"
+            raise ProblemError(ProblemType.CONFLICT, detail)
         row = ParticipantRow(
             id=self.rng.randbytes(16).hex(),
             cohort=cohort.id,
@@ -193,8 +197,8 @@ class ParticipantRepository(Repository):
             signature=device.roster_entry.signature,
             registrar_signature=device.roster_entry.registrar_signature,
             credential_digest=device.credential_digest,
-            mask_key=device.roster_entry.keys.mask,
-            encryption_key=device.roster_entry.keys.encryption,
+            mask_key=keys.mask,
+            encryption_key=keys.encryption,
             joined=self.database.now_column(),
         )
         session.add(row)
@@ -340,10 +344,3 @@ def _slot_assignment(row: ParticipantRow, cohort: CohortRow) -> SlotAssignment:
     return SlotAssignment(
         participant=row.id, cohort=cohort.number, slot=row.slot, deadline=cohort.deadline
     )
-
-
-def _refuse_duplicate_keys(session: Session, cohort: int, keys: PublicKeys) -> None:
-    """Refuse keys of another participant, because devices would refuse the whole roster."""
-    parameters = {"in_cohort": cohort, "keys": (keys.mask, keys.encryption)}
-    if session.scalar(_DUPLICATE_KEY, parameters):
-        raise ProblemError(ProblemType.CONFLICT, "a key of another participant was advertised")

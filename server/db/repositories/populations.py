@@ -55,20 +55,12 @@ class PopulationRepository(Repository):
 
     @read_transaction
     def ledger(self, session: Session, name: str) -> Ledger:
-        """Return the ledger of a population.
-
-        Raises:
-            ProblemError: if the population is unknown.
-        """
+        """Return the ledger of a population; raises ProblemError if it is unknown."""
         return ledger_of(session, name)
 
     @read_transaction
     def ledger_entry(self, session: Session, study: str) -> LedgerEntry:
-        """Return the ledger entry of a study.
-
-        Raises:
-            ProblemError: if the study is unknown.
-        """
+        """Return the ledger entry of a study; raises ProblemError if it is unknown."""
         row = session.get(StudyRow, study)
         if row is None:
             raise not_found("study")
@@ -99,11 +91,7 @@ def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
 
 
 def check_budget(ledger: Ledger, study: str, event: DpEvent) -> None:
-    """Check that the budget of a ledger suffices for a study.
-
-    Raises:
-        ProblemError: if it does not; the detail suggests parameters that would fit.
-    """
+    """Raise ProblemError, with parameters that fit, if a budget does not suffice for a study."""
     try:
         ledger.spend(LedgerEntry(name=study, event=event))
     except BudgetError as error:

@@ -77,11 +77,7 @@ class RoundRepository(Repository):
 
     @read_transaction
     def find_open(self, session: Session, study: str, after: int) -> RoundView | None:
-        """Return the round after number `after` that takes devices now, None if there is none.
-
-        Raises:
-            ProblemError: if the study has ended, so that no round will take devices again.
-        """
+        """Return the next round that takes devices, if any; raises ProblemError after the end."""
         row = find_study(session, study)
         if row.state in ("finished", "stopped"):
             raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")

@@ -37,11 +37,7 @@ _STOPPED_REASON = "the study was stopped"
 
 
 def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
-    """Return the row of `study`; a lock excludes other writers.
-
-    Raises:
-        ProblemError: if the study is unknown.
-    """
+    """Return the row of `study`, locked on request; raises ProblemError if it is unknown."""
     query = select(StudyRow).where(StudyRow.id == study)
     if lock:  # and replace values that were read before the lock
         query = query.with_for_update().execution_options(populate_existing=True)
@@ -95,16 +91,12 @@ class StudyRepository(Repository):
         plan = await asyncio.to_thread(first_plan, plan_request, name, limits, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         study = StudyRow(
+            **request.model_dump(mode="json", exclude={"question", "start"}),
             id=name,
-            name=request.name,
             state="created",
             question=plan_request.question.model_dump(mode="json"),
-            terms=request.terms.model_dump(mode="json"),
-            timeouts=request.timeouts.model_dump(mode="json"),
-            rounds=request.rounds,
             round=0,
             created=await self.database.read_now(),
-            population=request.population,
             dp_event=event.model_dump(mode="json"),
         )
         while True:
@@ -254,9 +246,7 @@ class StudyRepository(Repository):
 
 
 def _plan_request(study: StudyRequest | StudyView) -> PlanRequest:
-    return PlanRequest.model_construct(
-        question=study.question, terms=study.terms, rounds=study.rounds, population=study.population
-    )
+    return PlanRequest.model_validate(study, from_attributes=True)
 
 
 def _is_unchanged(session: Session, population: str | None, ledger: Ledger | None) -> bool:

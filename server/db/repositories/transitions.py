@@ -48,7 +48,6 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
 
 
 def _phase_record(phase: Phase, entered: datetime) -> dict[str, Any]:
-    """Return the record of a new phase, as stored in the history of a cohort."""
     return {"phase": phase.value, "entered": entered.isoformat(), "received": 0}
 
 

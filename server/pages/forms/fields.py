@@ -224,11 +224,7 @@ def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
 
 
 def question_form(name: str) -> QuestionForm:
-    """Return the kind of question with this name.
-
-    Raises:
-        ProblemError: if no kind has this name.
-    """
+    """Return the kind of question with this name; raises ProblemError if there is none."""
     question = QUESTION_FORMS.get(name)
     if question is None:
         raise not_found("kind of question")

@@ -126,7 +126,7 @@ def test_the_error_of_an_unreachable_database_does_not_show_its_password() -> No
 class Answer(BaseHTTPRequestHandler):
     """Handler that reports a healthy service."""
 
-    def do_GET(self) -> None:  # noqa: D102 (the name that the server calls)
+    def do_GET(self) -> None:
         body = b'{"status": "ok"}' if self.path == "/healthz" else b"{}"
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

@@ -104,6 +104,11 @@ def page(name: str, rows: list[dict[str, object]], after: object) -> httpx.Respo
     return httpx.Response(200, json={name: rows, "next": after})
 
 
+def refusal(problem: ProblemType, status: int) -> httpx.Response:
+    document = {"type": PROBLEM_TYPE_PREFIX + problem, "title": "", "status": status, "detail": ""}
+    return httpx.Response(status, json=document)
+
+
 async def study_of(analyst: Any) -> Any:
     """Return the existing study."""
     return await answer_of(analyst.study("s1"))
@@ -135,9 +140,7 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
         ({"devices": 300, "cohorts": 2}, {"cohort_size": 150, "minimum": 75, "cohorts": 2}),
     ],
 )
-def test_the_terms_follow_from_the_number_of_devices(
-    asked: dict[str, int], terms: dict[str, int]
-) -> None:
+def test_a_number_of_devices_gives_the_terms(asked: dict[str, int], terms: dict[str, int]) -> None:
     given = {"terms": None, "devices": None, "cohorts": None} | asked
     assert requests.study_terms(**given) == Terms.model_validate(terms)
 
@@ -153,9 +156,7 @@ def test_the_terms_follow_from_the_number_of_devices(
         ({"devices": 10, "cohorts": 0}, "cohorts"),
     ],
 )
-def test_a_missing_or_repeated_number_of_devices_is_refused(
-    arguments: dict[str, Any], reason: str
-) -> None:
+def test_no_or_two_numbers_of_devices_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         requests.study_terms(**({"terms": None, "devices": None, "cohorts": None} | arguments))
 
@@ -196,9 +197,7 @@ async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
         assert [row.model_dump() for row in await answer_of(asked)] == rows
 
 
-async def test_watching_yields_each_round_whenever_it_has_changed_until_the_study_is_over(
-    kind: Kind,
-) -> None:
+async def test_watching_yields_each_changed_round_until_the_study_is_over(kind: Kind) -> None:
     looks = iter(
         [
             ("running", []),  # when the study is looked up
@@ -223,7 +222,7 @@ async def test_watching_yields_each_round_whenever_it_has_changed_until_the_stud
     assert seen == [(1, "running"), (1, "decoded"), (2, "running"), (2, "failed")]
 
 
-async def test_waiting_reports_every_change_and_returns_the_study(kind: Kind) -> None:
+async def test_waiting_reports_every_change_and_rounds_become_a_data_frame(kind: Kind) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/rounds"):
             return page("rounds", [a_round(1, "decoded"), a_round(2, "failed")], None)
@@ -233,17 +232,8 @@ async def test_waiting_reports_every_change_and_returns_the_study(kind: Kind) ->
     async with asking(kind, answer) as analyst:
         waited = (await study_of(analyst)).wait(lambda view: seen.append(view.number))
         assert (await answer_of(waited)).state == "finished"
-    assert seen == [1, 2]
-
-
-async def test_rounds_become_a_data_frame(kind: Kind) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/rounds"):
-            return page("rounds", [a_round(1, "decoded"), a_round(2, "failed")], None)
-        return httpx.Response(200, json=study("finished", 2))
-
-    async with asking(kind, answer) as analyst:
         frame = (await answer_of((await study_of(analyst)).rounds())).to_pandas()
+    assert seen == [1, 2]
     assert list(frame["number"]) == [1, 2]
     assert list(frame["state"]) == ["decoded", "failed"]
 
@@ -282,13 +272,7 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) ->
 async def test_an_error_advises_what_to_do_next(
     kind: Kind, status: int, problem: ProblemType, error: type[Exception], advice: str
 ) -> None:
-    document = {
-        "type": PROBLEM_TYPE_PREFIX + problem,
-        "title": problem,
-        "status": status,
-        "detail": "no",
-    }
-    async with asking(kind, lambda _: httpx.Response(status, json=document)) as analyst:
+    async with asking(kind, lambda _: refusal(problem, status)) as analyst:
         with pytest.raises(error, match=advice):
             await study_of(analyst)
 
@@ -324,10 +308,9 @@ def test_without_a_key_each_creation_is_another_study() -> None:
 
 
 async def test_a_study_is_created_once_the_service_is_there(kind: Kind) -> None:
-    busy = {"type": f"{PROBLEM_TYPE_PREFIX}unavailable", "title": "", "status": 503, "detail": ""}
     script: list[httpx.Response | Exception] = [
         httpx.ConnectError("refused"),
-        httpx.Response(503, json=busy),
+        refusal(ProblemType.UNAVAILABLE, 503),
         httpx.Response(201, json=study()),
     ]
 
@@ -361,9 +344,7 @@ class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
             yield part
 
 
-async def test_events_go_on_where_a_stream_broke_off(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_events_continue_a_broken_stream(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     for sender in ("sender", "async_sender"):
         monkeypatch.setattr(f"client.analyst.{sender}.RECONNECT_SECONDS", 0)
     asked: list[str] = []
@@ -404,13 +385,7 @@ async def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone
         if not request.url.path.endswith("/events"):
             return httpx.Response(200, json=study())
         assert request.headers["last-event-id"] == "9"
-        document = {
-            "type": PROBLEM_TYPE_PREFIX + problem,
-            "title": "",
-            "status": status,
-            "detail": "it is over",
-        }
-        return httpx.Response(status, json=document)
+        return refusal(problem, status)
 
     async with asking(kind, answer) as analyst:
         asked = await study_of(analyst)

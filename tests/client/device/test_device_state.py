@@ -29,9 +29,7 @@ def test_one_folder_is_one_device(tmp_path: Path) -> None:
     assert other.identity(HOME, "s1") != first.identity(HOME, "s1")
 
 
-def test_without_a_folder_it_is_this_users_one_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_folder_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
     first = DeviceState.on_disk()
     assert (tmp_path / "blindtally" / "device" / "secret").exists()
@@ -77,9 +75,7 @@ def test_a_secret_is_its_owners_alone_and_in_no_log(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]  # no other copy
 
 
-def test_of_two_that_begin_at_once_one_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_first_starts_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     winner = DeviceState.on_disk(tmp_path)
     monkeypatch.setattr(Path, "exists", lambda _path: False)  # as the slower process saw it
     assert DeviceState.on_disk(tmp_path).identity(HOME, "s1") == winner.identity(HOME, "s1")

@@ -27,9 +27,7 @@ def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
 @given(
     st.dictionaries(st.text("abcx", min_size=1, max_size=4), st.integers(1, 9)), st.integers(0, 99)
 )
-def test_nobody_gives_more_than_the_bound_or_than_there_is(
-    holdings: dict[str, int], seed: int
-) -> None:
+def test_no_device_gives_more_than_its_bound_or_items(holdings: dict[str, int], seed: int) -> None:
     contribution = make_contribution(QUESTION, holdings, np.random.default_rng(seed))
     inside = {item: count for item, count in holdings.items() if item in QUESTION.domain}
     assert sum(contribution.histogram.values()) == min(sum(inside.values()), 6)

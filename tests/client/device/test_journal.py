@@ -18,7 +18,13 @@ from client.device.journal import FileJournal, Journal, JournalEntry, JournalErr
 from client.device.policy import PolicyError
 from protocol.phases import MessageKind
 
-VECTOR = JournalEntry.of("study-1", 1, 0, MessageKind.MASKED_INPUT, b"masked")
+
+def vector(body: bytes, number: int = 1, cohort: int = 0, study: str = "study-1") -> JournalEntry:
+    """Return the entry of a masked input."""
+    return JournalEntry.of(study, number, cohort, MessageKind.MASKED_INPUT, body)
+
+
+VECTOR = vector(b"masked")
 CONFIRMATION = JournalEntry.of("study-1", 1, 0, MessageKind.CONFIRMATION, b"signature under a set")
 REVEAL = JournalEntry.of("study-1", 1, 0, MessageKind.UNMASKING_SHARES, b"one half")
 
@@ -41,11 +47,8 @@ def test_the_same_message_may_be_sent_as_often_as_it_takes(journal: Journal) -> 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (VECTOR, JournalEntry.of("study-1", 1, 0, MessageKind.MASKED_INPUT, b"another")),
-        (
-            VECTOR,
-            JournalEntry.of("study-1", 2, 0, MessageKind.MASKED_INPUT, b"another"),
-        ),  # of the next round
+        (VECTOR, vector(b"another")),
+        (VECTOR, vector(b"another", 2)),  # of the next round
         (VECTOR, replace(VECTOR, cohort=1)),
         (
             CONFIRMATION,
@@ -74,13 +77,11 @@ def test_another_study_is_another_matter(journal: Journal) -> None:
 
 def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
     for number in (1, 2, 3):
-        given = JournalEntry.of(
-            "study-1", number, 0, MessageKind.MASKED_INPUT, b"of round %d" % number
-        )
+        given = vector(b"of round %d" % number, number)
         journal.record(given, 4, max_per_round=1)
         journal.record(given, 4, max_per_round=1)  # the same bytes again
         for cohort, body in ((0, b"another"), (1, b"another"), (1, b"of round %d" % number)):
-            other = JournalEntry.of("study-1", number, cohort, MessageKind.MASKED_INPUT, body)
+            other = vector(body, number, cohort)
             with pytest.raises(
                 PolicyError, match=f"another masked-input in round {number}"
             ) as refused:
@@ -93,17 +94,13 @@ def test_the_rho_of_vectors_adds_up_in_their_study(journal: Journal) -> None:
     assert journal.rho_spent("study-1") == 0
     spent: list[float] = []
     for number in (1, 2):
-        given = JournalEntry.of("study-1", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
+        given = vector(b"%d" % number, number)
         journal.record(replace(given, rho=0.25), 4, max_per_round=1, check_rho=spent.append)
         journal.record(replace(CONFIRMATION, round=number), 4, max_per_round=1)
     assert spent == [0, 0.25]
     assert journal.rho_spent("study-1") == 0.5
     assert journal.rho_spent("study-2") == 0
-    journal.record(
-        JournalEntry.of("study-1", 3, 0, MessageKind.MASKED_INPUT, b"in no noise"),
-        4,
-        max_per_round=1,
-    )
+    journal.record(vector(b"in no noise", 3), 4, max_per_round=1)
     assert journal.rho_spent("study-1") == math.inf
 
 
@@ -118,16 +115,14 @@ def test_what_noise_hides_no_longer_is_not_recorded(journal: Journal) -> None:
 
 def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
     for number in (1, 2):
-        given = JournalEntry.of("study-1", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
+        given = vector(b"%d" % number, number)
         journal.record(given, 2, max_per_round=1)
     for _ in range(2):
-        third = JournalEntry.of("study-1", 3, 0, MessageKind.MASKED_INPUT, b"3")
+        third = vector(b"3", 3)
         with pytest.raises(PolicyError, match="masked-input number 3 in study study-1") as refused:
             journal.record(third, 2, max_per_round=1)
         assert refused.value.limit == "max_rounds"
-    journal.record(
-        JournalEntry.of("study-2", 3, 0, MessageKind.MASKED_INPUT, b"3"), 2, max_per_round=1
-    )
+    journal.record(vector(b"3", 3, study="study-2"), 2, max_per_round=1)
     assert journal.rounds_by_study() == {"study-1": {1, 2}, "study-2": {3}}
 
 
@@ -292,9 +287,7 @@ def test_what_cannot_be_recorded_is_not_acknowledged(tmp_path: Path, wrong: str)
         FileJournal(tmp_path / wrong).record(VECTOR)
 
 
-def test_a_record_is_on_the_disk_before_it_counts(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_is_on_disk_before_it_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
 
     def fsync(file: int) -> None:
@@ -319,9 +312,7 @@ def contenders(journals: Callable[[], Journal], count: int) -> int:
 
     def give(number: int) -> int:
         with suppress(PolicyError):
-            journals().record(
-                JournalEntry.of("study", number, 0, MessageKind.MASKED_INPUT, b"%d" % number)
-            )
+            journals().record(vector(b"%d" % number, number, study="study"))
             return 1
         return 0
 

@@ -56,9 +56,7 @@ def test_a_plan_within_the_policy_is_taken() -> None:
         (replace(POLICY, registrar=bytes(32)), "registrar"),
     ],
 )
-def test_a_plan_beyond_a_limit_is_refused_by_the_name_of_the_limit(
-    policy: Policy, limit: str
-) -> None:
+def test_a_plan_beyond_a_limit_is_refused_by_the_limits_name(policy: Policy, limit: str) -> None:
     with pytest.raises(PolicyError, match=limit) as refused:
         policy.check_plan(PLAN, STUDY, 1)
     assert refused.value.limit == limit
@@ -235,9 +233,7 @@ def test_rounds_that_keep_what_the_first_announced_are_all_taken() -> None:
 
 
 @pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])
-def test_reports_that_may_reveal_more_than_their_epsilon_too_often_are_refused(
-    policy: Policy, delta: float
-) -> None:
+def test_reports_whose_delta_is_too_large_are_refused(policy: Policy, delta: float) -> None:
     def asked(delta: float) -> AnyPlan:
         question = parse_question(
             {"mechanism": "jl-hh", "threshold": 9, "epsilon": 1.0, "rows": 9}
@@ -277,9 +273,7 @@ def test_key_shares_and_seed_shares_count_as_upload() -> None:
         (90, 3, -1, "slot"),
     ],
 )
-def test_a_cohort_that_the_plan_did_not_promise_is_refused(
-    n: int, slot: int, cohort: int, limit: str
-) -> None:
+def test_a_cohort_against_the_plan_is_refused(n: int, slot: int, cohort: int, limit: str) -> None:
     assignment = ASSIGNMENT.model_copy(update={"slot": slot, "cohort": cohort})
     with pytest.raises(PolicyError) as refused:
         POLICY.check_cohort(PLAN, assignment, n)

@@ -52,6 +52,21 @@ def analyst(app: FastAPI, key: str | None = None) -> AsyncAnalyst:
     return AsyncAnalyst(URL, key, transport=httpx.ASGITransport(app))
 
 
+def connect_by(monkeypatch: pytest.MonkeyPatch, transport: httpx.AsyncBaseTransport) -> None:
+    monkeypatch.setattr(
+        "client.device.take_part.http_client",
+        lambda url: httpx.AsyncClient(transport=transport, base_url=f"{url}/v1"),
+    )
+
+
+async def outcome_of(
+    device: DeviceState, study: str, items: Sequence[str] = (), **options: Any
+) -> ParticipationOutcome:
+    """Let a device take part in one study."""
+    (outcome,) = await take_part(URL, items, POLICY, device_state=device, study=study, **options)
+    return outcome
+
+
 async def all_take_part(devices: Sequence[DeviceState], **how: Any) -> list[ParticipationOutcome]:
     """Let devices take part in a round of one study, at the same time."""
     taken = await asyncio.gather(
@@ -63,9 +78,7 @@ async def all_take_part(devices: Sequence[DeviceState], **how: Any) -> list[Part
     return [outcome for (outcome,) in taken]
 
 
-async def test_devices_take_part_once_and_the_analyst_sees_what_is_common(
-    app: FastAPI, study: StudyView
-) -> None:
+async def test_devices_take_part_once_and_items_are_found(app: FastAPI, study: StudyView) -> None:
     devices = [DeviceState.in_memory() for _ in range(DEVICES)]
     taken = await all_take_part(devices)  # no study is named: it is the one that runs
     assert Counter((outcome.study, outcome.round, outcome.state) for outcome in taken) == {
@@ -92,7 +105,7 @@ async def test_devices_take_part_once_and_the_analyst_sees_what_is_common(
             ("common", DEVICES)
         ]
         await asked.stop()
-    (over,) = await take_part(URL, [], POLICY, device_state=devices[0], study=study.id)
+    over = await outcome_of(devices[0], study.id)
     assert (over.state, over.round, over.last_step) == (EndState.OVER, None, None)
     assert await take_part(URL, [], POLICY, device_state=devices[0]) == ()  # nothing runs any more
 
@@ -106,9 +119,7 @@ async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> No
     }
 
 
-async def test_a_device_gives_the_same_whenever_it_comes_and_at_most_what_is_asked(
-    study: StudyView,
-) -> None:
+async def test_a_device_always_gives_the_same_within_the_bound(study: StudyView) -> None:
     seen: list[Any] = []
 
     def noted(*parts: Any, **_rest: Any) -> Any:
@@ -135,9 +146,7 @@ async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: 
         [DeviceState.in_memory() for _ in range(DEVICES)], enrolment_signer=enrol
     )
     assert {outcome.state for outcome in taken} == {EndState.FINISHED}
-    (stranger,) = await take_part(
-        URL, [], POLICY, device_state=DeviceState.in_memory(), study=enrolled.id, wait=9
-    )
+    stranger = await outcome_of(DeviceState.in_memory(), enrolled.id, wait=9)
     assert stranger.state is EndState.DECLINED
     assert "did not enrol this device" in stranger.error
 
@@ -180,33 +189,28 @@ async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
         return httpx.Response(404, json={"type": "urn:blindtally:problem:not-found"})
 
     service = httpx.MockTransport(answer)
-    monkeypatch.setattr(
-        "client.device.take_part.http_client",
-        lambda url: httpx.AsyncClient(transport=service, base_url=f"{url}/v1"),
-    )
+    connect_by(monkeypatch, service)
     outcomes = await take_part(URL, [], POLICY, device_state=DeviceState.in_memory())
     assert [outcome.study for outcome in outcomes] == [f"s{n}" for n in range(MAX_STUDIES_AT_ONCE)]
     assert {outcome.state for outcome in outcomes} == {EndState.REJECTED}
 
 
-async def test_a_device_that_finds_no_round_returns_that_outcome(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_no_round_is_an_outcome(connect: ClientFactory, study: StudyView) -> None:
     async with connect() as http:
         draft = REQUEST.model_copy(update={"start": False}).model_dump(mode="json")
         waiting = (await http.post("/studies", json=draft)).json()["id"]
     kept = DeviceState.in_memory()
-    (outcome,) = await take_part(URL, [], POLICY, device_state=kept, study=waiting, wait=0.05)
+    outcome = await outcome_of(kept, waiting, wait=0.05)
     assert (outcome.state, outcome.round) == (EndState.NO_ROUND, None)
     assert "no round after 0" in outcome.error
-    (outcome,) = await take_part(URL, [], POLICY, device_state=kept, study="nobody")
+    outcome = await outcome_of(kept, "nobody")
     assert outcome.state is EndState.REJECTED
     (outcome,) = await take_part(URL, [], Policy(min_cohort=99), device_state=kept, study=study.id)
     assert (outcome.state, outcome.round, outcome.last_step) == (EndState.DECLINED, 1, None)
     assert "min_cohort" in outcome.error
 
 
-async def test_a_service_that_is_out_of_reach_or_talks_nonsense_is_an_outcome(
+async def test_a_service_out_of_reach_or_in_error_is_an_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries = iter([httpx.ConnectError("refused")] * 3)
@@ -217,18 +221,11 @@ async def test_a_service_that_is_out_of_reach_or_talks_nonsense_is_an_outcome(
         return httpx.Response(200, json={"number": "nonsense"})
 
     service = httpx.MockTransport(answer)
-    monkeypatch.setattr(
-        "client.device.take_part.http_client",
-        lambda url: httpx.AsyncClient(transport=service, base_url=f"{url}/v1"),
-    )
+    connect_by(monkeypatch, service)
     with stamina.set_testing(True, attempts=3):
-        (outcome,) = await take_part(
-            URL, [], POLICY, device_state=DeviceState.in_memory(), study="s1"
-        )
+        outcome = await outcome_of(DeviceState.in_memory(), "s1")
         assert outcome.state is EndState.DISCONNECTED
-        (outcome,) = await take_part(
-            URL, [], POLICY, device_state=DeviceState.in_memory(), study="s1"
-        )
+        outcome = await outcome_of(DeviceState.in_memory(), "s1")
         assert outcome.state is EndState.DECLINED
         assert "malformed" in outcome.error
 
@@ -275,9 +272,7 @@ async def test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again(
     }
 
 
-async def test_a_device_that_cannot_write_down_what_it_gives_gives_nothing(
-    study: StudyView, tmp_path: Path
-) -> None:
+async def test_a_device_without_a_journal_gives_nothing(study: StudyView, tmp_path: Path) -> None:
     kept = DeviceState.on_disk(tmp_path)
     (tmp_path / "journal").write_text("something else\n")
     with pytest.raises(JournalError, match="not an entry"):
@@ -302,10 +297,7 @@ async def test_a_closed_service_lets_devices_in_by_a_token_and_knows_them_again(
     closed: tuple[FastAPI, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, key, token = closed
-    monkeypatch.setattr(
-        "client.device.take_part.http_client",
-        lambda url: httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"{url}/v1"),
-    )
+    connect_by(monkeypatch, httpx.ASGITransport(app))
     async with analyst(app, key) as asking:
         terms = REQUEST.terms
         study = await asking.create(
@@ -313,21 +305,15 @@ async def test_a_closed_service_lets_devices_in_by_a_token_and_knows_them_again(
         )
         reports = await asking.create("asks", REPORTS, terms, rounds=1)
     devices = [DeviceState.in_memory(Random(number)) for number in range(DEVICES)]
-    (stranger,) = await take_part(URL, [], POLICY, device_state=devices[0], study=study.id)
+    stranger = await outcome_of(devices[0], study.id)
     assert stranger.state is EndState.REJECTED
     assert "blindtally tokens" in stranger.error
     taken = await all_take_part(devices, study=study.id, token=token)
     assert {outcome.state for outcome in taken} == {EndState.FINISHED}
-    (again,) = await take_part(
-        URL, [], POLICY, device_state=devices[0], study=study.id
-    )  # by itself
+    again = await outcome_of(devices[0], study.id)  # by itself
     assert again.state in (EndState.NO_ROUND, EndState.OVER)
     wrong = new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX)
-    (again,) = await take_part(
-        URL, [], POLICY, device_state=devices[0], study=study.id, token=wrong
-    )
+    again = await outcome_of(devices[0], study.id, token=wrong)
     assert again.state in (EndState.NO_ROUND, EndState.OVER)
-    (outcome,) = await take_part(
-        URL, ["no"], POLICY, device_state=devices[0], study=reports.id, token=token
-    )
+    outcome = await outcome_of(devices[0], reports.id, ["no"], token=token)
     assert (outcome.state, outcome.last_step) == (EndState.FINISHED, DeviceStep.REPORTED)

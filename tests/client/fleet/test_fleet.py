@@ -37,9 +37,7 @@ async def play(
     return [each async for each in Fleet(connect, study, HOLDINGS, fleet_config).run()]
 
 
-async def test_a_fleet_takes_part_in_every_round_of_a_study(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_a_fleet_takes_part_in_every_round(connect: ClientFactory, study: StudyView) -> None:
     reports: list[FleetProgress] = []
     fleet = Fleet(connect, study, HOLDINGS, config(), reports.append)
     played = [each async for each in fleet.run()]
@@ -55,7 +53,7 @@ async def test_a_fleet_takes_part_in_every_round_of_a_study(
     assert reports[-1].dropped_out == 2
 
 
-async def test_a_fleet_takes_part_in_a_study_that_trusts_its_server(
+async def test_a_fleet_takes_part_in_semi_honest_mode(
     connect: ClientFactory, trusting: StudyView
 ) -> None:
     willing = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
@@ -98,7 +96,7 @@ async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector
     assert empty <= {entry.device for entry in second.results}
 
 
-async def test_a_device_whose_cohort_failed_after_it_gave_is_not_used_again(
+async def test_a_device_whose_cohort_failed_gives_once(
     connect: ClientFactory, study: StudyView
 ) -> None:
     # Six of ten drop out, three of them before they mask: a quorum of seven masked and confirmed.
@@ -109,9 +107,7 @@ async def test_a_device_whose_cohort_failed_after_it_gave_is_not_used_again(
     assert not gave & {entry.device for entry in second.results}
 
 
-async def test_a_fleet_that_finds_a_round_full_waits_for_the_next(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_a_fleet_waits_for_the_next_round(connect: ClientFactory, study: StudyView) -> None:
     early, late = (Fleet(connect, study, HOLDINGS, config(seed=seed)) for seed in (1, 2))
     view = await late.next_round(0)
     assert view is not None
@@ -121,17 +117,13 @@ async def test_a_fleet_that_finds_a_round_full_waits_for_the_next(
     assert late.next_round.await_args_list == [call(0), call(1)]
 
 
-async def test_devices_refuse_and_the_fleet_reports_the_reason(
-    connect: ClientFactory, study: StudyView
-) -> None:
+async def test_a_fleet_reports_its_refusals(connect: ClientFactory, study: StudyView) -> None:
     careful = config(policy=Policy(min_cohort=11))
     with pytest.raises(NobodyEnteredError, match="min_cohort"):
         await play(connect, study, careful)
 
 
-async def test_devices_refuse_a_server_that_asks_for_trust(
-    connect: ClientFactory, trusting: StudyView
-) -> None:
+async def test_devices_refuse_a_trusted_server(connect: ClientFactory, trusting: StudyView) -> None:
     with pytest.raises(NobodyEnteredError, match="semi-honest mode instead of active"):
         await play(connect, trusting, config())
 
@@ -166,7 +158,7 @@ def test_devices_drop_out_before_each_phase_alike() -> None:
         ("semi-honest", DeviceStep.MASKED, Phase.UNMASKING),
     ],
 )
-def test_a_device_is_missed_in_the_phase_after_its_last_step(
+def test_a_device_is_missed_after_its_last_step(
     mode: Mode, last: DeviceStep | None, phase: Phase
 ) -> None:
     assert missed_phases(mode)[last] is phase

@@ -57,7 +57,7 @@ def run(statement: str) -> Callable[[Session], Any]:
     ("pragma", "value"),
     [("page_size", 32768), ("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)],
 )
-async def test_sqlite_is_set_up_to_keep_what_it_acknowledges(
+async def test_sqlite_keeps_what_it_acknowledges(
     sqlite: Database, pragma: str, value: object
 ) -> None:
     assert await sqlite.read(run(f"PRAGMA {pragma}")) == value
@@ -127,9 +127,7 @@ async def test_an_error_of_the_database_shows_no_value(database_url: str) -> Non
     await database.close()
 
 
-async def test_a_transaction_that_others_make_the_database_take_back_is_done_again(
-    postgres_url: str,
-) -> None:
+async def test_a_transaction_rolled_back_because_of_others_is_repeated(postgres_url: str) -> None:
     """Two lock two rows in opposite order: PostgreSQL ends one of them, and both are done."""
     database = Database(postgres_url)
     await database.write(run("CREATE TABLE t (x INTEGER, n INTEGER)"))
@@ -169,9 +167,7 @@ async def test_a_conflict_that_does_not_end_is_an_unavailable_database(postgres_
     await database.close()
 
 
-async def test_a_standby_that_is_not_the_primary_yet_is_an_unavailable_database(
-    postgres_url: str,
-) -> None:
+async def test_a_standby_is_an_unavailable_database(postgres_url: str) -> None:
     database = Database(postgres_url)
     await database.write(run("CREATE TABLE t (x INTEGER)"))
 

@@ -42,9 +42,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-async def test_other_programs_may_use_a_database_that_is_served(
-    serve: Serve, sqlite_url: str
-) -> None:
+async def test_other_programs_may_use_a_served_database(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url):
         second = Database(sqlite_url)
         assert await second.read(lambda session: session.connection().closed) is False

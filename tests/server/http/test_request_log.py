@@ -44,9 +44,7 @@ def of_requests(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in some if line["event"] == "request"]
 
 
-async def test_a_plain_request_id_is_kept_and_any_other_replaced(
-    served: Served, lines: Lines
-) -> None:
+async def test_a_plain_request_id_is_kept_and_others_replaced(served: Served, lines: Lines) -> None:
     for given, is_kept in (
         ("abc-1.2_3", True), ("x" * 64, True), ("x" * 65, False), ("a b", False), ("", False),
         ("a\"},{", False), ("é", False),
@@ -58,9 +56,7 @@ async def test_a_plain_request_id_is_kept_and_any_other_replaced(
         assert [line["request_id"] for line in of_requests(lines())] == [request_id]
 
 
-async def test_a_line_names_the_study_the_round_and_the_cohort(
-    served: Served, lines: Lines
-) -> None:
+async def test_a_line_names_the_study_round_and_cohort(served: Served, lines: Lines) -> None:
     study = await served.create()
     (device,) = await served.join(study, 1)
     lines()
@@ -98,9 +94,7 @@ async def test_what_breaks_is_answered_with_an_id_and_logged_with_it(
     assert (request["level"], request["status"]) == ("warning", 500)
 
 
-async def test_no_secret_is_logged_at_any_level(
-    serve: Serve, postgres_url: str, lines: Lines
-) -> None:
+async def test_no_secret_is_ever_logged(serve: Serve, postgres_url: str, lines: Lines) -> None:
     """A whole round with a dropout, on a database with a password: every log line is searched."""
     password = "correct-horse-battery"
     url = postgres_url.replace("://postgres:@", f"://postgres:{password}@")
@@ -139,7 +133,7 @@ async def test_a_request_does_not_inherit_an_earlier_refusal(served: Served) -> 
     """Garbage is refused outside of any request, and leaves its problem in the context."""
     with structlog.contextvars.bound_contextvars(problem="malformed"):
         assert (await served.client.get("/healthz")).status_code == 200
-    refusals = served.app.state.service.metrics.problems
+    refusals = served.service.metrics.problems
     assert not [
         sample for family in refusals.collect() for sample in family.samples if sample.value
     ]

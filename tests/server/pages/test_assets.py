@@ -32,9 +32,7 @@ def test_all_that_pages_load_is_small() -> None:
     assert sum(len(asset.body) for asset in assets().values()) < 120_000
 
 
-async def test_browsers_cache_an_asset_forever_under_the_address_that_pages_use(
-    served: Served,
-) -> None:
+async def test_browsers_cache_an_asset_forever_under_its_address(served: Served) -> None:
     for name, asset in assets().items():
         response = await served.client.get(url_of(name))
         assert (response.status_code, response.content) == (200, asset.body)

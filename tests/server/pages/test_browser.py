@@ -71,7 +71,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -91,7 +90,6 @@ class Server:
         self.port = int(match[1])
 
     def stop(self, how: signal.Signals) -> None:
-        """Stop it and wait until it is gone."""
         if self.popen is not None and self.popen.stdout is not None:
             self.popen.send_signal(how)
             self.popen.wait(20)
@@ -138,7 +136,6 @@ class WatchedPage:
             self.problems.append(f"request to another site: {url}")
 
     def open(self, path: str) -> None:
-        """Go to a page."""
         self.page.goto(self.url + path)
 
 
@@ -266,9 +263,7 @@ def check_answer(page: Page, url: str, study: str) -> None:
         assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
 
 
-def test_a_study_is_created_watched_live_through_restarts_and_read(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         page = browser.new_page(accept_downloads=True)
         watched = WatchedPage(page, server.url)
@@ -321,9 +316,7 @@ def test_a_study_is_created_watched_live_through_restarts_and_read(
         assert watched.problems == []
 
 
-def test_a_closed_service_takes_a_key_and_then_follows_live(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_closed_service_takes_a_key_and_follows_live(browser: Browser, tmp_path: Path) -> None:
     key = new_secret(SystemRandom(), "btk_")
     env = {"BLINDTALLY_INITIAL_API_KEY": key, "BLINDTALLY_CREDENTIAL_CACHE_SECONDS": "0.1"}
     with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:

@@ -9,98 +9,73 @@ from protocol.credentials import new_secret
 from server.http.auth import COOKIE_NAME
 from server.principals import Permission
 from tests.server.conftest import Serve
-from tests.server.harness import Served, study_request
+from tests.server.credentials import key_of, keyed, showing, study_of
+from tests.server.harness import Served
+from tests.server.pages.browsing import SAME_ORIGIN, post
 
-SAME_ORIGIN = {"Origin": "http://test"}
 PAGES = ("/", "/studies/new", "/operations", "/studies/{study}", "/studies/{study}/rounds/1")
 
 
-async def key_of(served: Served, *scopes: Permission) -> str:
-    every = scopes or (Permission.READ, Permission.WRITE, Permission.OPERATE)
-    _, secret = await served.app.state.service.store.access.create_key("test", every, None)
-    return str(secret)
-
-
-async def study_of(served: Served, key: str) -> str:
-    head = {"Authorization": f"Bearer {key}"}
-    response = await served.client.post("/v1/studies", json=study_request(), headers=head)
-    return str(response.json()["id"])
-
-
 async def log_in(served: Served, key: str, next_page: str = "") -> httpx.Response:
-    form = {"key": key, "next": next_page}
-    return await served.client.post("/login", data=form, headers=SAME_ORIGIN)
+    return await post(served, "/login", {"key": key, "next": next_page})
 
 
-async def test_a_stranger_is_redirected_to_login_from_every_page(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        study = await study_of(served, await key_of(served))
-        for page in PAGES:
-            for name in (study, "0123456789abcdef"):
-                path = page.format(study=name)
-                answer = await served.client.get(path)
-                assert answer.status_code == 303
-                query = "" if path == "/" else f"?next={path}"
-                assert answer.headers["location"] == f"/login{query}"
-        live = await served.client.get("/", headers={"HX-Request": "true"})
-        assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login")
-        for public in ("/login", "/static/app.css"):
-            assert (await served.client.get(public)).status_code == 200
+async def test_a_stranger_is_redirected_to_login_from_every_page(closed: Served) -> None:
+    study = await study_of(closed, await keyed(closed))
+    for page in PAGES:
+        for name in (study, "0123456789abcdef"):
+            path = page.format(study=name)
+            answer = await closed.client.get(path)
+            assert answer.status_code == 303
+            query = "" if path == "/" else f"?next={path}"
+            assert answer.headers["location"] == f"/login{query}"
+    live = await closed.client.get("/", headers={"HX-Request": "true"})
+    assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login")
+    for public in ("/login", "/static/app.css"):
+        assert (await closed.client.get(public)).status_code == 200
 
 
-async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        key = await key_of(served)
-        study = await study_of(served, key)
-        await served.client.post(
-            f"/v1/studies/{study}/stop", headers={"Authorization": f"Bearer {key}"}
-        )
-        answer = await log_in(served, key, f"/studies/{study}?q=a")
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}?q=a")
-        cookie = answer.headers["set-cookie"].lower()
-        for flag in ("httponly", "samesite=strict", "path=/"):
-            assert flag in cookie
-        assert "secure" not in cookie  # the request came over HTTP
-        assert served.client.cookies[COOKIE_NAME] == key
-        for page in PAGES:
-            assert (await served.client.get(page.format(study=study))).status_code == 200
-        events = await served.client.get(f"/v1/studies/{study}/events")
-        assert "event: study-ended" in events.text
-        for path in ("/v1/studies", f"/v1/studies/{study}", "/v1/audit", "/metrics"):
-            assert (await served.client.get(path)).status_code == 401
-        stop = await served.client.post(f"/v1/studies/{study}/stop", headers=SAME_ORIGIN)
-        assert stop.status_code == 401
+async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(closed: Served) -> None:
+    key = await key_of(closed)
+    study = await study_of(closed, showing(key))
+    await closed.client.post(f"/v1/studies/{study}/stop", headers=showing(key))
+    answer = await log_in(closed, key, f"/studies/{study}?q=a")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}?q=a")
+    cookie = answer.headers["set-cookie"].lower()
+    for flag in ("httponly", "samesite=strict", "path=/"):
+        assert flag in cookie
+    assert "secure" not in cookie  # the request came over HTTP
+    assert closed.client.cookies[COOKIE_NAME] == key
+    for page in PAGES:
+        assert (await closed.client.get(page.format(study=study))).status_code == 200
+    events = await closed.client.get(f"/v1/studies/{study}/events")
+    assert "event: study-ended" in events.text
+    for path in ("/v1/studies", f"/v1/studies/{study}", "/v1/audit", "/metrics"):
+        assert (await closed.client.get(path)).status_code == 401
+    stop = await closed.client.post(f"/v1/studies/{study}/stop", headers=SAME_ORIGIN)
+    assert stop.status_code == 401
 
 
-async def test_a_cookie_does_not_stand_in_for_a_bad_header(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        await log_in(served, await key_of(served))
-        bad = {"Authorization": f"Bearer {new_secret(SystemRandom(), 'btk_')}"}
-        assert (await served.client.get("/", headers=bad)).status_code == 303
+async def test_a_cookie_does_not_stand_in_for_a_bad_header(closed: Served) -> None:
+    await log_in(closed, await key_of(closed))
+    bad = showing(new_secret(SystemRandom(), "btk_"))
+    assert (await closed.client.get("/", headers=bad)).status_code == 303
 
 
-async def test_over_tls_the_cookie_is_for_tls_only(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        served.client.base_url = httpx.URL("https://test")
-        form = {"key": await key_of(served)}
-        answer = await served.client.post("/login", data=form, headers={"Origin": "https://test"})
-        assert "secure" in answer.headers["set-cookie"].lower()
+async def test_over_tls_the_cookie_is_for_tls_only(closed: Served) -> None:
+    closed.client.base_url = httpx.URL("https://test")
+    form = {"key": await key_of(closed)}
+    answer = await closed.client.post("/login", data=form, headers={"Origin": "https://test"})
+    assert "secure" in answer.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize(
     "next_page",
     ["//evil.example", "/\\evil.example", "https://evil.example", "/v1/studies", "evil"],
 )
-async def test_nobody_is_led_elsewhere_by_logging_in(
-    serve: Serve, sqlite_url: str, next_page: str
-) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        answer = await log_in(served, await key_of(served), next_page)
-        assert answer.headers["location"] == "/"
+async def test_nobody_is_led_elsewhere_by_logging_in(closed: Served, next_page: str) -> None:
+    answer = await log_in(closed, await key_of(closed), next_page)
+    assert answer.headers["location"] == "/"
 
 
 async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlite_url: str) -> None:
@@ -114,39 +89,35 @@ async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlit
         waits = await log_in(served, good)
         assert (waits.status_code, waits.headers["retry-after"]) == (429, "10")
         assert "text/html" in waits.headers["content-type"]
-        trail = await served.app.state.service.store.access.audit_entries(10, None)
+        trail = await served.store.access.audit_entries(10, None)
         assert [entry.action for entry in trail][:3] == ["bad credential"] * 3
         assert all(good not in entry.model_dump_json() for entry in trail)
 
 
-async def test_an_enrolment_token_or_a_devices_credential_is_not_a_key(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        _, token = await served.app.state.service.store.access.create_token("phones", 5, None)
-        for secret in (token, new_secret(SystemRandom())):
-            assert (await log_in(served, secret)).status_code == 401
+async def test_an_enrolment_token_or_a_devices_credential_is_not_a_key(closed: Served) -> None:
+    _, token = await closed.store.access.create_token("phones", 5, None)
+    for secret in (token, new_secret(SystemRandom())):
+        assert (await log_in(closed, secret)).status_code == 401
 
 
-async def test_logging_out_forgets_the_key_and_is_audited(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        await log_in(served, await key_of(served))
-        answer = await served.client.post("/logout", headers=SAME_ORIGIN)
-        assert answer.headers["location"] == "/login"
-        assert COOKIE_NAME not in served.client.cookies
-        assert (await served.client.get("/")).status_code == 303
-        trail = await served.app.state.service.store.access.audit_entries(10, None)
-        assert {"log in", "log out"} <= {entry.action for entry in trail}
+async def test_logging_out_forgets_the_key_and_is_audited(closed: Served) -> None:
+    await log_in(closed, await key_of(closed))
+    answer = await post(closed, "/logout")
+    assert answer.headers["location"] == "/login"
+    assert COOKIE_NAME not in closed.client.cookies
+    assert (await closed.client.get("/")).status_code == 303
+    trail = await closed.store.access.audit_entries(10, None)
+    assert {"log in", "log out"} <= {entry.action for entry in trail}
 
 
 async def test_a_revoked_key_opens_no_page(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False, credential_cache_seconds=0.01) as served:
-        access = served.app.state.service.store.access
+        access = served.store.access
         name, key = await access.create_key("test", (Permission.READ,), None)
         await log_in(served, key)
         assert (await served.client.get("/")).status_code == 200
         await access.revoke(name)
-        served.app.state.service.authenticator._principals.clear()
+        served.service.authenticator._principals.clear()
         assert (await served.client.get("/")).status_code == 303
 
 
@@ -159,23 +130,18 @@ async def test_a_revoked_key_opens_no_page(serve: Serve, sqlite_url: str) -> Non
     ],
 )
 async def test_a_scope_opens_its_pages_and_no_others(
-    serve: Serve,
-    sqlite_url: str,
-    right: Permission,
-    opens: tuple[str, ...],
-    not_these: tuple[str, ...],
+    closed: Served, right: Permission, opens: tuple[str, ...], not_these: tuple[str, ...]
 ) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        study = await study_of(served, await key_of(served))
-        await log_in(served, await key_of(served, right))
-        for page in opens:
-            assert (await served.client.get(page.format(study=study))).status_code == 200
-        for page in not_these:
-            answer = await served.client.get(page.format(study=study))
-            assert (answer.status_code, answer.headers["content-type"][:9]) == (403, "text/html")
-        if right is not Permission.WRITE:
-            stop = await served.client.post(f"/studies/{study}/stop", headers=SAME_ORIGIN)
-            assert stop.status_code == 403
+    study = await study_of(closed, await keyed(closed))
+    await log_in(closed, await key_of(closed, right))
+    for page in opens:
+        assert (await closed.client.get(page.format(study=study))).status_code == 200
+    for page in not_these:
+        answer = await closed.client.get(page.format(study=study))
+        assert (answer.status_code, answer.headers["content-type"][:9]) == (403, "text/html")
+    if right is not Permission.WRITE:
+        stop = await post(closed, f"/studies/{study}/stop")
+        assert stop.status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -190,9 +156,7 @@ async def test_a_scope_opens_its_pages_and_no_others(
         {"Origin": "http://test", "Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_a_form_of_another_site_changes_nothing(
-    served: Served, headers: dict[str, str]
-) -> None:
+async def test_a_foreign_form_changes_nothing(served: Served, headers: dict[str, str]) -> None:
     """Any page in the same browser could post to an open service."""
     study = await served.create()
     for path in (f"/studies/{study}/stop", f"/studies/{study}/start", "/studies/new", "/logout"):
@@ -209,9 +173,8 @@ async def test_an_open_service_requires_no_login(served: Served) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://", "://test", "null", "http://test/", ""])
-async def test_an_invalid_origin_is_refused(serve: Serve, sqlite_url: str, origin: str) -> None:
+async def test_an_invalid_origin_is_refused(closed: Served, origin: str) -> None:
     """An Origin header that is not an address causes a refusal and not an internal error."""
-    async with serve(sqlite_url, open=False) as served:
-        headers = {"Origin": origin}
-        answer = await served.client.post("/login", data={"key": "x"}, headers=headers)
-        assert (answer.status_code, "Forbidden" in answer.text) == (403, True)
+    headers = {"Origin": origin}
+    answer = await closed.client.post("/login", data={"key": "x"}, headers=headers)
+    assert (answer.status_code, "Forbidden" in answer.text) == (403, True)

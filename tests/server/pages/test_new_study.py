@@ -9,8 +9,7 @@ import pytest
 from protocol.messages import StudyView
 from server.pages.forms.fields import QUESTION_FORMS, form_fields
 from tests.server.harness import Served
-
-SAME_ORIGIN = {"Origin": "http://test"}
+from tests.server.pages.browsing import SAME_ORIGIN, post
 
 
 def filled(kind: str, **changes: str) -> dict[str, str]:
@@ -20,7 +19,7 @@ def filled(kind: str, **changes: str) -> dict[str, str]:
 
 
 async def send(served: Served, form: dict[str, str], to: str = "/studies/new") -> httpx.Response:
-    return await served.client.post(to, data=form, headers=SAME_ORIGIN)
+    return await post(served, to, form)
 
 
 def error_at(page: str, path: str) -> str:

@@ -5,18 +5,12 @@ from random import SystemRandom
 
 from protocol.credentials import new_secret, secret_digest
 from server.principals import Permission
-from tests.server.conftest import Serve
 from tests.server.harness import Served, histogram_request, play
-
-
-async def page_of(served: Served) -> str:
-    response = await served.client.get("/operations")
-    assert response.status_code == 200, response.text
-    return response.text
+from tests.server.pages.browsing import page_of, post
 
 
 async def test_an_empty_service_states_what_is_missing(served: Served) -> None:
-    page = await page_of(served)
+    page = await page_of(served, "/operations")
     for words in (
         "No cohort is waiting",
         "No populations",
@@ -27,7 +21,7 @@ async def test_an_empty_service_states_what_is_missing(served: Served) -> None:
 
 
 async def test_keys_and_tokens_are_shown_without_their_secrets(served: Served) -> None:
-    access = served.app.state.service.store.access
+    access = served.store.access
     name, key = await access.create_key("<i>analyst</i>", (Permission.READ,), timedelta(days=1))
     over, _ = await access.create_key(
         "old", (Permission.READ, Permission.WRITE), timedelta(seconds=1)
@@ -36,7 +30,7 @@ async def test_keys_and_tokens_are_shown_without_their_secrets(served: Served) -
     gone, _ = await access.create_key("gone", (Permission.OPERATE,), None)
     await access.revoke(gone)
     served.clock.advance(60)
-    page = await page_of(served)
+    page = await page_of(served, "/operations")
     for secret in (key, token):
         assert secret not in page
         assert secret[4:] not in page
@@ -48,35 +42,34 @@ async def test_keys_and_tokens_are_shown_without_their_secrets(served: Served) -
         assert f'<span class="state {state}">' in page
 
 
-async def test_work_in_progress_and_done_is_shown(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
-        over = await served.create()
-        await play(served, over)
-        await served.until_closed(over)
-        study = await served.create()
-        await served.join(study, 4)
-        page = await page_of(served)
-        row = 'enrolling</th><td class="n">1</td><td class="n">4</td>'
-        assert row in page
-        assert f"<code>close-round {over} 1</code>" in page
-        assert served.app.state.service.orchestrator.heartbeat.name in page
+async def test_work_in_progress_and_done_is_shown(each_served: Served) -> None:
+    over = await each_served.create()
+    await play(each_served, over)
+    await each_served.until_closed(over)
+    study = await each_served.create()
+    await each_served.join(study, 4)
+    page = await page_of(each_served, "/operations")
+    row = 'enrolling</th><td class="n">1</td><td class="n">4</td>'
+    assert row in page
+    assert f"<code>close-round {over} 1</code>" in page
+    assert each_served.service.orchestrator.heartbeat.name in page
 
 
 async def test_ledgers_show_the_remaining_budget(served: Served) -> None:
     budget = {"budget": {"epsilon": 2, "delta": 1e-6}}
     await served.client.put("/v1/populations/phones", json=budget)
-    assert "No study of this population has been started." in await page_of(served)
+    assert "No study of this population has been started." in await page_of(served, "/operations")
     study = await served.create(**histogram_request(), population="phones")
-    page = await page_of(served)
+    page = await page_of(served, "/operations")
     assert f'<a href="/studies/{study}">' in page
     assert "left of 2 at δ 1e-6, against the public (add-remove)" in page
 
 
 async def test_the_trail_has_pages_and_hostile_subjects_are_text(served: Served) -> None:
-    access = served.app.state.service.store.access
+    access = served.store.access
     for number in range(60):
         await access.record_audit("key k", "try", f"<script>{number}</script>", "refused")
-    page = await page_of(served)
+    page = await page_of(served, "/operations")
     assert "<script>59" not in page
     assert "&lt;script&gt;59" in page
     assert "&lt;script&gt;9&lt;" not in page
@@ -84,18 +77,13 @@ async def test_the_trail_has_pages_and_hostile_subjects_are_text(served: Served)
     assert "&lt;script&gt;9&lt;" in older.text
 
 
-async def test_no_page_ever_shows_the_key_that_opened_it(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False) as served:
-        access = served.app.state.service.store.access
-        every = (Permission.READ, Permission.WRITE, Permission.OPERATE)
-        _, key = await access.create_key("test", every, None)
-        await served.client.post("/login", data={"key": key}, headers={"Origin": "http://test"})
-        wrong = new_secret(SystemRandom(), "btk_")
-        answer = await served.client.post(
-            "/login", data={"key": wrong}, headers={"Origin": "http://test"}
-        )
-        assert wrong not in answer.text
-        for path in ("/", "/operations", "/studies/new"):
-            page = await served.client.get(path)
-            assert page.status_code == 200
-            assert key not in page.text
+async def test_no_page_ever_shows_the_key_that_opened_it(closed: Served) -> None:
+    access = closed.store.access
+    every = (Permission.READ, Permission.WRITE, Permission.OPERATE)
+    _, key = await access.create_key("test", every, None)
+    await post(closed, "/login", {"key": key})
+    wrong = new_secret(SystemRandom(), "btk_")
+    answer = await post(closed, "/login", {"key": wrong})
+    assert wrong not in answer.text
+    for path in ("/", "/operations", "/studies/new"):
+        assert key not in await page_of(closed, path)

@@ -13,25 +13,34 @@ from tests.server.harness import Served
 from tests.server.pages.test_new_study import filled, send
 
 
+async def preview(served: Served, kind: str, **changes: str) -> str:
+    answer = await send(served, filled(kind, **changes), "/studies/new/preview")
+    assert answer.status_code == 200
+    return answer.text
+
+
+async def prediction(served: Served, **changes: str) -> str:
+    answer = await send(served, filled("tracked", **changes), "/studies/new/prediction")
+    assert answer.status_code == 200
+    return answer.text
+
+
 @pytest.mark.parametrize("kind", QUESTION_FORMS)
 async def test_a_preview_shows_the_bytes_that_a_device_sends(served: Served, kind: str) -> None:
-    answer = await send(served, filled(kind), "/studies/new/preview")
-    assert answer.status_code == 200
-    assert "A device sends" in answer.text
-    assert ("blindtally plan --devices 200" in answer.text) == (
-        kind in ("tracked", "adaptive-iblt")
-    )
+    text = await preview(served, kind)
+    assert "A device sends" in text
+    has_command = "blindtally plan --devices 200" in text
+    assert has_command == (kind in ("tracked", "adaptive-iblt"))
 
 
 async def test_a_preview_of_an_impossible_study_gives_the_reason(served: Served) -> None:
-    form = filled("adaptive-iblt", **{"question.words": "3"})
-    answer = await send(served, form, "/studies/new/preview")
-    assert (answer.status_code, 'class="fault"' in answer.text) == (200, True)
+    text = await preview(served, "adaptive-iblt", **{"question.words": "3"})
+    assert 'class="fault"' in text
 
 
 async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
-    form = filled("tracked", name="", rounds="many", **{"terms.cohort_size": "50"})
-    text = (await send(served, form, "/studies/new/preview")).text
+    changes = {"name": "", "rounds": "many", "terms.cohort_size": "50"}
+    text = await preview(served, "tracked", **changes)
     assert "Rounds: must be a whole number, from 1 to 10,000" in text
     assert "“Devices in a cohort, at least” 100 is above “Devices in a cohort, at most” 50" in text
     assert "Name" not in text  # the preview does not need it
@@ -39,13 +48,8 @@ async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["triehh", "hierarchical-histogram"])
-async def test_a_preview_shows_the_devices_above_which_a_cell_is_published(
-    served: Served, kind: str
-) -> None:
-    assert (
-        "A cell is published from"
-        in (await send(served, filled(kind), "/studies/new/preview")).text
-    )
+async def test_a_preview_shows_when_a_cell_is_published(served: Served, kind: str) -> None:
+    assert "A cell is published from" in await preview(served, kind)
 
 
 async def test_a_study_is_predicted_on_request(served: Served) -> None:
@@ -53,14 +57,13 @@ async def test_a_study_is_predicted_on_request(served: Served) -> None:
         return [AdviceLine("F1", f"0.97 of {plan.rounds}", "<b>")]
 
     served.app.state.predictor = Predictor(predict)
-    preview = await send(served, filled("tracked"), "/studies/new/preview")
-    assert 'hx-post="/studies/new/prediction"' in preview.text
-    answer = await send(served, filled("tracked", rounds="7"), "/studies/new/prediction")
-    assert (answer.status_code, "0.97 of 7" in answer.text) == (200, True)
-    assert "&lt;b&gt;" in answer.text
-    answer = await send(served, filled("tracked", rounds="0"), "/studies/new/prediction")
-    assert "Rounds: must be from 1 to 10,000, not 0" in answer.text
-    assert "0.97" not in answer.text
+    assert 'hx-post="/studies/new/prediction"' in await preview(served, "tracked")
+    text = await prediction(served, rounds="7")
+    assert "0.97 of 7" in text
+    assert "&lt;b&gt;" in text
+    text = await prediction(served, rounds="0")
+    assert "Rounds: must be from 1 to 10,000, not 0" in text
+    assert "0.97" not in text
 
 
 async def test_one_study_is_predicted_at_a_time(served: Served) -> None:
@@ -72,12 +75,11 @@ async def test_one_study_is_predicted_at_a_time(served: Served) -> None:
         return [AdviceLine("F1", "0.97")]
 
     served.app.state.predictor = Predictor(predict)
-    first = asyncio.create_task(send(served, filled("tracked"), "/studies/new/prediction"))
+    first = asyncio.create_task(prediction(served))
     await began.wait()
-    second = await send(served, filled("tracked"), "/studies/new/prediction")
-    assert "try again in a moment" in second.text
+    assert "try again in a moment" in await prediction(served)
     goes_on.set()
-    assert "0.97" in (await first).text
+    assert "0.97" in await first
 
 
 async def test_a_failed_prediction_is_reported_and_stops_nothing(served: Served) -> None:
@@ -86,9 +88,9 @@ async def test_a_failed_prediction_is_reported_and_stops_nothing(served: Served)
 
     served.app.state.predictor = Predictor(predict)
     for _ in range(2):
-        answer = await send(served, filled("tracked"), "/studies/new/prediction")
-        assert "the simulation failed" in answer.text
-        assert "text for the log" not in answer.text
+        text = await prediction(served)
+        assert "the simulation failed" in text
+        assert "text for the log" not in text
 
 
 async def test_a_service_that_stops_ends_the_prediction_and_reports_it(served: Served) -> None:
@@ -103,9 +105,8 @@ async def test_a_service_that_stops_ends_the_prediction_and_reports_it(served: S
         raise AssertionError("nobody ends it otherwise")
 
     served.app.state.predictor = Predictor(predict)
-    asked = asyncio.create_task(send(served, filled("tracked"), "/studies/new/prediction"))
+    asked = asyncio.create_task(prediction(served))
     await began.wait()
-    served.app.state.service.notifier.shut_down()
-    answer = await asked
+    served.service.notifier.shut_down()
+    assert "the service is stopping" in await asked
     assert ended.is_set()
-    assert (answer.status_code, "the service is stopping" in answer.text) == (200, True)

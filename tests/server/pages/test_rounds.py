@@ -5,12 +5,7 @@ import re
 from sqlalchemy import text
 
 from tests.server.harness import Served, play, together
-
-
-async def page_of(served: Served, study: str, number: int = 1) -> str:
-    response = await served.client.get(f"/studies/{study}/rounds/{number}")
-    assert response.status_code == 200, response.text
-    return response.text
+from tests.server.pages.browsing import page_of
 
 
 def stages(page: str) -> list[tuple[str, str]]:
@@ -23,14 +18,12 @@ def received(page: str) -> list[tuple[str, str, str]]:
     return re.findall(r'aria-label="(\d+) of (\d+) received, (\d+) needed"', page)
 
 
-async def test_a_running_round_shows_where_each_phase_is_and_how_long_it_has(
-    served: Served,
-) -> None:
+async def test_a_running_round_shows_each_phase_and_its_time(served: Served) -> None:
     study = await served.create(timeouts={"idle": 60})  # otherwise the phase would end earlier
     devices = await served.join(study, 6)
     await together(devices[:4], "share")
     served.clock.advance(20)
-    page = await page_of(served, study)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
     assert stages(page) == [
         ("done", "enrolling"),
         ("now", "sharing"),
@@ -48,7 +41,7 @@ async def test_a_closed_round_shows_its_dropouts_by_phase(served: Served) -> Non
     study = await served.create()
     await play(served, study, lost=((0,), (1,), (), ()))
     await served.until_closed(study)
-    page = await page_of(served, study)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
     assert [state for state, _ in stages(page)] == ["done"] * 5
     assert [numbers[0] for numbers in received(page)] == ["6", "5", "4", "4", "4"]
     assert "<strong>1</strong> joined and did not share in time<" in page
@@ -63,7 +56,7 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     await served.until_phase(study, "sharing")
     await served.pass_phase(study)
     await served.until_closed(study)
-    page = await page_of(served, study)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
     assert [state for state, _ in stages(page)] == ["done", "failed", *["unreached"] * 3]
     assert page.count("not reached") == 3
     assert "not yet" not in page
@@ -72,7 +65,7 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     assert f"Failed: {why}" in page
     assert "Nothing of it was decoded or revealed" in page
     assert "<dt>devices in the sum</dt><dd>0</dd>" in page
-    study_page = (await served.client.get(f"/studies/{study}")).text
+    study_page = await page_of(served, f"/studies/{study}")
     assert f'<span class="sub why">{why}</span>' in study_page
 
 
@@ -81,14 +74,14 @@ async def test_blamed_participants_are_named(served: Served) -> None:
     await play(served, study)
     await served.until_closed(study)
     blame = text("UPDATE participants SET blamed = 'sent <b>false</b> shares' WHERE slot = 3")
-    await served.app.state.service.store.database.write(lambda session: session.execute(blame))
-    page = await page_of(served, study)
+    await served.store.database.write(lambda session: session.execute(blame))
+    page = await page_of(served, f"/studies/{study}/rounds/1")
     assert "slot <strong>3</strong>: sent &lt;b&gt;false&lt;/b&gt; shares" in page
 
 
 async def test_cohorts_stand_side_by_side(served: Served) -> None:
     terms = {"cohort_size": 6, "minimum": 3, "cohorts": 3, "corrupt": 0.17, "dropout": 0.34}
     study = await served.create(terms=terms)
-    page = await page_of(served, study)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
     assert re.findall(r'id="cohort-(\d)"', page) == ["0", "1", "2"]
     assert len(stages(page)) == 15

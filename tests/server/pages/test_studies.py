@@ -6,10 +6,12 @@ import io
 import re
 from html import unescape
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 from sqlalchemy import insert, text
+from sqlalchemy.exc import OperationalError
 
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
@@ -20,11 +22,9 @@ from protocol.messages import HeavyHitterPage
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.history import EstimateHistory
-from server.pages.view import CONTENT_SECURITY_POLICY
-from tests.server.conftest import Serve
 from tests.server.harness import Served, histogram_request, play, study_request
+from tests.server.pages.browsing import page_of, post
 
-SAME_ORIGIN = {"Origin": "http://test"}
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
@@ -38,14 +38,6 @@ HOSTILE = (
 )
 
 
-async def page_of(served: Served, path: str, **headers: str) -> str:
-    response = await served.client.get(path, headers=headers)
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "text/html; charset=utf-8"
-    assert response.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
-    return response.text
-
-
 async def add_heavy_hitters(
     served: Served, study: str, items: tuple[str, ...], **changes: Any
 ) -> None:
@@ -53,7 +45,7 @@ async def add_heavy_hitters(
         {"study": study, "item": item, "estimate": 1000.0 - index, "variance": 4.0} | changes
         for index, item in enumerate(items)
     ]
-    database = served.app.state.service.store.database
+    database = served.store.database
     await database.write(lambda session: session.execute(insert(HeavyHitterRow), rows))
 
 
@@ -68,21 +60,20 @@ async def test_an_empty_list_links_to_the_form(served: Served) -> None:
     assert 'href="/studies/new"' in page
 
 
-async def test_the_list_shows_the_progress_of_each_study(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
-        over = await served.create(name="over", rounds=1)
-        await play(served, over)
-        await served.until_closed(over)
-        served.clock.advance(60)
-        waits = await served.create(name="waits", start=False)
-        await served.client.post(f"/v1/studies/{waits}/stop")
-        page = await page_of(served, "/")
-        first, second = re.findall(r'<tr id="study-(\w+)">(.*?)</tr>', page, re.DOTALL)
-        assert (first[0], second[0]) == (waits, over)
-        for word in ("waits", "state stopped", "0 of 1", "none yet", "exact sums"):
-            assert word in first[1]
-        for word in ("over", "state finished", "1 of 1", "state decoded", ">6<", ">1<"):
-            assert word in second[1]
+async def test_the_list_shows_the_progress_of_each_study(each_served: Served) -> None:
+    over = await each_served.create(name="over", rounds=1)
+    await play(each_served, over)
+    await each_served.until_closed(over)
+    each_served.clock.advance(60)
+    waits = await each_served.create(name="waits", start=False)
+    await each_served.client.post(f"/v1/studies/{waits}/stop")
+    page = await page_of(each_served, "/")
+    first, second = re.findall(r'<tr id="study-(\w+)">(.*?)</tr>', page, re.DOTALL)
+    assert (first[0], second[0]) == (waits, over)
+    for word in ("waits", "state stopped", "0 of 1", "none yet", "exact sums"):
+        assert word in first[1]
+    for word in ("over", "state finished", "1 of 1", "state decoded", ">6<", ">1<"):
+        assert word in second[1]
 
 
 async def test_a_long_list_has_pages(served: Served) -> None:
@@ -101,65 +92,56 @@ async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: 
     page = await page_of(served, f"/studies/{study}")
     for words in ("Not started.", "No answer yet.", "No round has been opened."):
         assert words in page
-    started = await served.client.post(f"/studies/{study}/start", headers=SAME_ORIGIN)
+    started = await post(served, f"/studies/{study}/start")
     assert (started.status_code, started.headers["location"]) == (303, f"/studies/{study}")
     assert "state running" in await page_of(served, f"/studies/{study}")
-    await served.client.post(f"/studies/{study}/stop", headers=SAME_ORIGIN)
+    await post(served, f"/studies/{study}/stop")
     page = await page_of(served, f"/studies/{study}")
     assert "state stopped" in page
     assert "data-events" not in page  # there will be no more events
-    trail = await served.app.state.service.store.access.audit_entries(10, None)
+    trail = await served.store.access.audit_entries(10, None)
     assert [entry.action for entry in trail] == ["stop study", "start study", "create study"]
 
 
-async def test_the_page_of_a_study_shows_the_data_of_the_api(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        study = await served.create(rounds=2)
-        for number in (1, 2):
-            await play(served, study, after=number - 1)
-            await served.until_closed(study, number)
-        answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
-        items = HeavyHitterPage.model_validate_json(answer.content).heavy_hitters
-        await page_of(served, f"/studies/{study}")  # begins to decode the history
-        page = await page_of(served, f"/studies/{study}")
-        assert items_in(page) == [item.item for item in items]
-        shown = re.findall(r'<td class="n strong">(\d+)</td>', page)
-        assert shown == [f"{item.estimate:.0f}" for item in items]
-        assert (items[0].item, shown[0]) == ("ab", "12")
-        assert 'aria-label="Estimates so far: 6, 12"' in page
-        for title in ("Estimated counts so far", "Distinct items and capacity", "Words per device"):
-            assert title in page
-        assert page.count('<span class="state decoded">') == 2
-        assert "No epsilon bounds the privacy loss of exact sums" in page
+async def test_the_page_of_a_study_shows_the_data_of_the_api(each_served: Served) -> None:
+    study = await each_served.create(rounds=2)
+    for number in (1, 2):
+        await play(each_served, study, after=number - 1)
+        await each_served.until_closed(study, number)
+    items = await each_served.heavy_hitters(study)
+    await page_of(each_served, f"/studies/{study}")  # begins to decode the history
+    page = await page_of(each_served, f"/studies/{study}")
+    assert items_in(page) == [item.item for item in items]
+    shown = re.findall(r'<td class="n strong">(\d+)</td>', page)
+    assert shown == [f"{item.estimate:.0f}" for item in items]
+    assert (items[0].item, shown[0]) == ("ab", "12")
+    assert 'aria-label="Estimates so far: 6, 12"' in page
+    for title in ("Estimated counts so far", "Distinct items and capacity", "Words per device"):
+        assert title in page
+    assert page.count('<span class="state decoded">') == 2
+    assert "No epsilon bounds the privacy loss of exact sums" in page
 
 
-async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url) as served:
-        study, estimates = await served.create(rounds=3), []
-        for number in (1, 2, 3):
-            await play(served, study, after=number - 1)
-            await served.until_closed(study, number)
-            rows = await served.app.state.service.store.answers.heavy_hitters(study)
-            estimates.append({row.item: row.estimate for row in rows})
-        store, histories = served.app.state.service.store, served.app.state.histories
-        view = await store.studies.show(study)
-        rounds, history, is_pending = (
-            await store.progress.round_summaries(study, 10),
-            EstimateHistory(),
-            True,
-        )
-        while is_pending:
-            history, is_pending = await histories.history(view, rounds, 4000)
-            await asyncio.sleep(0.01)
-        assert (history.rounds, history.estimates) == ([1, 2, 3], estimates)
-        assert history.study_state == await store.answers.study_state(study)
-        assert (await histories.history(view, rounds, 2**40))[
-            0
-        ] is None  # too large to decode again
+async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(served: Served) -> None:
+    study, estimates = await served.create(rounds=3), []
+    for number in (1, 2, 3):
+        await play(served, study, after=number - 1)
+        await served.until_closed(study, number)
+        rows = await served.store.answers.heavy_hitters(study)
+        estimates.append({row.item: row.estimate for row in rows})
+    store, histories = served.store, served.app.state.histories
+    view = await store.studies.show(study)
+    rounds, history, is_pending = (
+        await store.progress.round_summaries(study, 10),
+        EstimateHistory(),
+        True,
+    )
+    while is_pending:
+        history, is_pending = await histories.history(view, rounds, 4000)
+        await asyncio.sleep(0.01)
+    assert (history.rounds, history.estimates) == ([1, 2, 3], estimates)
+    assert history.study_state == await store.answers.study_state(study)
+    assert (await histories.history(view, rounds, 2**40))[0] is None  # too large to decode again
 
 
 async def test_hostile_items_are_shown_as_text(served: Served) -> None:
@@ -245,31 +227,21 @@ async def test_no_page_contains_code_or_styles(served: Served) -> None:
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
 
 
-async def test_an_unavailable_database_has_an_error_page(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (OperationalError("", None, Exception("a secret")), 503, "the database is busy"),
+        (RuntimeError("a secret"), 500, "an internal error of the service"),
+    ],
+)
+async def test_an_error_has_a_page_without_details(
+    served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, reason: str
 ) -> None:
-    from sqlalchemy.exc import OperationalError  # noqa: PLC0415
-
-    async def unavailable(*_: object) -> None:
-        raise OperationalError("", None, Exception("connection refused"))
-
-    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", unavailable)
+    monkeypatch.setattr(type(served.store.studies), "page", AsyncMock(side_effect=error))
     answer = await served.client.get("/")
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-    assert "the database is busy" in answer.text
-    assert "refused" not in answer.text
-
-
-async def test_an_internal_error_has_a_page_without_details(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def broken(*_: object) -> None:
-        raise RuntimeError("an internal secret")
-
-    monkeypatch.setattr(type(served.app.state.service.store.studies), "page", broken)
-    answer = await served.client.get("/")
-    assert (answer.status_code, answer.headers["content-type"][:9]) == (500, "text/html")
-    assert "an internal error of the service" in answer.text
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
+    assert answer.headers.get("retry-after") == ("10" if status == 503 else None)
+    assert reason in answer.text
     assert "secret" not in answer.text
 
 
@@ -310,9 +282,7 @@ async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Ser
     assert "By round" not in page  # it has one round
 
 
-async def test_the_distribution_of_a_study_that_counts_prefixes_equals_the_api(
-    served: Served,
-) -> None:
+async def test_the_distribution_of_a_prefix_study_equals_the_api(served: Served) -> None:
     study = await served.create(**histogram_request(high=8))
     assert "Distribution" not in await page_of(served, f"/studies/{study}")
     counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
@@ -322,7 +292,7 @@ async def test_the_distribution_of_a_study_that_counts_prefixes_equals_the_api(
         SAMPLING_VARIANCE_ARRAY: np.ones(1),
     }
     row = {"study": study, "body": StudyState(arrays=arrays).pack()}
-    database = served.app.state.service.store.database
+    database = served.store.database
     await database.write(lambda session: session.execute(insert(StudyStateRow), row))
     page = await page_of(served, f"/studies/{study}")
     response = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
@@ -354,7 +324,7 @@ async def test_no_page_changes_anything(served: Served) -> None:
     study = await served.create()
     paths = ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new", "/operations")
     counts = text("SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM events)")
-    database = served.app.state.service.store.database
+    database = served.store.database
 
     async def rows() -> object:
         return await database.read(lambda session: session.execute(counts).one())

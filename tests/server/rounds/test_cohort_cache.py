@@ -113,16 +113,14 @@ async def test_what_is_being_read_is_not_dropped_for_others() -> None:
     assert sorted(reads) == [0, 1, 2, 3]
 
 
-async def test_a_plan_is_read_once_for_all_who_join(
-    party: Party, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = party.served.app.state.service.store
+async def test_a_plan_is_read_once_for_all(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = party.served.store
     monkeypatch.setattr(type(store.rounds), "plan", None)  # every call fails
     assert (await party.devices[0].apply(party.study, 1)).status_code == 200
 
 
 async def test_a_plans_digest_is_made_once(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = CohortCache(party.served.app.state.service.store)
+    fresh = CohortCache(party.served.store)
     digest = (await fresh.plan((party.study, 1))).digest()
     assert await fresh.plan_digest((party.study, 1)) == digest
     monkeypatch.setattr("protocol.study.Plan.digest", None)  # every call fails
@@ -133,7 +131,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     """A process that did not look while they were there finds that the cohort is over."""
     await party.go(*STEPS)
     await party.end()
-    service = party.served.app.state.service
+    service = party.served.service
     await service.store.cohorts.delete_bodies(1)
     fresh = CohortCache(service.store)
     for ask in (
@@ -148,13 +146,13 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     assert await fresh.survivors(1) == frozenset(range(6))  # which needs no bodies
 
 
-async def test_a_list_that_is_forgotten_while_it_is_read_is_not_kept(
+async def test_a_list_deleted_meanwhile_is_not_kept(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches the study is stopped, and its bodies go."""
     await party.go("share")
     await party.served.until_phase(party.study, "masking")
-    service = party.served.app.state.service
+    service = party.served.service
     fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
 
     async def stop_behind(messages: MessageRepository, cohort: int, kind: str, last: int) -> object:
@@ -180,7 +178,7 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         *some, last = party.devices
         await asyncio.gather(*(getattr(other, step)() for other in some))
         assert (await device.get(what, wait=0)).status_code == 202
-        cache = party.served.app.state.service.cohort_cache
+        cache = party.served.service.cohort_cache
         cached = {
             "share-commitments": cache.transcript,
             "survivors": cache.survivors,

@@ -87,9 +87,7 @@ async def test_a_lease_that_is_renewed_lasts(leases: LeaseRepository, clock: Clo
     assert (await claimed(leases, "two")).version == 2
 
 
-async def test_leases_of_those_who_are_gone_are_free_and_ones_own_is_not(
-    leases: LeaseRepository,
-) -> None:
+async def test_only_leases_of_processes_that_are_gone_are_free(leases: LeaseRepository) -> None:
     await claimed(leases, "one")
     await leases.release_others("one")
     assert await leases.claim(WORK, "two", 15) is None
@@ -97,7 +95,7 @@ async def test_leases_of_those_who_are_gone_are_free_and_ones_own_is_not(
     assert (await claimed(leases, "two")).version == 2
 
 
-async def test_long_work_renews_its_lease_and_gives_it_back_when_it_is_cancelled(
+async def test_a_long_job_renews_and_releases_its_lease(
     leases: LeaseRepository, clock: Clock
 ) -> None:
     begun = asyncio.Event()

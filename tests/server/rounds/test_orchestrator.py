@@ -27,7 +27,7 @@ from server.notify.notifier import Notifier
 from server.rounds.decoding import read_unmasking_request
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
-from tests.server.harness import STEPS, Clock, Served, play, sum_of, together
+from tests.server.harness import STEPS, Clock, Served, play, sum_of, together, until_summed
 from tests.server.lies import false_shares
 
 
@@ -37,7 +37,7 @@ def explode(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 async def until_forgotten(served: Served) -> None:
     for _ in range(200):
-        if not await served.app.state.service.store.cohorts.finished_with_bodies():
+        if not await served.store.cohorts.finished_with_bodies():
             return
         await served.tick()
     raise AssertionError("bodies of a cohort that is over are still there")
@@ -54,8 +54,7 @@ async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
     assert view.cohorts[0].failure == "an internal error of the service, which was logged"
     monkeypatch.undo()
     devices = await play(served, other)
-    assert (await served.until_closed(other)).state == "decoded"
-    assert await served.read_sum(other) == sum_of(devices)
+    await until_summed(served, other, devices)
 
 
 async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
@@ -70,14 +69,14 @@ async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
     assert (await served.until_closed(study, 2)).state == "decoded"
 
 
-async def test_a_fault_while_planning_leaves_the_plan_as_it_was(
+async def test_a_fault_while_planning_keeps_the_plan(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create(rounds=2)
     monkeypatch.setattr("server.rounds.jobs.plan_next", explode)
     await play(served, study)
     assert (await served.until_closed(study)).state == "decoded"
-    rounds = served.app.state.service.store.rounds
+    rounds = served.store.rounds
     first, second = await rounds.plan(study, 1), await rounds.plan(study, 2)
     assert second.seed != first.seed
     assert second.model_copy(update={"round": 1, "seed": first.seed}) == first
@@ -89,7 +88,7 @@ async def test_a_study_state_that_cannot_be_read_stops_its_study_and_no_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, other = await served.create(rounds=2), await served.create()
-    answers = type(served.app.state.service.store.answers)
+    answers = type(served.store.answers)
     monkeypatch.setattr(
         answers, "study_state", AsyncMock(side_effect=ValueError("of another version"))
     )
@@ -107,7 +106,7 @@ async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> Non
     await served.until_closed(study)
     await until_forgotten(served)
     query = text("SELECT kind, body FROM messages")
-    database = served.app.state.service.store.database
+    database = served.store.database
     rows = await database.read(lambda session: session.execute(query).all())
     assert Counter(kind for kind, _ in rows) == {
         "key-shares": 6, "masked-input": 5, "seed-shares": 5, "confirmation": 5,
@@ -124,7 +123,7 @@ async def test_bodies_of_a_stopped_study_are_forgotten_too(served: Served) -> No
     await until_forgotten(served)
 
 
-async def test_a_deadline_that_passed_without_a_server_is_extended(
+async def test_a_deadline_without_a_server_is_extended(
     serve: Serve, clock: Clock, database_url: str
 ) -> None:
     """Restarted with time left, a cohort has at least its patience; without, all of it."""
@@ -171,7 +170,7 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create()
-    service = served.app.state.service
+    service = served.service
 
     async def stop_first(
         messages: MessageRepository, number: int, view: Transcript
@@ -198,7 +197,7 @@ async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
 ) -> None:
     """The database is away for a moment between naming the culprit and keeping the sum."""
     study = await served.create()
-    cohorts = type(served.app.state.service.store.cohorts)
+    cohorts = type(served.store.cohorts)
     finish, tries = cohorts.save_sum, []
 
     async def fail_once(self: CohortRepository, cohort: int, total: bytes, lease: Lease) -> bool:
@@ -224,7 +223,7 @@ async def test_the_time_of_a_restart_does_not_count_as_silence(
     served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is unavailable for an hour while leases are released: no message arrives."""
-    service = served.app.state.service
+    service = served.service
 
     async def release_slowly(*_: object) -> None:
         clock.advance(3600)
@@ -242,7 +241,7 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
     study, other = await served.create(), await served.create()
     await together((await served.join(study, 6))[:1], "share")
     await together((await served.join(other, 6))[:5], "share")
-    store = served.app.state.service.store
+    store = served.store
     away = OperationalError("", None, Exception("away"))
     monkeypatch.setattr(type(store.cohorts), "snapshot", AsyncMock(side_effect=away))
     for _ in range(10):
@@ -255,13 +254,11 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
         assert (await served.show_round(each)).cohorts[0].phase == "sharing"
 
 
-async def test_a_cohort_that_waits_is_found_by_index_among_all_that_are_over(
-    served: Served,
-) -> None:
+async def test_a_pending_cohort_is_found_by_index(served: Served) -> None:
     statements: list[str] = []
-    database = served.app.state.service.store.database
+    database = served.store.database
     listen(database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
-    await served.app.state.service.store.cohorts.pending()
+    await served.store.cohorts.pending()
     query = next(logged for logged in statements if "FROM cohorts JOIN studies" in logged)
     marks = ("waiting",) * query.count("?")
     plan = await database.read(
@@ -309,18 +306,16 @@ async def test_the_longest_item_there_can_be_is_kept(serve: Serve, database_url:
         assert [row["item"] for row in rows["heavy_hitters"]] == [item]
 
 
-async def test_a_decision_that_waited_too_long_is_not_carried_out(
-    served: Served, clock: Clock
-) -> None:
+async def test_a_decision_that_waited_too_long_is_dropped(served: Served, clock: Clock) -> None:
     """A message that arrived while the database was locked is behind the decision in the queue."""
     study = await served.create()
     await served.join(study, 6)
     await served.until_phase(study, "sharing")
-    (due,) = await served.app.state.service.store.cohorts.pending()
-    database = served.app.state.service.store.database
-    cohorts = served.app.state.service.store.cohorts
+    (due,) = await served.store.cohorts.pending()
+    database = served.store.database
+    cohorts = served.store.cohorts
     locked = asyncio.create_task(database.write(lambda _: clock.advance(10)))
     with pytest.raises(BusyError, match="stale"):
         await asyncio.gather(locked, cohorts.fail(due, "late", due.phase_status.received))
-    (still,) = await served.app.state.service.store.cohorts.pending()
+    (still,) = await served.store.cohorts.pending()
     assert still.phase_status.phase is due.phase_status.phase

@@ -85,10 +85,10 @@ async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whol
         served.clock.advance(121)
         work = {
             "upload": lambda: late.put("masked-input", body),
-            "close": served.app.state.service.orchestrator.poll,
+            "close": served.service.orchestrator.poll,
         }
         order = sorted(work, key=lambda name: name != first)
-        queue = Queue(served.app.state.service.store.database, database_url, monkeypatch)
+        queue = Queue(served.store.database, database_url, monkeypatch)
         with queue.held():
             tasks = {}
             for place, name in enumerate(order, start=1):

@@ -137,7 +137,6 @@ class Loop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
-        """Return the seconds that have passed."""
         return self._seconds
 
     def advance(self, seconds: float) -> None:
@@ -155,7 +154,6 @@ class Loop(asyncio.SelectorEventLoop):
         return self.create_task(work, context=owner.context)
 
     def freeze(self, owner: Process, seconds: float) -> None:
-        """Freeze a process for some seconds."""
         owner.frozen = self._seconds + seconds
         self.call_at(owner.frozen, lambda: None)  # time stops there
 

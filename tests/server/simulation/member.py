@@ -75,7 +75,6 @@ class Seated(Device):
         return response
 
     async def apply_for(self, lost: Lost | None) -> None:
-        """Ask for my seat."""
         path = f"/v1/studies/{self.study}/rounds/{self.view.number}/participants"
         wish = self.wish().model_dump()
         if lost == "request":

@@ -32,7 +32,6 @@ class Step(Operation):
     lost: Lost | None = None
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         await world.members[self.member % len(world.members)].step(self.lost)
 
 
@@ -44,7 +43,6 @@ class Everybody(Operation):
     """
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         if not any(worker.is_up for worker in world.workers):
             await world.start(0)
         await world.go_on()
@@ -57,7 +55,6 @@ class Leave(Operation):
     member: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         member = world.members[self.member % len(world.members)]
         member.is_away = not member.is_away
 
@@ -70,7 +67,6 @@ class Repeat(Operation):
     which: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         member = world.members[self.member % len(world.members)]
         spoken = member.spoken()
         if spoken:
@@ -90,7 +86,6 @@ class Alter(Operation):
     bit: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         spoken = world.members[self.member % len(world.members)].spoken()
         if spoken:
             seat, kind, body = spoken[self.which % len(spoken)]
@@ -109,7 +104,6 @@ class Replay(Operation):
     which: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         seat = world.members[self.member % len(world.members)].seat
         spoken = world.members[self.source % len(world.members)].spoken()
         if seat is not None and seat.seat is not None and spoken:
@@ -124,7 +118,6 @@ class Advance(Operation):
     seconds: float
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         world.loop.advance(self.seconds)
 
 
@@ -137,7 +130,6 @@ class Kill(Operation):
     moment: Moment
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         worker = world.workers[self.worker % len(world.workers)]
         if worker.is_up:
             worker.process.doom = (self.jobs, self.moment)
@@ -152,7 +144,6 @@ class Freeze(Operation):
     seconds: float
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         worker = world.workers[self.worker % len(world.workers)]
         if worker.is_up:
             world.loop.freeze(worker.process, self.seconds)
@@ -169,7 +160,6 @@ class StrikeHolder(Operation):
     seconds: float | None = None
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         world.loop.strike = Strike(self.work, self.seconds)
 
 
@@ -180,7 +170,6 @@ class Start(Operation):
     worker: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         place = self.worker % len(world.workers)
         worker = world.workers[place]
         if worker.is_up:
@@ -196,7 +185,6 @@ class Outage(Operation):
     moment: Moment
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         world.loop.outage = (self.transactions, self.moment)
 
 
@@ -205,7 +193,6 @@ class Stop(Operation):
     """The analyst stops the study."""
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         await world.ask("POST", f"{world.path}/stop")
 
 
@@ -216,7 +203,6 @@ class AtOnce(Operation):
     operations: tuple[Operation, ...]
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         await asyncio.gather(
             *(_unless_unanswered(world, operation) for operation in self.operations)
         )

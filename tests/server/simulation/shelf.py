@@ -27,7 +27,6 @@ class Shelf:
 
     @property
     def kind(self) -> str:
-        """Return the name of the database."""
         return "SQLite" if self.url is None else "PostgreSQL"
 
     def empty(self) -> str:

@@ -56,9 +56,7 @@ def shelf(request: pytest.FixtureRequest) -> Shelf:
 
 @given(happening=histories(6, 12), seed=st.integers(0, 2**16))
 @_FEW_EXAMPLES
-def test_on_sqlite_nothing_is_lost_counted_twice_or_stuck(
-    sqlite: Shelf, happening: list[Operation], seed: int
-) -> None:
+def test_sqlite_counts_each_once(sqlite: Shelf, happening: list[Operation], seed: int) -> None:
     play(sqlite.empty(), Shape(rounds=2), seed, happening)
 
 
@@ -89,7 +87,6 @@ class Expect(Operation):
     up: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         book = world.loop.book
         claims = [who for work, who in book.claims if work.startswith("sum-cohort ")]
         up = sum(worker.is_up for worker in world.workers)
@@ -98,9 +95,7 @@ class Expect(Operation):
         assert len(set(claims)) == self.claims, "a server claimed twice"
 
 
-def test_the_lease_of_a_server_that_died_runs_out_and_another_makes_the_sum(
-    postgres: Shelf,
-) -> None:
+def test_the_lease_of_a_server_that_died_expires_and_another_sums(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort"),
         *[Everybody()] * 5,
@@ -117,7 +112,6 @@ class ExpectForgotten(Operation):
     """All cohorts are closed, and their message bodies are deleted."""
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         store = next(worker for worker in world.workers if worker.is_up).app.state.service.store
         assert world.published
         assert not await store.cohorts.finished_with_bodies()
@@ -129,9 +123,7 @@ def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres:
     play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
 
 
-def test_what_a_server_that_stood_still_was_to_forget_is_forgotten_when_it_goes_on(
-    sqlite: Shelf,
-) -> None:
+def test_a_frozen_server_deletes_what_it_must_when_it_goes_on(sqlite: Shelf) -> None:
     happening = [
         StrikeHolder("delete-bodies", 29),
         *[Everybody()] * 5,
@@ -148,9 +140,7 @@ def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: She
     assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
 
-def test_a_server_that_stood_still_for_longer_than_its_lease_publishes_nothing(
-    postgres: Shelf,
-) -> None:
+def test_a_server_frozen_for_longer_than_its_lease_publishes_nothing(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort", 40),
         *[Everybody()] * 5,
@@ -182,7 +172,6 @@ class ExpectKept(Operation):
     acknowledged: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         query = select(func.count()).select_from(MessageRow).where(MessageRow.kind == self.kind)
         assert ask(world, query) == self.count
         accepted = [
@@ -191,9 +180,7 @@ class ExpectKept(Operation):
         assert len(accepted) == self.acknowledged
 
 
-def test_an_upload_whose_server_is_killed_after_its_commit_and_before_the_answer_counts_once(
-    shelf: Shelf,
-) -> None:
+def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(shelf: Shelf) -> None:
     """The first stored message of each phase gets no response, and no other message is stored."""
     happening: list[Operation] = [Everybody()]
     for kind in KINDS:
@@ -212,7 +199,6 @@ class ExpectDecoded(Operation):
     up: int
 
     async def happen(self, world: World) -> None:
-        """See the class."""
         claims = [who for work, who in world.loop.book.claims if work.startswith("close-round ")]
         running = sum(worker.is_up for worker in world.workers)
         assert (len(claims), running) == (self.claims, self.up)
@@ -225,9 +211,7 @@ class ExpectDecoded(Operation):
         assert ask(world, closings) == self.closed
 
 
-def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_next(
-    sqlite: Shelf,
-) -> None:
+def test_a_round_whose_server_dies_decoding_is_decoded_once_by_the_next(sqlite: Shelf) -> None:
     happening = [StrikeHolder("close"), *[Everybody()] * 5]
     happening += [ExpectDecoded(claims=1, closed=0, up=0), Start(0), Advance(1)]
     happening += [ExpectDecoded(claims=2, closed=1, up=1)]
@@ -235,9 +219,7 @@ def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_the_ne
     assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
 
-def test_a_round_whose_server_is_killed_while_decoding_is_decoded_once_by_another(
-    postgres: Shelf,
-) -> None:
+def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Shelf) -> None:
     happening = [StrikeHolder("close"), *[Everybody()] * 5]
     happening += [ExpectDecoded(claims=1, closed=0, up=1), Advance(16)]
     happening += [ExpectDecoded(claims=2, closed=1, up=1)]

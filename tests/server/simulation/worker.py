@@ -92,12 +92,10 @@ class Worker:
 
     @property
     def is_up(self) -> bool:
-        """Return whether it answers."""
         return self._is_up and not self.process.is_dead
 
     @property
     def is_awake(self) -> bool:
-        """Return whether it answers now."""
         return self.is_up and self.process.frozen <= self.loop.time()
 
     async def start(self) -> None:
@@ -121,11 +119,7 @@ class Worker:
             await self._stopping.wait()
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Return the answer to a request.
-
-        Raises:
-            Unanswered: if the process is down, or dies before it answers.
-        """
+        """Return the answer; raises Unanswered if the process is down or dies before it."""
         if not self.is_up:
             raise Unanswered
         task = self.loop.start(self.process, self._client.request(method, path, **what))

@@ -50,7 +50,6 @@ class Shape:
 
     @property
     def members(self) -> int:
-        """Return the number of devices."""
         return self.size * self.cohorts * 3 // 2
 
     def request(self) -> dict[str, Any]:
@@ -84,17 +83,8 @@ class Score:
     taken_over: int = 0  # sums of which another server began to make one before
 
     def add(self, other: "Score") -> None:
-        """Add another run."""
         self.operations += other.operations
-        for name in (
-            "acknowledged",
-            "included",
-            "summed",
-            "failed",
-            "kills",
-            "claims",
-            "taken_over",
-        ):
+        for name in _FIGURES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -128,7 +118,6 @@ class World:
 
     @property
     def path(self) -> str:
-        """Return the address of the study."""
         return f"/v1/studies/{self.members[0].study}"
 
     @contextmanager
@@ -161,11 +150,7 @@ class World:
         return list(self._workers.values())
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Ask any server that is up, a frozen one if all are.
-
-        Raises:
-            Unanswered: if none is, or dies before it answers.
-        """
+        """Ask a server that is up, an awake one if possible; raises Unanswered if none answers."""
         up = [worker for worker in self.workers if worker.is_up]
         if not up:
             raise Unanswered
@@ -334,7 +319,6 @@ class World:
         )
 
     async def close(self) -> None:
-        """Take every server down."""
         for worker in self.workers:
             worker.kill()
         await self.loop.rest()

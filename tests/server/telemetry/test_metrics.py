@@ -114,9 +114,7 @@ async def test_errors_of_the_database_are_counted(sqlite_url: str) -> None:
     assert value(name, {"mode": "read"}) == value(name, {"mode": "write"}) == 1
 
 
-async def test_an_event_counts_once_however_often_its_transaction_is_done(
-    postgres_url: str,
-) -> None:
+async def test_an_event_counts_once_in_repeated_transactions(postgres_url: str) -> None:
     metrics, tries = Metrics(), []
     database = Database(postgres_url, metrics=metrics)
     await migrations.upgrade(database)
@@ -167,9 +165,7 @@ def vars_of(metrics: Metrics) -> list:
 
 
 @pytest.mark.parametrize("version", ["\xff", "x", "1..0"])
-async def test_a_version_that_is_none_is_answered_in_the_usual_form(
-    served: Served, version: str
-) -> None:
+async def test_an_invalid_version_gets_the_usual_form(served: Served, version: str) -> None:
     accept = f"application/openmetrics-text; version={version}"
     answer = await served.client.get("/metrics", headers={"Accept": accept.encode("latin-1")})
     assert answer.status_code == 200

@@ -17,9 +17,7 @@ from server.telemetry import traces
 from tests.server.harness import Clock, Served, play
 
 
-async def test_requests_and_work_have_spans_that_name_no_device(
-    sqlite_url: str, clock: Clock
-) -> None:
+async def test_spans_of_requests_and_jobs_name_no_device(sqlite_url: str, clock: Clock) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -74,9 +72,7 @@ def test_traces_are_wanted_where_the_environment_names_a_place(
     assert traces.is_configured() is is_wanted
 
 
-def test_spans_are_exported_to_the_place_that_the_environment_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spans_are_exported_as_the_environment_specifies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     provider = traces.make_provider()
     assert provider.resource.attributes["service.name"] == "blindtally"

@@ -201,9 +201,7 @@ def _credential_columns() -> tuple[sa.Column[Any] | sa.Constraint, ...]:
 
 def _create_access() -> None:
     op.create_table(
-        "api_keys",
-        sa.Column("scopes", sa.JSON(), nullable=False),
-        *_credential_columns(),
+        "api_keys", sa.Column("scopes", sa.JSON(), nullable=False), *_credential_columns()
     )
     op.create_table(
         "enrolment_tokens",
