@@ -51,7 +51,6 @@ NOT_YET = {
     "tests/blindtally/datasets",
     "tests/blindtally/planning",
     "tests/blindtally/simulate",
-    "tests/compose",
     "tests/protocol",
     "tests/protocol/domains",
     "tests/protocol/oracles",
@@ -67,8 +66,7 @@ NOT_YET = {
 
 def findings(path: Path) -> list[str]:
     """Return the findings in a file of the tree, one line each."""
-    found = language.check(path)
-    return [str(finding).replace(f"{ROOT}/", "") for finding in found]
+    return [str(finding).replace(f"{ROOT}/", "") for finding in language.check(path)]
 
 
 def entry_of(path: Path) -> str:
