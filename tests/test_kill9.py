@@ -206,9 +206,7 @@ def wait_for_file(path: Path) -> None:
 
 def row_of(service: ServerProcess, cohort: int) -> tuple[str, bytes | None, int]:
     """Return the phase and the sum of a cohort, and how often the sum was claimed."""
-    query = (
-        "SELECT phase, sum, version FROM cohorts JOIN leases ON work = 'sum ' || id WHERE id = ?"
-    )
+    query = "SELECT phase, sum, version FROM cohorts JOIN leases ON job = 'sum-cohort ' || id WHERE id = ?"
     with closing(sqlite3.connect(service.database)) as connection:
         (row,) = connection.execute(query, [cohort])
     phase, total, claims = row
