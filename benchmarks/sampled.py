@@ -26,7 +26,7 @@ from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares,
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Joined, Masked, Shared, join
 from secagg.ring import Ring
-from secagg.roster import RosterEntry, ShareCommitment
+from secagg.roster import Roster, RosterEntry, ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shamir import SHARE_BYTES, split
 from secagg.shares import (
@@ -88,8 +88,8 @@ class SampledServer:
     def _join(self) -> Session:
         self.joined = [join(Identity.generate(self.rng), self.rng) for _ in range(self.n)]
         plan = self.rng.randbytes(32)
-        roster = tuple(
-            RosterEntry(s.identity.public, s.public_keys, s.advertise(plan)) for s in self.joined
+        roster = Roster.of(
+            [RosterEntry(s.identity.public, s.public_keys, s.advertise(plan)) for s in self.joined]
         )
         return Session(plan, 0, roster, Assumptions(0.2, 0.2, mode=self.mode))
 
@@ -106,7 +106,7 @@ class SampledServer:
         for slot, body in bodies.items():
             with self.watch.time("deal"):
                 check_key_shares(cohort, slot, KeyShares.unpack(body))
-        return shared, Transcript(cohort, sharers)
+        return shared, Transcript(cohort, ShareCommitments.of(sharers))
 
     def _mask(self, shared: dict[int, Shared], view: Transcript) -> dict[int, Masked]:
         masked, bodies, total = {}, {}, self.ring.zero()

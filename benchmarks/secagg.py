@@ -122,8 +122,8 @@ class CohortBenchmark:
             with self.watch.time("join"):
                 joined.append(join(identity, self.rng))
         plan, assumptions = self.rng.randbytes(32), Assumptions(0.2, 0.2, mode=self.mode)
-        roster = tuple(
-            RosterEntry(s.identity.public, s.public_keys, s.advertise(plan)) for s in joined
+        roster = Roster.of(
+            [RosterEntry(s.identity.public, s.public_keys, s.advertise(plan)) for s in joined]
         )
         return joined, Session(plan, 0, roster, assumptions)
 
@@ -144,9 +144,8 @@ class CohortBenchmark:
                 for slot, body in bodies.items():
                     self.key_shares[slot] = KeyShares.unpack(body)
                     check_key_shares(cohort, slot, self.key_shares[slot])
-        return Transcript(
-            cohort, {slot: deal.share_commitment for slot, deal in self.key_shares.items()}
-        )
+        commitments = {slot: deal.share_commitment for slot, deal in self.key_shares.items()}
+        return Transcript(cohort, ShareCommitments.of(commitments))
 
     def _mask(self, view: Transcript) -> None:
         vector = self.ring.vector([np.arange(self.words)])

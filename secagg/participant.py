@@ -33,7 +33,7 @@ from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, st
 from secagg.masks import MaskApplier
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
-from secagg.roster import RosterEntry, encryption_key, identity_of, mask_key
+from secagg.roster import RosterEntry
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.shamir import split
 from secagg.shares import (
@@ -89,8 +89,10 @@ class Joined(_SingleStepState):
                 enrolled. Holders are selected once, so that this is final: another roster is
                 refused as well.
         """
-        if session.duplicate:  # one device in two slots, or two masks in one
-            raise UnsafeRequestError(f"showed a roster with the same {session.duplicate} twice")
+        if session.roster.duplicate:  # one device in two slots, or two masks in one
+            raise UnsafeRequestError(
+                f"showed a roster with the same {session.roster.duplicate} twice"
+            )
         if not 0 <= slot < session.n or not self._is_mine(session.roster[slot]):
             raise UnsafeRequestError(f"showed a roster with another than me in slot {slot}")
         self._mark_done()
@@ -106,7 +108,7 @@ class Joined(_SingleStepState):
                     )
         shares = split(self.mask_pair.secret, len(holders) + 1, session.parameters.threshold, rng)
         secrets = {
-            holder: self.encryption_pair.agree(encryption_key(session.roster, holder))
+            holder: self.encryption_pair.agree(session.roster.encryption_key(holder))
             for holder in holders
         }
         pads = [
@@ -153,7 +155,7 @@ class Shared(_SingleStepState):
         applier = MaskApplier(ring)
         applier.add_mask(masked, transcript.self_mask_purpose(self.slot).keystream(seed))
         for other in transcript.neighbours(self.slot):
-            secret = self.joined.mask_pair.agree(mask_key(self.session.roster, other))
+            secret = self.joined.mask_pair.agree(self.session.roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(self.slot, other).keystream(secret)
             (applier.add_mask if self.slot < other else applier.subtract_mask)(masked, stream)
         seed_shares, own_share = self._share_seed(transcript, holders, seed, rng)
@@ -314,7 +316,7 @@ class Confirmed(_SingleStepState):
         others = sorted(confirmations.keys() - {self.slot})
         for slot in rng.sample(others, min(session.parameters.spot_checks, len(others))):
             confirmation = self.transcript.confirmation_statement(slot, self.survivors)
-            if not is_signed(identity_of(session.roster, slot), confirmation, confirmations[slot]):
+            if not is_signed(session.roster.identity(slot), confirmation, confirmations[slot]):
                 raise UnsafeRequestError(f"showed survivors that participant {slot} did not sign")
 
     def _pad(self, dealer: int) -> bytes:
@@ -322,7 +324,7 @@ class Confirmed(_SingleStepState):
         session = self.transcript.session
         secret = self.agreed_secrets.get(dealer)
         if secret is None:
-            secret = self.joined.encryption_pair.agree(encryption_key(session.roster, dealer))
+            secret = self.joined.encryption_pair.agree(session.roster.encryption_key(dealer))
         survived = dealer in self.survivors
         purpose = self.transcript.seed_share_purpose if survived else session.key_share_purpose
         return purpose(dealer, self.slot).derive(secret)

@@ -42,7 +42,6 @@ from secagg.messages import (
     commit_seed,
 )
 from secagg.ring import Ring, Vector
-from secagg.roster import mask_key
 from secagg.session import Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
 from secagg.shares import commit_shares
@@ -223,10 +222,10 @@ class Unmasking:
         roster, others = transcript.session.roster, self._request.survivors & transcript.graph[slot]
         if not others:
             return  # all its neighbours dropped out, so its masks are in no vector
-        public = mask_key(roster, slot)
+        public = roster.mask_key(slot)
         pair = KeyPair.of(self._recover(slot, lambda key: KeyPair.of(key).public == public))
         for other in others:
-            secret = pair.agree(mask_key(roster, other))
+            secret = pair.agree(roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(slot, other).keystream(secret)
             applier = self._mask_applier
             (applier.subtract_mask if other < slot else applier.add_mask)(self.total, stream)
