@@ -33,16 +33,8 @@ from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
 from secagg.masks import MaskApplier
-from secagg.messages import (
-    KEY_SHARE,
-    NO_SHARE,
-    REVEALED_SHARE_DTYPE,
-    SEED_SHARE,
-    UnmaskingShares,
-    commit_seed,
-)
+from secagg.messages import NO_SHARE, REVEALED_SHARE_DTYPE, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
-from secagg.session import Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
 from secagg.shares import commit_shares
 
@@ -61,18 +53,14 @@ class RecoveredSecrets:
     must compare each secret with its commitment. `threshold` is the session's t.
     """
 
-    def __init__(
-        self,
-        transcript: Transcript,
-        survivors: frozenset[int],
-        messages: Mapping[int, UnmaskingShares],
-    ) -> None:
-        self._transcript = transcript
-        self.threshold = transcript.session.parameters.threshold
+    def __init__(self, request: UnmaskingRequest, messages: Mapping[int, UnmaskingShares]) -> None:
+        self._transcript = request.transcript
+        self._requested_kinds = request.requested_kinds
+        self.threshold = request.transcript.session.parameters.threshold
         bodies = [messages[holder].signed_bytes() for holder in sorted(messages)]
         records = np.frombuffer(b"".join(bodies), REVEALED_SHARE_DTYPE)
         counts = [len(body) // REVEALED_SHARE_DTYPE.itemsize for body in bodies]
-        n = transcript.session.n
+        n = request.transcript.session.n
         # The search key of a record is its holder times n plus its dealer. A last key, larger than
         # any record's, ensures that a search always ends at a key.
         self._search_keys = np.append(
@@ -81,8 +69,6 @@ class RecoveredSecrets:
         self._search_keys[:-1] += records["dealer"]
         self._shares = records["share"]
         self._kinds = np.append(records["kind"], np.uint8(NO_SHARE))
-        self._requested_kinds = np.full(n, KEY_SHARE, np.uint8)
-        self._requested_kinds[list(survivors)] = SEED_SHARE
         self._secrets = dict(self._recover())
 
     def secret(self, dealer: int) -> bytes | None:
@@ -196,7 +182,7 @@ class Unmasking:
         self.has_failed = False  # then secrets are not corrected, only false shares detected
         self._request = request
         self._mask_applier = MaskApplier(ring)
-        self._recovered = RecoveredSecrets(request.transcript, request.survivors, messages)
+        self._recovered = RecoveredSecrets(request, messages)
         self._complaints = Counter(
             dealer for message in messages.values() for dealer in message.invalid_dealers
         )

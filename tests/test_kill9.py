@@ -206,7 +206,8 @@ def wait_for_file(path: Path) -> None:
 
 def row_of(service: ServerProcess, cohort: int) -> tuple[str, bytes | None, int]:
     """Return the phase and the sum of a cohort, and how often the sum was claimed."""
-    query = "SELECT phase, sum, version FROM cohorts JOIN leases ON job = 'sum-cohort ' || id WHERE id = ?"
+    lease = "JOIN leases ON job = 'sum-cohort ' || id"
+    query = f"SELECT phase, sum, version FROM cohorts {lease} WHERE id = ?"  # noqa: S608
     with closing(sqlite3.connect(service.database)) as connection:
         (row,) = connection.execute(query, [cohort])
     phase, total, claims = row
