@@ -26,7 +26,6 @@ from secagg.messages import (
     SeedShares,
     UnmaskingShares,
 )
-from secagg.roster import identity_of
 from secagg.session import Session, Transcript
 from secagg.shamir import is_share
 from secagg.shares import ReceivedShares, route_shares
@@ -78,7 +77,7 @@ def check_confirmation(
 
 
 def _check_signature(session: Session, slot: int, signed: bytes, signature: bytes) -> None:
-    if not is_signed(identity_of(session.roster, slot), signed, signature):
+    if not is_signed(session.roster.identity(slot), signed, signature):
         raise FaultyParticipantError(slot, "did not sign this")
 
 

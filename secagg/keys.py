@@ -19,7 +19,6 @@ that of [SP800-56C, section 4.1], signatures are [RFC8032].
 """
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
@@ -44,23 +43,18 @@ _COUNTER_ONE = (1).to_bytes(4, "big")  # a derived key has one block
 _CURVE_P = 2**255 - 19
 
 
-def _encodings(values: Iterable[int]) -> frozenset[bytes]:
-    """Return all 32-byte encodings of values below 2^255, whose top bit is ignored."""
+def _low_order(*coordinates: int) -> frozenset[bytes]:
+    """Return all 32-byte encodings, whose top bit is ignored, of the points whose order divides 8.
+
+    The points have these coordinates and 0, 1 and -1; some have an encoding not below p.
+    """
+    values = (0, 1, *coordinates, _CURVE_P - 1, _CURVE_P, _CURVE_P + 1)
     return frozenset(v.to_bytes(32, "little") for low in values for v in (low, low + 2**255))
 
 
-# The points whose order divides 8, and their encodings not below p: with each of them every
-# secret key agrees on zero.
-_LOW_ORDER = _encodings(
-    {
-        0,
-        1,
-        325606250916557431795983626356110631294008115727848805560023387167927233504,
-        39382357235489614581723060781553021112529911719440698176882885853963445705823,
-        _CURVE_P - 1,
-        _CURVE_P,
-        _CURVE_P + 1,
-    }
+_LOW_ORDER = _low_order(  # x coordinates; with each of them every secret key agrees on zero
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
 
 
@@ -116,18 +110,9 @@ class KeyPair:
         return self._key.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-# The y coordinates of the points of Ed25519 whose order divides 8, with their encodings not
-# below p: a signature under such an identity proves nothing.
-_WEAK_IDENTITIES = _encodings(
-    {
-        0,
-        1,
-        2707385501144840649318225287225658788936804267575313519463743609750303402022,
-        55188659117513257062467267217118295137698188065244968500265048394206261417927,
-        _CURVE_P - 1,
-        _CURVE_P,
-        _CURVE_P + 1,
-    }
+_WEAK_IDENTITIES = _low_order(  # y coordinates; signatures under these prove nothing
+    2707385501144840649318225287225658788936804267575313519463743609750303402022,
+    55188659117513257062467267217118295137698188065244968500265048394206261417927,
 )
 
 

@@ -33,7 +33,7 @@ from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, st
 from secagg.masks import MaskApplier
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
-from secagg.roster import RosterEntry, encryption_key, identity_of, mask_key
+from secagg.roster import RosterEntry
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.shamir import split
 from secagg.shares import (
@@ -56,6 +56,14 @@ class _SingleStepState:
         if self._is_done:
             raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
         self._is_done = True
+
+
+def _check_quorum(session: Session, count: int, smallest: int) -> None:
+    if count < smallest:
+        raise UnsafeRequestError(
+            f"named only {count} of {session.n} participants, "
+            f"fewer than the quorum of {session.quorum}"
+        )
 
 
 def join(identity: Identity, rng: Random) -> "Joined":
@@ -89,8 +97,10 @@ class Joined(_SingleStepState):
                 enrolled. Holders are selected once, so that this is final: another roster is
                 refused as well.
         """
-        if session.duplicate:  # one device in two slots, or two masks in one
-            raise UnsafeRequestError(f"showed a roster with the same {session.duplicate} twice")
+        if session.roster.duplicate:  # one device in two slots, or two masks in one
+            raise UnsafeRequestError(
+                f"showed a roster with the same {session.roster.duplicate} twice"
+            )
         if not 0 <= slot < session.n or not self._is_mine(session.roster[slot]):
             raise UnsafeRequestError(f"showed a roster with another than me in slot {slot}")
         self._mark_done()
@@ -106,7 +116,7 @@ class Joined(_SingleStepState):
                     )
         shares = split(self.mask_pair.secret, len(holders) + 1, session.parameters.threshold, rng)
         secrets = {
-            holder: self.encryption_pair.agree(encryption_key(session.roster, holder))
+            holder: self.encryption_pair.agree(session.roster.encryption_key(holder))
             for holder in holders
         }
         pads = [
@@ -153,7 +163,7 @@ class Shared(_SingleStepState):
         applier = MaskApplier(ring)
         applier.add_mask(masked, transcript.self_mask_purpose(self.slot).keystream(seed))
         for other in transcript.neighbours(self.slot):
-            secret = self.joined.mask_pair.agree(mask_key(self.session.roster, other))
+            secret = self.joined.mask_pair.agree(self.session.roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(self.slot, other).keystream(secret)
             (applier.add_mask if self.slot < other else applier.subtract_mask)(masked, stream)
         seed_shares, own_share = self._share_seed(transcript, holders, seed, rng)
@@ -171,11 +181,7 @@ class Shared(_SingleStepState):
             raise UnsafeRequestError("requested a vector but left out what I shared")
         if commitment.signed_bytes() != self.key_shares.share_commitment.signed_bytes():
             raise UnsafeRequestError("forwarded other shares than I sent")
-        if len(commitments) < self.session.quorum:
-            raise UnsafeRequestError(
-                f"named only {len(commitments)} of {self.session.n} participants, "
-                f"fewer than the quorum of {self.session.quorum}"
-            )
+        _check_quorum(self.session, len(commitments), self.session.quorum)
         holders = [holder for holder in self.agreed_secrets if holder in commitments]
         threshold = self.session.parameters.threshold
         if len(holders) + 1 < threshold:
@@ -228,11 +234,7 @@ class Masked(_SingleStepState):
             raise UnsafeRequestError("named a survivor that did not share")
         if self.slot not in survivor_set:
             raise UnsafeRequestError("requested shares but left my vector out")
-        if len(survivor_set) < max(session.quorum, 2):
-            raise UnsafeRequestError(
-                f"named only {len(survivor_set)} of {session.n} participants, "
-                f"fewer than the quorum of {session.quorum}"
-            )
+        _check_quorum(session, len(survivor_set), max(session.quorum, 2))
         holders = survivor_set.intersection(self.agreed_secrets)
         if len(holders) + 1 < session.parameters.threshold:
             raise UnsafeRequestError(
@@ -240,26 +242,14 @@ class Masked(_SingleStepState):
             )
         self._mark_done()
         confirmation = self.transcript.confirmation_statement(self.slot, survivor_set)
-        state = Confirmed(
-            self.slot,
-            self.transcript,
-            self.joined,
-            self.agreed_secrets,
-            self.own_share,
-            survivor_set,
-        )
-        return state, self.joined.identity.sign(confirmation)
+        return Confirmed(self, survivor_set), self.joined.identity.sign(confirmation)
 
 
 @dataclass(slots=True)
 class Confirmed(_SingleStepState):
     """A participant that has signed one set of survivors and waits for the others' signatures."""
 
-    slot: int
-    transcript: Transcript
-    joined: Joined
-    agreed_secrets: dict[int, bytes] = field(repr=False)
-    own_share: bytes = field(repr=False)
+    masked: Masked
     survivors: frozenset[int]
 
     def unmask(
@@ -278,32 +268,29 @@ class Confirmed(_SingleStepState):
             OutOfPhaseError: if this is the second request, after an answer or after a refusal of
                 signatures.
         """
-        if self.slot in shares or not shares.keys() <= self.transcript.share_commitments.keys():
+        slot, transcript = self.masked.slot, self.masked.transcript
+        if slot in shares or not shares.keys() <= transcript.share_commitments.keys():
             raise UnsafeRequestError("forwarded a share of a participant that sent me none")
-        received = (
-            shares
-            if isinstance(shares, ReceivedShares)
-            else ReceivedShares.unpack(received_shares_bytes(shares))
-        )
+        received = ReceivedShares.unpack(received_shares_bytes(shares))
         self._mark_done()  # a second request after a refusal would draw other spot checks
-        if self.transcript.session.assumptions.is_active:
+        if transcript.session.assumptions.is_active:
             self._spot_check_signatures(confirmations, rng)
         dealers = received.dealers
         decrypted = decrypt_shares(received, [self._pad(dealer) for dealer in dealers])
-        seeds, keys, invalid = {self.slot: self.own_share}, dict[int, bytes](), set[int]()
+        seeds, keys, invalid = {slot: self.masked.own_share}, dict[int, bytes](), set[int]()
         for dealer, share in zip(dealers, decrypted, strict=True):
             if share is None:
                 invalid.add(dealer)
             else:
                 (seeds if dealer in self.survivors else keys)[dealer] = share
         message = UnmaskingShares(seeds, keys, frozenset(invalid))
-        signed = self.transcript.unmasking_statement(
-            self.slot, self.survivors, received.digest, message.signed_bytes()
+        signed = transcript.unmasking_statement(
+            slot, self.survivors, received.digest, message.signed_bytes()
         )
-        return message.signed(self.joined.identity, signed)
+        return message.signed(self.masked.joined.identity, signed)
 
     def _spot_check_signatures(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
-        session = self.transcript.session
+        session = self.masked.transcript.session
         if not confirmations.keys() <= self.survivors:
             raise UnsafeRequestError("showed the signature of a participant that did not survive")
         if len(confirmations) < max(session.quorum, 2):
@@ -311,18 +298,19 @@ class Confirmed(_SingleStepState):
                 f"showed {len(confirmations)} signatures over the survivors, "
                 f"fewer than the quorum of {session.quorum}"
             )
-        others = sorted(confirmations.keys() - {self.slot})
+        others = sorted(confirmations.keys() - {self.masked.slot})
         for slot in rng.sample(others, min(session.parameters.spot_checks, len(others))):
-            confirmation = self.transcript.confirmation_statement(slot, self.survivors)
-            if not is_signed(identity_of(session.roster, slot), confirmation, confirmations[slot]):
+            confirmation = self.masked.transcript.confirmation_statement(slot, self.survivors)
+            if not is_signed(session.roster.identity(slot), confirmation, confirmations[slot]):
                 raise UnsafeRequestError(f"showed survivors that participant {slot} did not sign")
 
     def _pad(self, dealer: int) -> bytes:
         """Return the pad on the share of the one secret of `dealer` that may be revealed."""
-        session = self.transcript.session
-        secret = self.agreed_secrets.get(dealer)
+        masked, transcript = self.masked, self.masked.transcript
+        secret = masked.agreed_secrets.get(dealer)
         if secret is None:
-            secret = self.joined.encryption_pair.agree(encryption_key(session.roster, dealer))
-        survived = dealer in self.survivors
-        purpose = self.transcript.seed_share_purpose if survived else session.key_share_purpose
-        return purpose(dealer, self.slot).derive(secret)
+            public = transcript.session.roster.encryption_key(dealer)
+            secret = masked.joined.encryption_pair.agree(public)
+        if dealer in self.survivors:
+            return transcript.seed_share_purpose(dealer, masked.slot).derive(secret)
+        return transcript.session.key_share_purpose(dealer, masked.slot).derive(secret)

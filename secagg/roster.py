@@ -10,6 +10,7 @@ The check therefore works on the bytes, and an entry object is made only when it
 
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar, overload
 
 import numpy as np
@@ -112,11 +113,6 @@ class Roster(PackedSequence[RosterEntry]):
         ValueError: if the size of `body` is not a multiple of `size`, or an entry is invalid.
     """
 
-    @classmethod
-    def unpack(cls, body: bytes, *, has_registrar: bool) -> "Roster":
-        """Return the roster in `body`, with the registrar's signatures or without any."""
-        return cls(body, 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES)
-
     def __init__(self, body: bytes, size: int) -> None:
         super().__init__(body, size, RosterEntry.unpack, "entries")
         rows = np.frombuffer(body, np.uint8).reshape(-1, size)[:, : 3 * KEY_BYTES]
@@ -124,26 +120,46 @@ class Roster(PackedSequence[RosterEntry]):
         if not self.passed_quick_check:
             list(self)  # an invalid entry raises the error
 
+    @classmethod
+    def unpack(cls, body: bytes, *, has_registrar: bool) -> "Roster":
+        """Return the roster in `body`, with the registrar's signatures or without any."""
+        return cls(body, 3 * KEY_BYTES + (1 + has_registrar) * SIGNATURE_BYTES)
 
-def identity_of(roster: Sequence[RosterEntry], slot: int) -> bytes:
-    """Return the identity of `slot`; a packed roster does not make the entry for it."""
-    if isinstance(roster, Roster):
-        return roster.read_field(slot, 0, KEY_BYTES)
-    return roster[slot].identity
+    @classmethod
+    def of(cls, entries: Sequence[RosterEntry]) -> "Roster":
+        """Return the roster of `entries`.
 
+        Raises:
+            ValueError: if registrar signatures differ in size: labels cover the joined entries,
+                and one roster must not read as another.
+        """
+        sizes = {len(entry.registrar_signature) for entry in entries}
+        if len(sizes) > 1:
+            raise ValueError("registrar signatures of different sizes in one roster")
+        size = 3 * KEY_BYTES + SIGNATURE_BYTES + sum(sizes)
+        return cls(b"".join(entry.pack() for entry in entries), size)
 
-def mask_key(roster: Sequence[RosterEntry], slot: int) -> bytes:
-    """Return the mask key of `slot`; a packed roster does not make the entry for it."""
-    if isinstance(roster, Roster):
-        return roster.read_field(slot, KEY_BYTES, KEY_BYTES)
-    return roster[slot].keys.mask
+    def identity(self, slot: int) -> bytes:
+        """Return the identity of `slot`, without making its entry."""
+        return self.read_field(slot, 0, KEY_BYTES)
 
+    def mask_key(self, slot: int) -> bytes:
+        """Return the mask key of `slot`, without making its entry."""
+        return self.read_field(slot, KEY_BYTES, KEY_BYTES)
 
-def encryption_key(roster: Sequence[RosterEntry], slot: int) -> bytes:
-    """Return the encryption key of `slot`; a packed roster does not make the entry for it."""
-    if isinstance(roster, Roster):
-        return roster.read_field(slot, 2 * KEY_BYTES, KEY_BYTES)
-    return roster[slot].keys.encryption
+    def encryption_key(self, slot: int) -> bytes:
+        """Return the encryption key of `slot`, without making its entry."""
+        return self.read_field(slot, 2 * KEY_BYTES, KEY_BYTES)
+
+    @cached_property
+    def duplicate(self) -> str | None:
+        """Return "identity" or "key" if two participants share one, or None."""
+        if self.passed_quick_check:
+            return None
+        if len({entry.identity for entry in self}) < len(self):
+            return "identity"
+        keys = {key for entry in self for key in (entry.keys.mask, entry.keys.encryption)}
+        return "key" if len(keys) < 2 * len(self) else None
 
 
 def roster_bytes(roster: Iterable[RosterEntry]) -> bytes:
@@ -151,30 +167,23 @@ def roster_bytes(roster: Iterable[RosterEntry]) -> bytes:
     return bytes(roster.body) if isinstance(roster, Roster) else b"".join(e.pack() for e in roster)
 
 
-def find_duplicate(roster: Sequence[RosterEntry]) -> str | None:
-    """Return "identity" or "key" if two participants of `roster` share one, or None."""
-    if isinstance(roster, Roster) and roster.passed_quick_check:
-        return None
-    if len({entry.identity for entry in roster}) < len(roster):
-        return "identity"
-    keys = {key for entry in roster for key in (entry.keys.mask, entry.keys.encryption)}
-    return "key" if len(keys) < 2 * len(roster) else None
-
-
 @dataclass(frozen=True, slots=True)
 class ShareCommitment:
     """A dealer's commitment to its key shares: its graph nonce and the SHA-256 of all of them.
 
     The commitment to a single share is `EncryptedShare.commitment`.
+
+    Raises:
+        ValueError: if a field has a wrong size.
     """
 
     graph_nonce: bytes
     shares_digest: bytes
 
-    @property
-    def has_valid_sizes(self) -> bool:
-        """Return whether both fields have their sizes."""
-        return (len(self.graph_nonce), len(self.shares_digest)) == (GRAPH_NONCE_BYTES, DIGEST_BYTES)
+    def __post_init__(self) -> None:
+        sizes = (len(self.graph_nonce), len(self.shares_digest))
+        if sizes != (GRAPH_NONCE_BYTES, DIGEST_BYTES):
+            raise ValueError(f"a share commitment of {sizes} bytes: a wrong size")
 
     def signed_bytes(self) -> bytes:
         """Return the bytes that the dealer signs, and that the transcript's label covers."""
@@ -197,7 +206,7 @@ class ShareCommitments(Mapping[int, ShareCommitment]):
             )
         self.body = body
         rows = np.frombuffer(body, _SHARE_COMMITMENT)
-        slots = self._slots = rows["slot"].astype(np.int64)
+        slots = self.slots = rows["slot"].astype(np.int64)
         if (slots[1:] <= slots[:-1]).any():
             raise ValueError("the slots of share commitments must strictly rise")
         nonces = rows["graph_nonce"].tolist()
@@ -208,6 +217,11 @@ class ShareCommitments(Mapping[int, ShareCommitment]):
         """Return the share commitments in `body`; raises ValueError as the class does."""
         return cls(body)
 
+    @classmethod
+    def of(cls, commitments: Mapping[int, ShareCommitment]) -> "ShareCommitments":
+        """Return `commitments`, given by slot."""
+        return cls(share_commitments_bytes(commitments))
+
     def __len__(self) -> int:
         return len(self.graph_nonces)
 
@@ -216,7 +230,7 @@ class ShareCommitments(Mapping[int, ShareCommitment]):
 
     def __getitem__(self, slot: int) -> ShareCommitment:
         graph_nonce = self.graph_nonces[slot]
-        end = (int(np.searchsorted(self._slots, slot)) + 1) * _SHARE_COMMITMENT.itemsize
+        end = (int(np.searchsorted(self.slots, slot)) + 1) * _SHARE_COMMITMENT.itemsize
         return ShareCommitment(graph_nonce, self.body[end - DIGEST_BYTES : end])
 
     def __contains__(self, slot: object) -> bool:

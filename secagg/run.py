@@ -28,7 +28,7 @@ from secagg.keys import Identity
 from secagg.parameters import Assumptions
 from secagg.participant import join
 from secagg.ring import Ring, Vector
-from secagg.roster import RosterEntry
+from secagg.roster import Roster, RosterEntry, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.unmasking import unmask
 
@@ -73,9 +73,11 @@ def run_secure_sum(  # noqa: PLR0917 - the parameters of a whole protocol
 
     # 0 Enrolling
     joined = [join(Identity.generate(rng), rng) for _ in vectors]
-    roster = tuple(
-        RosterEntry(state.identity.public, state.public_keys, state.advertise(plan_digest))
-        for state in joined
+    roster = Roster.of(
+        [
+            RosterEntry(state.identity.public, state.public_keys, state.advertise(plan_digest))
+            for state in joined
+        ]
     )
     session = Session(plan_digest, cohort_number, roster, assumptions)
 
@@ -84,9 +86,8 @@ def run_secure_sum(  # noqa: PLR0917 - the parameters of a whole protocol
     for slot in present.sharing:
         shared[slot], key_shares[slot] = joined[slot].share(slot, session, rng)
         check_key_shares(session, slot, key_shares[slot])
-    transcript = Transcript(
-        session, {slot: message.share_commitment for slot, message in key_shares.items()}
-    )
+    commitments = {slot: message.share_commitment for slot, message in key_shares.items()}
+    transcript = Transcript(session, ShareCommitments.of(commitments))
     assert transcript.graph.keys() == key_shares.keys()  # one graph serves all participants here
 
     # 2 Masking

@@ -9,7 +9,6 @@ agree with no other participant's, its encrypted shares cannot be decrypted, and
 vector do not cancel.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -20,16 +19,7 @@ from numpy.typing import NDArray
 from secagg.graph import NeighbourSelection
 from secagg.keys import PublicKeys, Purpose, is_signed, statement, statement_of_digest
 from secagg.parameters import Assumptions, Parameters, choose_parameters
-from secagg.roster import (
-    DIGEST_BYTES,
-    Roster,
-    RosterEntry,
-    ShareCommitment,
-    ShareCommitments,
-    find_duplicate,
-    roster_bytes,
-    share_commitments_bytes,
-)
+from secagg.roster import DIGEST_BYTES, Roster, ShareCommitments
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +51,19 @@ class Session:
     """One secure sum of the participants in `roster`, by slot: cohort `cohort_number` of a plan.
 
     Raises:
-        ValueError: if the digest is not 32 bytes, or entries differ in size: the label joins
-            them, and one roster must not read as another.
+        ValueError: if the digest is not 32 bytes.
         InfeasibleError: if a cohort of this size cannot be safe under the assumptions.
     """
 
     plan_digest: bytes
     cohort_number: int
-    roster: Sequence[RosterEntry]
+    roster: Roster
     assumptions: Assumptions
     registry: Registry | None = None
 
     def __post_init__(self) -> None:
         if len(self.plan_digest) != DIGEST_BYTES:
             raise ValueError(f"a plan's digest has {DIGEST_BYTES} bytes")
-        packed = isinstance(self.roster, Roster)
-        if not packed and len({len(entry.registrar_signature) for entry in self.roster}) > 1:
-            raise ValueError("registrar signatures of different sizes in one roster")
         choose_parameters(self.n, self.assumptions)
 
     @property
@@ -101,7 +87,7 @@ class Session:
         p = self.parameters
         numbers = (self.cohort_number, p.n, p.holders, p.threshold, p.neighbours, p.spot_checks)
         packed = b"".join(number.to_bytes(4, "big") for number in numbers)
-        roster = sha256(roster_bytes(self.roster)).digest()
+        roster = sha256(self.roster.body).digest()
         return sha256(b"blindtally sum v1\0" + self.plan_digest + packed + roster).digest()
 
     def is_authentic(self, slot: int) -> bool:
@@ -112,11 +98,6 @@ class Session:
             return False
         registry = self.registry
         return registry is None or registry.admits(entry.identity, entry.registrar_signature)
-
-    @cached_property
-    def duplicate(self) -> str | None:
-        """Return "identity" or "key" if two participants share one, or None."""
-        return find_duplicate(self.roster)
 
     @cached_property
     def neighbour_selection(self) -> NeighbourSelection:
@@ -133,54 +114,35 @@ class Transcript:
     """A session once the mask keys are shared: its dealers, and the graph of their masks.
 
     Raises:
-        ValueError: if a dealer is not in the cohort, or its commitment has a wrong size.
+        ValueError: if a dealer is not in the cohort.
     """
 
     session: Session
-    share_commitments: Mapping[int, ShareCommitment]
+    share_commitments: ShareCommitments
     # The last set of survivors and its digest: a quorum of signatures is checked over one set.
     _last_survivors: tuple[frozenset[int] | None, bytes] = field(
         default=(None, b""), init=False, repr=False
     )
 
     def __post_init__(self) -> None:
-        wrong = self.share_commitments.keys() - range(self.session.n)
-        if not isinstance(self.share_commitments, ShareCommitments):  # whose records have one size
-            wrong |= {
-                slot
-                for slot, commitment in self.share_commitments.items()
-                if not commitment.has_valid_sizes
-            }
-        if wrong:
-            raise ValueError(
-                f"share commitment of participant {min(wrong)}: not in the cohort, or a wrong size"
-            )
+        if wrong := self.share_commitments.keys() - range(self.session.n):
+            raise ValueError(f"share commitment of participant {min(wrong)}: not in the cohort")
 
     @cached_property
     def label(self) -> bytes:
         """Return the 32 bytes that identify the session, its graph and all key shares."""
-        commitments = share_commitments_bytes(self.share_commitments)
+        commitments = self.share_commitments.body
         return sha256(b"blindtally transcript v1\0" + self.session.label + commitments).digest()
 
-    @cached_property
-    def _graph_nonces(self) -> Mapping[int, bytes]:
-        if isinstance(self.share_commitments, ShareCommitments):
-            return self.share_commitments.graph_nonces
-        commitments = self.share_commitments.items()
-        return {slot: commitment.graph_nonce for slot, commitment in commitments}
-
-    @cached_property
+    @property
     def dealers(self) -> NDArray[np.int64]:
         """Return the slots of the dealers, in rising order."""
-        return np.array(sorted(self.share_commitments), np.int64)
+        return self.share_commitments.slots
 
     @cached_property
     def selected_holders(self) -> NDArray[np.int64]:
         """Return the k holders of each of `dealers`: one row per dealer, in the order of shares."""
-        nonces = self._graph_nonces
-        return self.session.neighbour_selection.all_holders(
-            {slot: nonces[slot] for slot in self.dealers.tolist()}
-        )
+        return self.session.neighbour_selection.all_holders(self.share_commitments.graph_nonces)
 
     @cached_property
     def holder_has_shared(self) -> NDArray[np.bool_]:
@@ -211,7 +173,8 @@ class Transcript:
         """Return the neighbours of dealer `slot`; from `graph`, if that is known."""
         if "graph" in vars(self):
             return frozenset(self.graph[slot])
-        return self.session.neighbour_selection.neighbours(slot, self._graph_nonces)
+        nonces = self.share_commitments.graph_nonces
+        return self.session.neighbour_selection.neighbours(slot, nonces)
 
     @cached_property
     def graph(self) -> dict[int, set[int]]:

@@ -149,15 +149,10 @@ def _missing(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 @lru_cache(maxsize=1024)
 def _full_limbs(last: int) -> NDArray[np.int64]:
     """Return the limbs, low to high, of binomials C(last, i) for i of 1 to `last`."""
-    weights = [abs(weight) for weight in _full_weights(last)]
+    weights = [comb(last, i) for i in range(1, last + 1)]
     count = -(-max(weights).bit_length() // _LIMB_BITS)
     places = range(0, count * _LIMB_BITS, _LIMB_BITS)
     return np.array([[w >> place & 2**_LIMB_BITS - 1 for w in weights] for place in places])
-
-
-@lru_cache(maxsize=1024)
-def _full_weights(last: int) -> tuple[int, ...]:
-    return tuple((-1) ** (i - 1) * comb(last, i) for i in range(1, last + 1))
 
 
 def is_share(share: bytes) -> bool:

@@ -33,17 +33,8 @@ from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
 from secagg.masks import MaskApplier
-from secagg.messages import (
-    KEY_SHARE,
-    NO_SHARE,
-    REVEALED_SHARE_DTYPE,
-    SEED_SHARE,
-    UnmaskingShares,
-    commit_seed,
-)
+from secagg.messages import NO_SHARE, REVEALED_SHARE_DTYPE, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
-from secagg.roster import mask_key
-from secagg.session import Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
 from secagg.shares import commit_shares
 
@@ -62,18 +53,14 @@ class RecoveredSecrets:
     must compare each secret with its commitment. `threshold` is the session's t.
     """
 
-    def __init__(
-        self,
-        transcript: Transcript,
-        survivors: frozenset[int],
-        messages: Mapping[int, UnmaskingShares],
-    ) -> None:
-        self._transcript = transcript
-        self.threshold = transcript.session.parameters.threshold
+    def __init__(self, request: UnmaskingRequest, messages: Mapping[int, UnmaskingShares]) -> None:
+        self._transcript = request.transcript
+        self._requested_kinds = request.requested_kinds
+        self.threshold = request.transcript.session.parameters.threshold
         bodies = [messages[holder].signed_bytes() for holder in sorted(messages)]
         records = np.frombuffer(b"".join(bodies), REVEALED_SHARE_DTYPE)
         counts = [len(body) // REVEALED_SHARE_DTYPE.itemsize for body in bodies]
-        n = transcript.session.n
+        n = request.transcript.session.n
         # The search key of a record is its holder times n plus its dealer. A last key, larger than
         # any record's, ensures that a search always ends at a key.
         self._search_keys = np.append(
@@ -82,8 +69,6 @@ class RecoveredSecrets:
         self._search_keys[:-1] += records["dealer"]
         self._shares = records["share"]
         self._kinds = np.append(records["kind"], np.uint8(NO_SHARE))
-        self._requested_kinds = np.full(n, KEY_SHARE, np.uint8)
-        self._requested_kinds[list(survivors)] = SEED_SHARE
         self._secrets = dict(self._recover())
 
     def secret(self, dealer: int) -> bytes | None:
@@ -197,7 +182,7 @@ class Unmasking:
         self.has_failed = False  # then secrets are not corrected, only false shares detected
         self._request = request
         self._mask_applier = MaskApplier(ring)
-        self._recovered = RecoveredSecrets(request.transcript, request.survivors, messages)
+        self._recovered = RecoveredSecrets(request, messages)
         self._complaints = Counter(
             dealer for message in messages.values() for dealer in message.invalid_dealers
         )
@@ -223,10 +208,10 @@ class Unmasking:
         roster, others = transcript.session.roster, self._request.survivors & transcript.graph[slot]
         if not others:
             return  # all its neighbours dropped out, so its masks are in no vector
-        public = mask_key(roster, slot)
+        public = roster.mask_key(slot)
         pair = KeyPair.of(self._recover(slot, lambda key: KeyPair.of(key).public == public))
         for other in others:
-            secret = pair.agree(mask_key(roster, other))
+            secret = pair.agree(roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(slot, other).keystream(secret)
             applier = self._mask_applier
             (applier.subtract_mask if other < slot else applier.add_mask)(self.total, stream)

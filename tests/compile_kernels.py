@@ -2,7 +2,7 @@
 
     python -m tests.compile_kernels
 
-Compiled kernels are kept beside their source, and compiled again if that changes.
+Compiled kernels are kept next to their source, and compiled again if that changes.
 """
 
 import numpy as np

@@ -3,16 +3,16 @@
 Every test has one of three speeds. `make quick` runs the fast ones, `make test` all but the
 slow ones, and `make test-slow` the slow ones and, with more examples, all properties:
 
-    fast     everything that no table below names
-    medium   what MEDIUM names: files whose tests take more than 0.08 s each
-    slow     what SLOW names, from 1.5 s on, and everything that needs PostgreSQL
+    fast     tests that no table below names
+    medium   tests that MEDIUM names: files whose tests take more than 0.08 s each
+    slow     tests that SLOW names, at least 1.5 s each, and all tests that need PostgreSQL
 
 A row is a folder or file with the beginnings of its tests, or "[" and the beginning of their
 cases. Seconds are processor time. Examples of properties are not timed, because the machines they
 run on are shared.
 
-A shell that starts its tests in the background lets them ignore Ctrl-C, and their processes as
-well, some of which are to be stopped by it.
+A shell that starts its tests in the background lets them and their processes ignore Ctrl-C, which
+some tests use to stop a process.
 """
 
 import os
@@ -250,7 +250,7 @@ MEDIUM: Final[dict[str, tuple[str, ...]]] = {
     "tests/test_capacity.py": ALL,
     "tests/test_docs.py": (
         "test_commands_in_the_documents_work",
-        "test_the_readme_asks_from_python",
+        "test_the_python_of_the_readme_works",
         "test_the_sdk_page_is_one_program",
     ),
     "tests/test_ledger_again.py": ALL,
@@ -293,7 +293,7 @@ def _is_in(table: dict[str, tuple[str, ...]], path: str, test: str) -> bool:
     """Return whether a row names `test`, or a folder or file that it is in."""
     case = test[test.find("[") :] if "[" in test else ""
     rows = [begins for part, begins in table.items() if f"{path}/".startswith(f"{part}/")]
-    return any(test.startswith(one) or case.startswith(one) for row in rows for one in row)
+    return any(test.startswith(begin) or case.startswith(begin) for row in rows for begin in row)
 
 
 def _needs_postgres(item: pytest.Item) -> bool:

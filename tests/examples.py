@@ -1,4 +1,4 @@
-"""How many examples a property is tried with, where one example takes long."""
+"""Numbers of examples for properties whose examples take long."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def fewer(part: float, **others: Any) -> settings:
-    """Return settings for this part of the profile's examples, 2 at least."""
+    """Return settings for this part of the profile's examples, at least 2."""
     return settings(max_examples=max(2, round(part * settings.default.max_examples)), **others)

@@ -1,9 +1,9 @@
-"""`blindtally`, with sums that are held up: where a test wants to kill it.
+"""`blindtally` with sums that wait, so that a test can kill it at that moment.
 
     python -m tests.held_sums FOLDER serve ...
 
-A cohort's sum waits while there is a file `COHORT before` in the folder, before anything is
-read for it, or `COHORT after`, when it is made and not yet published. Who waits says so: `held`.
+A cohort's sum waits while the folder has a file `COHORT before`, before its messages are read, or
+`COHORT after`, when it is computed and not yet published. While it waits, the file `held` exists.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _LOOK = 0.01  # seconds
 
 
 def main(folder: Path) -> None:
-    """Run `blindtally` with the rest of the arguments."""
+    """Run `blindtally` with the remaining arguments."""
 
     async def wait(cohort: int, moment: str) -> None:
         hold = folder / f"{cohort} {moment}"
@@ -30,9 +30,9 @@ def main(folder: Path) -> None:
 
     async def unmask(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
         await wait(cohort, "before")
-        found = await unmask_cohort(messages, cohort)
+        unmasked = await unmask_cohort(messages, cohort)
         await wait(cohort, "after")
-        return found
+        return unmasked
 
     with patch.object(jobs, "unmask_cohort", unmask):
         app(prog_name="blindtally")

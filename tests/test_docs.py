@@ -1,4 +1,4 @@
-"""What the documents say to type works, and what they point at is there."""
+"""Commands and programs in the documents work, and their links lead to files."""
 
 import re
 import shlex
@@ -20,10 +20,10 @@ from server.settings import Settings
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-HERE = "http://127.0.0.1:8000"
+SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
-ASKING = ("serve", "fleet", "demo", "privacy", "query")
-LONG = ["keys", "revoke"], ["tokens", "revoke"], ["figures", "grid"]
+SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query")
+LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["figures", "grid"]
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -59,19 +59,19 @@ def test_commands_in_the_documents_work(
     words = words[1:]
     if words[0] == "registrar" and "--show" in words:
         create_key_file(Path(words[1]))
-    # These run for long, or ask a service or for what is in its database: are their options real?
-    if words[0] in ASKING or words[:2] in LONG:
+    # These run for long, or need a service or its database: only their options are checked.
+    if words[0] in SERVICE_COMMANDS or words[:2] in LONG_COMMANDS:
         words = [*words, "--help"]
     result = RUN.invoke(app, words)
     assert result.exit_code == 0, result.output
 
 
 def test_the_documents_show_each_command() -> None:
-    shown = {words[1] for words in commands()} | {"demo"}  # the demo is a make target there
+    shown = {words[1] for words in commands()} | {"demo"}  # shown as a make target
     assert shown >= COMMANDS.keys()
 
 
-def test_each_command_has_its_place_on_its_page_and_each_variable_of_the_service() -> None:
+def test_the_page_of_commands_has_each_command_and_variable_of_the_service() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     shown = {
         line.split()[1]
@@ -89,17 +89,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 
 def run(page: str, code: str, service: ServerProcess, **known: Any) -> dict[str, Any]:
-    """Return what a page's program knows in the end."""
-    assert HERE in code
-    told: dict[str, Any] = {**known}
-    exec(compile(code.replace(HERE, service.url), page, "exec"), told)  # noqa: S102
-    return told
+    """Return the variables of a page's program at its end."""
+    assert SERVICE_URL in code
+    variables: dict[str, Any] = {**known}
+    exec(compile(code.replace(SERVICE_URL, service.url), page, "exec"), variables)  # noqa: S102
+    return variables
 
 
-def test_the_readme_asks_from_python(service: ServerProcess) -> None:
+def test_the_python_of_the_readme_works(service: ServerProcess) -> None:
     first, second = blocks(ROOT / "README.md", "python")
     study = run("README.md", first, service)["study"]
-    with Analyst(service.url) as analyst:  # no device comes: it ends, or would be waited for
+    with Analyst(service.url) as analyst:  # no device joins, so that the study would wait
         analyst.study(study.id).stop()
     run("README.md", first.partition("with ")[0] + second, service, study=study)
 
@@ -111,10 +111,10 @@ def test_the_sdk_page_is_one_program(
     monkeypatch.setattr(
         "client.analyst.requests.Timeouts", lambda: Timeouts(idle=60)
     )  # shared machines
-    told = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
-    assert {row.item: row.estimate for row in told["heavy_hitters"]} == {
+    variables = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
+    assert {row.item: row.estimate for row in variables["heavy_hitters"]} == {
         "hello": 11,
         "good evening": 5,
     }
-    assert list(told["frame"]["item"]) == ["hello", "good evening"]
-    assert told["study"].state == "finished"
+    assert list(variables["frame"]["item"]) == ["hello", "good evening"]
+    assert variables["study"].state == "finished"

@@ -1,4 +1,4 @@
-"""A real server, killed with SIGKILL in each phase and while it sums, loses nobody's round."""
+"""A real server that is killed in each phase and while it sums finishes all rounds exactly."""
 
 import asyncio
 import sqlite3
@@ -34,11 +34,11 @@ from secagg.keys import Identity
 
 N = 12
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
-TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may be lost
+TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may drop out
 TIMEOUTS = Timeouts(enrolling=60, idle=0.5)
 POLICY = Policy(min_cohort=10)
-# The step after which half of the devices wait, to be in the middle of a phase.
-BEFORE = {phase: step for step, phase in missed_phases(TERMS.mode).items()}
+# The step after which half of the devices wait, so that the server is in the middle of a phase.
+STEP_BEFORE_PHASE = {phase: step for step, phase in missed_phases(TERMS.mode).items()}
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def histogram(index: int) -> dict[str, int]:
 
 
 class Half:
-    """One round whose devices stop half way through `phase` until the server was killed.
+    """One round whose devices pause in the middle of `phase` until the server was killed.
 
-    Device 0 vanishes after it has shared, so that there is always a mask key to recover.
+    Device 0 drops out after it has shared, so that there is always a mask key to recover.
     """
 
     def __init__(
         self, service: ServerProcess, study: StudyView, view: RoundView, phase: Phase
     ) -> None:
         self.service, self.study, self.view, self.phase = service, study, view, phase
-        self.again = asyncio.Event()
-        self.heard = 0
+        self.restarted = asyncio.Event()
+        self.received = 0
 
     async def play(self) -> list[DeviceResult]:
         """Let every device take part."""
@@ -104,27 +104,27 @@ class Half:
             )
 
     async def _wait(self, index: int, step: DeviceStep | None) -> None:
-        if step is BEFORE[self.phase] and index >= N // 2:
-            await self.again.wait()
+        if step is STEP_BEFORE_PHASE[self.phase] and index >= N // 2:
+            await self.restarted.wait()
 
     async def _count(self, step: DeviceStep) -> None:
-        """Kill the server once every device that does not wait was heard in the phase."""
+        """Kill the server once every device that does not wait has sent its message."""
         if step is not STEP_OF_PHASE[self.phase]:
             return
-        self.heard += 1
-        vanished = self.phase not in (Phase.ENROLLING, Phase.SHARING)
-        if self.heard == N // 2 - vanished:
+        self.received += 1
+        dropouts = self.phase not in (Phase.ENROLLING, Phase.SHARING)
+        if self.received == N // 2 - dropouts:
             await asyncio.to_thread(self.service.kill)
             await asyncio.to_thread(self.service.start)
-            self.again.set()
+            self.restarted.set()
 
 
 def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
     service: ServerProcess,
 ) -> None:
     with Analyst(service.url) as analyst:
-        study = create(analyst, rounds=len(BEFORE))
-        for number, phase in enumerate(BEFORE, start=1):
+        study = create(analyst, rounds=len(STEP_BEFORE_PHASE))
+        for number, phase in enumerate(STEP_BEFORE_PHASE, start=1):
             view = wait_for_round(study, number)
             entries = asyncio.run(Half(service, study.view, view, phase).play())
             check(study, number, entries, survivors=N - 1)
@@ -144,26 +144,26 @@ def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: ServerP
 
     async def play(study: StudyView) -> list[FleetRound]:
         holdings = [histogram(index) for index in range(3 * N)]
-        crew = FleetConfig(devices=N, dropout=0.1, seed=3, policy=POLICY)
-        fleet = Fleet(lambda: http_client(service.url), study, holdings, crew)
+        config = FleetConfig(devices=N, dropout=0.1, seed=3, policy=POLICY)
+        fleet = Fleet(lambda: http_client(service.url), study, holdings, config)
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(trouble(over))
-            played = [one async for one in fleet.run()]
+            played = [result async for result in fleet.run()]
             over.set()
         return played
 
     with Analyst(service.url) as analyst:
         study = create(analyst, rounds=2)
-        for one in asyncio.run(play(study.view)):
-            check(study, one.view.number, list(one.results), survivors=N - 2)
+        for result in asyncio.run(play(study.view)):
+            check(study, result.view.number, list(result.results), survivors=N - 2)
         assert study.wait().state == "finished"
 
 
-def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
+def test_a_server_killed_while_it_computes_a_sum_computes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it has read anything for the sum, and when it has made and not yet published it."""
+    """Before it reads messages for the sum, and when it has not yet published the sum."""
     held = (sys.executable, "-m", "tests.held_sums", str(tmp_path))
     monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", held)
     holds = {1: tmp_path / "1 before", 2: tmp_path / "2 after"}  # by cohort
@@ -180,17 +180,17 @@ def test_a_server_killed_while_it_makes_a_sum_makes_it_again_exactly(
             await asyncio.to_thread(service.start)
 
     async def play(service: ServerProcess, study: StudyView) -> list[FleetRound]:
-        crew = FleetConfig(devices=N, dropout=0.0, seed=3, policy=POLICY)
+        config = FleetConfig(devices=N, dropout=0.0, seed=3, policy=POLICY)
         holdings = [histogram(index) for index in range(2 * N)]
-        fleet = Fleet(lambda: http_client(service.url), study, holdings, crew)
+        fleet = Fleet(lambda: http_client(service.url), study, holdings, config)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             group.create_task(trouble(service))
-            return [one async for one in fleet.run()]
+            return [result async for result in fleet.run()]
 
     with ServerProcess(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
         study = create(analyst, rounds=len(holds))
-        for one in asyncio.run(play(service, study.view)):
-            check(study, one.view.number, list(one.results), survivors=N)
+        for result in asyncio.run(play(service, study.view)):
+            check(study, result.view.number, list(result.results), survivors=N)
         assert study.wait().state == "finished"
         for cohort in holds:
             phase, total, claims = row_of(service, cohort)
@@ -224,7 +224,7 @@ def wait_for_round(study: Study, number: int) -> RoundView:
 
 
 def check(study: Study, number: int, entries: list[DeviceResult], survivors: int) -> None:
-    """Compare a round's sum with the vectors of those who are said to be in it."""
+    """Compare a round's sum with the vectors of its survivors."""
     for view in study.watch(every=0.05):
         if view.number == number and view.state != "running":
             break

@@ -19,9 +19,9 @@ from protocol.privacy.ledger import Ledger
 SCRIPT = Path(__file__).parent / "reproduce_ledger.py"
 LEVELS = SampleThresholdEvent(probability=0.145593, threshold=12, releases=10)
 COUNTS = SkellamNoiseEvent(variance=180.0, releases=10)
-BOTH = SkellamNoiseEvent(variance=10.5, probability=0.25, join_probability=1.0, releases=7)
+SAMPLED_NOISE = SkellamNoiseEvent(variance=10.5, probability=0.25, join_probability=1.0, releases=7)
 JOINING = SkellamNoiseEvent(variance=40.0, probability=0.25, join_probability=0.5, releases=7)
-RARE = SampleThresholdEvent(probability=0.1, threshold=10, releases=4, join_probability=0.5)
+RARE_LEVELS = SampleThresholdEvent(probability=0.1, threshold=10, releases=4, join_probability=0.5)
 
 
 def run_script(
@@ -36,7 +36,9 @@ def run_script(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("events", [(LEVELS,), (COUNTS,), (BOTH, COUNTS), (JOINING,), (RARE,)])
+@pytest.mark.parametrize(
+    "events", [(LEVELS,), (COUNTS,), (SAMPLED_NOISE, COUNTS), (JOINING,), (RARE_LEVELS,)]
+)
 def test_a_ledger_is_recomputed(tmp_path: Path, events: tuple[DpEvent, ...]) -> None:
     entries = tuple(LedgerEntry(name=str(i), event=event) for i, event in enumerate(events))
     result = run_script(tmp_path, Ledger(entries=entries))

@@ -1,8 +1,8 @@
-"""Bytes and documents from outside are read, or refused in our own words: nothing else happens.
+"""Bytes and documents from outside are read, or refused with one of our errors.
 
-Each decoder is given what is nothing at all and, more often, something sound that was damaged:
-cut off, longer, another byte here and there. It may return something, which then must be what
-its own bytes say, or raise ValueError (of which ours and pydantic's are kinds) or a ProblemError.
+Each decoder receives random bytes and, more often, valid ones that were damaged: cut off, made
+longer, or changed in some bytes. It returns a value that has exactly these bytes, or raises
+ValueError (or a kind of it) or a ProblemError.
 """
 
 import ast
@@ -66,9 +66,9 @@ from tests.protocol import test_reporting_laws as reporting
 
 ROOT = Path(__file__).parents[1]
 KEY = b"\x09" + bytes(30) + b"\1"  # of no low order
-PARCEL = EncryptedShare(bytes(32), bytes(CIPHERTEXT_BYTES))
-DEAL = SeedShares(bytes(32), bytes(32), (PARCEL,) * 2)
-REVEAL = UnmaskingShares(
+ENCRYPTED_SHARE = EncryptedShare(bytes(32), bytes(CIPHERTEXT_BYTES))
+SEED_SHARES = SeedShares(bytes(32), bytes(32), (ENCRYPTED_SHARE,) * 2)
+UNMASKING_SHARES = UnmaskingShares(
     {1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, frozenset({3}), bytes(64)
 )
 RING = Ring((Lane(2**7, 9), Lane(251, 5), Lane(2**32, 3)))
@@ -80,9 +80,9 @@ brief = fewer(0.4)
 
 @dataclass(frozen=True)
 class Decoder:
-    """Reads bytes; `write` of what it read must be these, if there is one form only."""
+    """Reads bytes; `write` of the value must give the same bytes, if there is one form only."""
 
-    sound: bytes
+    valid: bytes
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes] | None = None
 
@@ -93,25 +93,31 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 DECODERS = {
     "secagg.shares.EncryptedShare.unpack": Decoder(
-        PARCEL.pack(), EncryptedShare.unpack, EncryptedShare.pack
+        ENCRYPTED_SHARE.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),
     "secagg.shares.unpack_encrypted_shares": Decoder(
-        PARCEL.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
+        ENCRYPTED_SHARE.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
     ),
     "secagg.shares.ReceivedShares.unpack": Decoder(
-        received_shares_bytes({1: PARCEL, 5: PARCEL}), ReceivedShares.unpack, ReceivedShares.pack
+        received_shares_bytes({1: ENCRYPTED_SHARE, 5: ENCRYPTED_SHARE}),
+        ReceivedShares.unpack,
+        ReceivedShares.pack,
     ),
     "secagg.messages.KeyShares.unpack": Decoder(
-        KeyShares(bytes(32), (PARCEL,) * 2, bytes(64)).pack(), KeyShares.unpack, KeyShares.pack
+        KeyShares(bytes(32), (ENCRYPTED_SHARE,) * 2, bytes(64)).pack(),
+        KeyShares.unpack,
+        KeyShares.pack,
     ),
-    "secagg.messages.SeedShares.unpack": Decoder(DEAL.pack(), SeedShares.unpack, SeedShares.pack),
+    "secagg.messages.SeedShares.unpack": Decoder(
+        SEED_SHARES.pack(), SeedShares.unpack, SeedShares.pack
+    ),
     "secagg.messages.MaskedInput.unpack": Decoder(
-        MaskedInput(DEAL, bytes(40), bytes(64)).pack(),
+        MaskedInput(SEED_SHARES, bytes(40), bytes(64)).pack(),
         lambda body: MaskedInput.unpack(body, 40),
         MaskedInput.pack,
     ),
     "secagg.messages.UnmaskingShares.unpack": Decoder(
-        REVEAL.pack(), UnmaskingShares.unpack, UnmaskingShares.pack
+        UNMASKING_SHARES.pack(), UnmaskingShares.unpack, UnmaskingShares.pack
     ),
     "secagg.roster.RosterEntry.unpack": Decoder(ENTRY, RosterEntry.unpack, RosterEntry.pack),
     "secagg.ring.Lane.unpack": Decoder(
@@ -137,7 +143,7 @@ DECODERS = {
     "protocol.oracles.hsu2012.bit_fields.BitFields.unpack": Decoder(
         bytes(FIELDS.nbytes),
         lambda body: FIELDS.unpack(_rows(body)),
-        lambda found: FIELDS.pack(found).tobytes(),
+        lambda values: FIELDS.pack(values).tobytes(),
     ),
     "server.db.database.parse_url": Decoder(
         URL.encode(), lambda body: parse_url(body.decode(errors="replace"))
@@ -147,38 +153,38 @@ DOCUMENTS = {  # tested below
     "protocol.mechanisms.registry.parse_question",
     "protocol.mechanisms.registry.parse_plan",
 }
-TRUSTED = {  # the service's own, out of its database: a fault in them stops a study
+DATABASE_DECODERS = {  # of the service's own data: a fault in it stops a study
     "protocol.study_state.StudyState.unpack",
     "protocol.mechanisms.iblt.threshold_control.ThresholdController.unpack",
 }
 
 
 def decoders() -> Iterator[str]:
-    """Yield the names of all that is called unpack or parse, in modules that hear others."""
+    """Yield the names of functions called unpack or parse, in modules that read messages."""
     for part in ("secagg", "protocol", "server"):
         for path in sorted((ROOT / part).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             tree = ast.parse(path.read_text())
             inside = [(None, tree)] + [(n, n) for n in tree.body if isinstance(n, ast.ClassDef)]
             for owner, node in inside:
-                for one in node.body:
-                    named = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-                    if named and one.name.startswith(("unpack", "parse")):
-                        names = [module.removesuffix(".__init__"), owner and owner.name, one.name]
+                for child in node.body:
+                    is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                    if is_function and child.name.startswith(("unpack", "parse")):
+                        names = [module.removesuffix(".__init__"), owner and owner.name, child.name]
                         yield ".".join(name for name in names if name)
 
 
 def test_every_decoder_is_here() -> None:
-    """Whoever adds one adds it to a table above, with something sound to read."""
-    assert set(decoders()) == DECODERS.keys() | DOCUMENTS | TRUSTED
+    # A new decoder needs a row in a table above, with valid bytes.
+    assert set(decoders()) == DECODERS.keys() | DOCUMENTS | DATABASE_DECODERS
 
 
 @st.composite
-def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
-    """Return `sound` cut off, longer, or with other bytes; or anything."""
+def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Return `valid` cut off, longer or with other bytes, or random bytes."""
     if draw(st.integers(0, 5)) == 0:
-        return draw(st.binary(max_size=len(sound) + 8))
-    body = bytearray(sound)
+        return draw(st.binary(max_size=len(valid) + 8))
+    body = bytearray(valid)
     for _ in range(draw(st.integers(0, 4))):
         if body:
             body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
@@ -189,20 +195,22 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
 @pytest.mark.parametrize("name", DECODERS)
 @given(data=st.data())
 @brief
-def test_damaged_bytes_are_refused_or_are_what_was_read(name: str, data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_are_those_of_the_value(
+    name: str, data: st.DataObject
+) -> None:
     decoder = DECODERS[name]
-    body = data.draw(damaged(decoder.sound))
+    body = data.draw(damaged(decoder.valid))
     try:
-        found = decoder.read(body)
+        value = decoder.read(body)
     except ValueError:
         return
     if decoder.write is not None:
-        assert bytes(decoder.write(found)) == body
+        assert bytes(decoder.write(value)) == body
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_what_is_damaged_was_sound_before(name: str) -> None:
-    DECODERS[name].read(DECODERS[name].sound)
+def test_the_bytes_are_valid_before_they_are_damaged(name: str) -> None:
+    DECODERS[name].read(DECODERS[name].valid)
 
 
 # Documents
@@ -214,7 +222,7 @@ JUNK: list[Any] = [
 
 
 def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the way to each value in a document."""
+    """Yield the path to each value in a document."""
     inside = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in inside:
         yield (*at, key)
@@ -223,8 +231,8 @@ def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def first_of_each(examples: dict[str, Any]) -> dict[str, Any]:
-    """Return one example of each mechanism; to find the noise of a plan takes seconds."""
-    return {one.question.mechanism: one for one in reversed(examples.values())}
+    """Return one example of each mechanism: finding the noise of a plan takes seconds."""
+    return {example.question.mechanism: example for example in reversed(examples.values())}
 
 
 SUMS, REPORTS = first_of_each(summing.EXAMPLES), first_of_each(reporting.EXAMPLES)
@@ -232,14 +240,14 @@ SUMS, REPORTS = first_of_each(summing.EXAMPLES), first_of_each(reporting.EXAMPLE
 
 @cache
 def plans() -> list[Any]:
-    """Return a plan of each mechanism, as JSON has it."""
+    """Return a plan of each mechanism, in JSON."""
     every = [*SUMS.values(), *REPORTS.values()]
-    return [json.loads(one.plan().model_dump_json()) for one in every]
+    return [json.loads(example.plan().model_dump_json()) for example in every]
 
 
 @st.composite
 def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
-    """Return one of `documents` with junk somewhere, or without something."""
+    """Return one of `documents` with a junk value, or without a field."""
     document = json.loads(json.dumps(draw(st.sampled_from(documents))))
     for _ in range(draw(st.integers(1, 2))):
         *way, last = draw(st.sampled_from(list(places(document))))
@@ -249,7 +257,9 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
         if isinstance(inside, dict) and draw(st.integers(0, 4)) == 0:
             del inside[last]
         else:
-            inside[last] = deepcopy(draw(st.sampled_from(JUNK)))  # else junk may hold itself
+            inside[last] = deepcopy(
+                draw(st.sampled_from(JUNK))
+            )  # otherwise junk may contain itself
         if not document:
             break
     return document
@@ -257,7 +267,7 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> Any:
 
 @given(data=st.data())
 @fewer(0.6)
-def test_an_altered_question_is_refused_or_comes_back(data: st.DataObject) -> None:
+def test_an_altered_question_is_refused_or_restored(data: st.DataObject) -> None:
     document = data.draw(altered([plan["question"] for plan in plans()]))
     try:
         question = parse_question(document)
@@ -268,7 +278,7 @@ def test_an_altered_question_is_refused_or_comes_back(data: st.DataObject) -> No
 
 @given(data=st.data())
 @fewer(0.6)
-def test_an_altered_plan_is_refused_or_comes_back(data: st.DataObject) -> None:
+def test_an_altered_plan_is_refused_or_restored(data: st.DataObject) -> None:
     document = data.draw(altered(plans()))
     try:
         plan = parse_plan(document)
@@ -277,7 +287,7 @@ def test_an_altered_plan_is_refused_or_comes_back(data: st.DataObject) -> None:
     assert parse_plan(json.loads(plan.model_dump_json())) == plan
 
 
-# What only a plan makes readable
+# Bytes that only a plan makes readable
 
 
 @pytest.mark.parametrize("name", SUMS)
@@ -303,9 +313,9 @@ def test_any_sum_has_a_fault_or_can_be_decoded(name: str, data: st.DataObject) -
 def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) -> None:
     example = REPORTS[name]
     mechanism, plan = REPORT_MECHANISMS[name], example.plan()
-    sound = example.encode(plan, [{}]).tobytes()
-    noise = random.Random(data.draw(st.integers(0, 2**32))).randbytes(len(sound))
-    body = noise if data.draw(st.booleans()) else data.draw(damaged(sound))
+    valid = example.encode(plan, [{}]).tobytes()
+    noise = random.Random(data.draw(st.integers(0, 2**32))).randbytes(len(valid))
+    body = noise if data.draw(st.booleans()) else data.draw(damaged(valid))
     try:
         mechanism.check(plan, _rows(body))
     except ValueError:
@@ -313,18 +323,18 @@ def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) ->
     mechanism.decode(plan, mechanism.aggregate(plan, _rows(body)), EMPTY_STATE)
 
 
-# What stands in addresses and headers
+# Values in addresses and headers
 
 HITTER = messages.HeavyHitter(item="é<b>", estimate=3.5, standard_error=0, low=0, high=0)
 
 
 @given(st.one_of(damaged(_cursor(HITTER).encode()), st.text(max_size=60).map(str.encode)))
-def test_any_cursor_is_refused_or_comes_back(body: bytes) -> None:
+def test_any_cursor_is_refused_or_restored(body: bytes) -> None:
     try:
-        found = _parse_cursor(body.decode(errors="replace"))
+        cursor = _parse_cursor(body.decode(errors="replace"))
     except ProblemError:
         return
-    assert _parse_cursor(_cursor(found)) == found
+    assert _parse_cursor(_cursor(cursor)) == cursor
 
 
 @given(st.one_of(damaged(b"Bearer " + b"A" * 43), st.text(max_size=60).map(str.encode)))

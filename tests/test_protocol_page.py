@@ -175,8 +175,8 @@ def test_an_encrypted_share_is_a_commitment_and_a_ciphertext() -> None:
 def test_a_report_has_the_layout_and_the_size_of_the_page() -> None:
     assert row("report")[-1] == "96 + r, or 160 + r with a registrar"
     parts = [bytes([number]) * size for number, size in enumerate((32, 7, 64, 64), 1)]
-    one = SignedReport(bytes(32), parts[0], parts[1], parts[2], parts[3])
-    assert one.pack() == b"".join(parts)
+    report = SignedReport(bytes(32), parts[0], parts[1], parts[2], parts[3])
+    assert report.pack() == b"".join(parts)
     assert (packed_report_bytes(7, False), packed_report_bytes(7, True)) == (96 + 7, 160 + 7)
     assert f'`"{ALL_REPORT_STUDIES}"`' in PAGE
 

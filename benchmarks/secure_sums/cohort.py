@@ -106,7 +106,7 @@ class CohortBenchmark:
                     self.key_shares[slot] = KeyShares.unpack(body)
                     check_key_shares(session, slot, self.key_shares[slot])
         commitments = {slot: shares.share_commitment for slot, shares in self.key_shares.items()}
-        return Transcript(session, commitments)
+        return Transcript(session, ShareCommitments.of(commitments))
 
     def _mask(self, transcript: Transcript) -> None:
         vector = self.ring.vector([np.arange(self.words)])

@@ -33,7 +33,7 @@ from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares,
 from secagg.parameters import Mode
 from secagg.participant import Joined, Masked, Shared
 from secagg.ring import Ring
-from secagg.roster import ShareCommitment
+from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shamir import SHARE_BYTES, split
 from secagg.shares import (
@@ -105,7 +105,7 @@ class SampledServer:
         for slot, body in bodies.items():
             with self.watch.time("key shares"):
                 check_key_shares(session, slot, KeyShares.unpack(body))
-        return shared, Transcript(session, commitments)
+        return shared, Transcript(session, ShareCommitments.of(commitments))
 
     def _mask(self, shared: dict[int, Shared], transcript: Transcript) -> dict[int, Masked]:
         masked, bodies, total = {}, {}, self.ring.zero()

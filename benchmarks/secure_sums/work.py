@@ -11,7 +11,7 @@ from benchmarks.secure_sums.floors import Floors
 from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, join
-from secagg.roster import RosterEntry
+from secagg.roster import Roster, RosterEntry
 from secagg.session import Session, Transcript
 from secagg.shares import ENCRYPTED_SHARE_BYTES
 
@@ -53,9 +53,11 @@ def join_cohort(n: int, mode: Mode, rng: Random, watch: Stopwatch) -> tuple[list
         with watch.time("join"):
             joined.append(join(identity, rng))
     plan = rng.randbytes(32)
-    roster = tuple(
-        RosterEntry(state.identity.public, state.public_keys, state.advertise(plan))
-        for state in joined
+    roster = Roster.of(
+        [
+            RosterEntry(state.identity.public, state.public_keys, state.advertise(plan))
+            for state in joined
+        ]
     )
     return joined, Session(plan, 0, roster, Assumptions(0.2, 0.2, mode=mode))
 

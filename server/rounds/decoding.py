@@ -24,7 +24,7 @@ from secagg.aggregator import UnmaskingRequest, collect_masked_inputs
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from secagg.ring import Ring, Vector
-from secagg.roster import ShareCommitment
+from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.unmasking import UnmaskedSum, unmask
 from server.db.repositories.messages import MessageRepository
@@ -61,7 +61,7 @@ async def read_transcript(messages: MessageRepository, number: int, session: Ses
     commitments: dict[int, ShareCommitment] = {}
     async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
         commitments |= await asyncio.to_thread(_share_commitments, batch)
-    return Transcript(session, commitments)
+    return Transcript(session, ShareCommitments.of(commitments))
 
 
 def _share_commitments(batch: list[tuple[int, bytes]]) -> dict[int, ShareCommitment]:

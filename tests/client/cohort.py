@@ -28,7 +28,13 @@ from secagg.keys import Identity, PublicKeys, is_signed
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, pack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
-from secagg.roster import RosterEntry, roster_bytes, share_commitments_bytes
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitments,
+    roster_bytes,
+    share_commitments_bytes,
+)
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.shares import received_shares_bytes
 from secagg.unmasking import unmask
@@ -108,7 +114,7 @@ class Service:
             device.identity, advertisement_statement(self.plan.digest(), keys), signature
         )
         self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(N - 1)]
-        roster = (device, *(self._entry(other) for other in self.others))
+        roster = Roster.of((device, *(self._entry(other) for other in self.others)))
         plan, registry = self.plan.digest(), self.plan.registry
         self.session = Session(plan, 0, roster, self.plan.terms.assumptions, registry)
         assignment = {
@@ -137,10 +143,8 @@ class Service:
         self.shared: dict[int, Shared] = {}
         for slot, other in enumerate(self.others, start=1):
             self.shared[slot], self.key_shares[slot] = other.share(slot, self.session, self.rng)
-        self.transcript = Transcript(
-            self.session,
-            {slot: message.share_commitment for slot, message in self.key_shares.items()},
-        )
+        commitments = {slot: message.share_commitment for slot, message in self.key_shares.items()}
+        self.transcript = Transcript(self.session, ShareCommitments.of(commitments))
         return share_commitments_bytes(self.transcript.share_commitments)
 
     def survivors(self) -> bytes:

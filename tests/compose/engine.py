@@ -1,8 +1,8 @@
-"""A Docker engine for the proof: the one that runs here, or one of our own that leaves no trace.
+"""A Docker engine for the proof: a running one, or a private one that leaves no trace.
 
-Our own one is dockerd, started as root, with its images in a folder of ours and its sockets in
-a temporary one. What it changes elsewhere (a bridge, rules of its chains, the forwarding of
-packets, a key and an empty folder) is taken back when it has stopped.
+The private engine is dockerd, started as root, with its images in the cache folder and its sockets
+in a temporary one. Its other changes (a bridge, rules of its chains, the forwarding of packets, a
+key and an empty folder) are undone when it has stopped.
 """
 
 import os
@@ -27,30 +27,30 @@ PACKAGES = {
 _START_SECONDS = 60
 _STOP_SECONDS = 60
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-_ELSEWHERE = (Path("/etc/docker/key.json"), Path("/run/docker"))  # made whatever it is told
+_FIXED_PATHS = (Path("/etc/docker/key.json"), Path("/run/docker"))  # no option moves them
 _BRIDGE = "docker0"
-_ITS = re.compile(rf"DOCKER|{_BRIDGE}|\bbr-[0-9a-f]{{12}}\b")  # its chains and bridges
+_DOCKER_RULES = re.compile(rf"DOCKER|{_BRIDGE}|\bbr-[0-9a-f]{{12}}\b")  # chains and bridges
 
 
 class EngineError(RuntimeError):
-    """There is no engine, and none can be started; the message says why."""
+    """There is no engine, and none can be started; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where an engine listens, and whether it is ours, so that its images are ours to name."""
+    """The address of an engine; a private engine has no images of other users."""
 
     host: str
-    is_ours: bool
+    is_private: bool
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of programs that are to speak to it."""
+        """Return the environment of programs that connect to the engine."""
         return os.environ | {"DOCKER_HOST": self.host}
 
 
 def why_none() -> str | None:
-    """Return why there is no engine and none can be started here, None if there is a way."""
+    """Return the reason if there is no engine and none can be started, otherwise None."""
     if running() is not None:
         return None
     if os.geteuid() != 0:
@@ -62,27 +62,27 @@ def why_none() -> str | None:
 
 
 def running() -> str | None:
-    """Return where a running engine listens, None if there is none."""
+    """Return the address of a running engine, or None."""
     if not shutil.which("docker"):
         return None
     command = ["docker", "info", "--format", "{{.ServerVersion}}"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode or not found.stdout.strip():
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode or not result.stdout.strip():
         return None
     return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
 @contextmanager
 def engine(cache: Path, say: Callable[[str], None]) -> Iterator[Engine]:
-    """Yield an engine; one of our own keeps its images in `cache`, and is stopped at the end.
+    """Yield an engine; a private engine keeps its images in `cache` and is stopped at the end.
 
     Raises:
-        EngineError: if there is none; says what is missing.
+        EngineError: if there is none; the message names the missing packages.
     """
     host = running()
     if host is not None:
         say(f"using the engine at {host}")
-        yield Engine(host, is_ours=False)
+        yield Engine(host, is_private=False)
         return
     if (why := why_none()) is not None:
         raise EngineError(why)
@@ -93,7 +93,7 @@ def engine(cache: Path, say: Callable[[str], None]) -> Iterator[Engine]:
     ):
         with _dockerd(cache / "engine", Path(folder)) as socket:
             say(f"started dockerd, with its images in {cache / 'engine'}")
-            yield Engine(f"unix://{socket}", is_ours=True)
+            yield Engine(f"unix://{socket}", is_private=True)
         say("stopped dockerd")
 
 
@@ -116,7 +116,7 @@ def _dockerd(images: Path, folder: Path) -> Iterator[Path]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C is for us, who stop it in order
+            start_new_session=True,  # Ctrl-C stops this process, which stops the daemon in order
         )
     try:
         _await(socket, daemon, log)
@@ -151,8 +151,8 @@ def _mtu() -> int:
 
 @contextmanager
 def _files_as_they_were() -> Iterator[None]:
-    """Remove what dockerd makes outside of the folders that it is given."""
-    made = [path for path in _ELSEWHERE if not path.exists()]
+    """Remove the files that dockerd makes outside its configured folders."""
+    made = [path for path in _FIXED_PATHS if not path.exists()]
     try:
         yield
     finally:
@@ -165,7 +165,7 @@ def _files_as_they_were() -> Iterator[None]:
 
 @contextmanager
 def _network_as_it_was() -> Iterator[None]:
-    """Take back what dockerd changes of the network and leaves when it stops."""
+    """Undo the changes of the network that dockerd leaves when it stops."""
     if ":DOCKER" in _output("iptables-save"):  # another engine's, which may still run
         yield
         return
@@ -175,7 +175,7 @@ def _network_as_it_was() -> Iterator[None]:
         yield
     finally:
         rules = _output("iptables-save").splitlines(keepends=True)
-        kept = "".join(rule for rule in rules if not _ITS.search(rule))
+        kept = "".join(rule for rule in rules if not _DOCKER_RULES.search(rule))
         subprocess.run(["iptables-restore"], input=kept, text=True, check=True)
         subprocess.run(["iptables", *policy.split()], check=True)
         subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)

@@ -2,16 +2,16 @@
 
     python -m tests.compose.prove --help
 
-Builds the images, starts everything, waits until a cohort of a later round is masking with some
-vectors heard and others not, kills one replica with SIGKILL and leaves it dead. Then the fleet
-must reach the end of its study, with every round's sum equal to the sum of the vectors in it
-(which the fleet knows and the server does not), all of it by the survivor. At last everything
-must stop when told to, before the engine kills it, and is removed. Then a simulation is shared by
-two workers of Dask, one of which is killed at its work: it must find what one process finds.
+Builds the images, starts all services, waits until a cohort of a later round has received some
+masked inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then
+reach the end of its study with the other replica alone. Each round's sum must equal the sum of its
+vectors, which the fleet knows and the server does not. All services must stop on request, before
+the engine kills them, and are removed. Then two workers of Dask share a simulation and one of them
+is killed during its work: the result must be that of one process.
 
-Where no engine runs, root starts one (`tests/compose/engine.py`), and stand-ins are made for the
-images that cannot be pulled (`tests/compose/stand_ins.py`). Images are kept in the cache folder,
-3 GB, and that is all that stays.
+If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
+that cannot be pulled (`tests/compose/stand_ins.py`). Only the images remain, 3 GB in the cache
+folder.
 """
 
 import json
@@ -39,13 +39,13 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "blindtally-proof"
 SERVICES = ("database", "server", "proxy", "fleet")
 DASK = ("scheduler", "worker", "simulation")
-SIMULATED = 1002  # devices a round: two cohorts
-BUSY = (
+SIMULATED_DEVICES = 1002  # per round: two cohorts
+BUSY_PROGRAM = (
     "from distributed import Client;"
     "print(any(Client('tcp://127.0.0.1:8786').processing().values()))"
 )
-KILLED = 137  # exit code after SIGKILL
-# In the database and not through the API, so that it needs nobody's leave.
+SIGKILL_EXIT_CODE = 137
+# From the database and not through the API, which needs a key.
 MID_ROUND = (
     "FROM cohorts c WHERE c.phase = 'masking' AND c.round >= 2 AND c.enrolled > (SELECT count(*)"
     " FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input') AND EXISTS"
@@ -54,8 +54,8 @@ MID_ROUND = (
 PHASES = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
 
 
-class Unproved(AssertionError):  # noqa: N818 - that is what it says
-    """Something that was to be proved is not so."""
+class Unproved(AssertionError):  # noqa: N818 - a result, not a defect of the proof
+    """A promise of docker-compose.yml that does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class Compose:
             "BLINDTALLY_PORT": str(self.port),
             "FLEET_DEVICES": str(self.devices),
             "FLEET_ROUNDS": str(self.rounds),
-            "SIMULATION_CLIENTS": str(SIMULATED),
+            "SIMULATION_CLIENTS": str(SIMULATED_DEVICES),
         }
 
     def __call__(self, *words: str, quiet: bool = False) -> None:
-        """Run one command of compose; its words go to standard error, unless `quiet`."""
+        """Run one command of compose; print its output unless `quiet`."""
         program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
         command = [*program, f"--project-name={PROJECT}", f"--env-file={self.env_file}", *words]
         output = subprocess.DEVNULL if quiet else None
@@ -87,7 +87,7 @@ class Compose:
         )
 
     def docker(self, *words: str) -> str:
-        """Return what one command of docker prints."""
+        """Return the output of one command of docker."""
         done = subprocess.run(
             ["docker", *words],
             env=self._environment,
@@ -101,29 +101,29 @@ class Compose:
         return done.stdout
 
     def containers(self, service: str) -> list[str]:
-        """Return the names of a service's containers, running or not."""
+        """Return the names of a service's containers, running or stopped."""
         labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
         filters = [word for label in labels for word in ("--filter", f"label={label}")]
         return sorted(self.docker("ps", "--all", "--format={{.Names}}", *filters).split())
 
     def state(self, container: str) -> dict[str, object]:
-        """Return how a container is."""
+        """Return the state of a container."""
         state: dict[str, object] = json.loads(
             self.docker("inspect", "--format={{json .State}}", container)
         )
         return state
 
-    def ask(self, question: str) -> str:
-        """Return what the database answers."""
+    def query(self, statement: str) -> str:
+        """Return the answer of the database to a query."""
         (database,) = self.containers("database")
         client = ("psql", "--username=blindtally", "--tuples-only", "--no-align", "--quiet")
-        return self.docker("exec", database, *client, f"--command={question}").strip()
+        return self.docker("exec", database, *client, f"--command={statement}").strip()
 
 
 def main(
     cache: Annotated[
         Path | None,
-        typer.Option(help="Where an engine of our own keeps images [$XDG_CACHE_HOME/...]."),
+        typer.Option(help="Folder for images of a private engine [$XDG_CACHE_HOME/...]."),
     ] = None,
     devices: Annotated[int, typer.Option(min=20, help="Devices in a round.")] = 60,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of the study.")] = 4,
@@ -138,16 +138,16 @@ def main(
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = (cache or home / "blindtally-compose").resolve()
     try:
-        with engine(cache, say) as found:
-            if found.is_ours:  # its images are nobody else's
-                stand_ins.build(found, say)
+        with engine(cache, say) as docker:
+            if docker.is_private:  # no other user has its images
+                stand_ins.build(docker, say)
             with tempfile.TemporaryDirectory() as folder:
-                compose = Compose(found, secrets_in(Path(folder)), free_port(), devices, rounds)
+                compose = Compose(docker, secrets_in(Path(folder)), free_port(), devices, rounds)
                 if service:
                     prove(compose, patience)
                 if dask:
                     prove_dask(compose, patience)
-            if found.is_ours:  # what no image is built from, of earlier runs
+            if docker.is_private:  # layers of earlier runs that no image uses
                 compose.docker("image", "prune", "--force", "--filter=until=24h")
     except (EngineError, Unproved, subprocess.CalledProcessError, RuntimeError) as error:
         typer.echo(f"not proved: {error}", err=True)
@@ -158,12 +158,12 @@ def main(
 
 
 def say(line: str) -> None:
-    """Tell what is being done, and when."""
+    """Print a step of the proof with the time."""
     typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
 def secrets_in(folder: Path) -> Path:
-    """Return a file of secrets for this run alone."""
+    """Return a file of secrets for this run only."""
     path = folder / "env"
     path.touch(mode=0o600)
     path.write_text(
@@ -175,7 +175,7 @@ def secrets_in(folder: Path) -> Path:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, or did a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -185,9 +185,9 @@ def prove(compose: Compose, patience: int) -> None:
     """Run the study with one replica killed in it, and remove everything.
 
     Raises:
-        Unproved: if anything is not as it was promised.
+        Unproved: if a promise does not hold.
     """
-    compose("down", "--volumes", "--remove-orphans", quiet=True)  # of a run that was cut off
+    compose("down", "--volumes", "--remove-orphans", quiet=True)  # of an interrupted run
     try:
         say("building, and starting everything")
         compose("up", "--build", "--detach")
@@ -208,10 +208,10 @@ def prove(compose: Compose, patience: int) -> None:
 
 
 def prove_dask(compose: Compose, patience: int) -> None:
-    """Run the simulation with one worker killed in it: it finds what one process finds.
+    """Run the simulation with one worker killed in it: the result is that of one process.
 
     Raises:
-        Unproved: if anything is not as it was promised.
+        Unproved: if a promise does not hold.
     """
     profile = "--profile=dask"
     compose(profile, "down", "--volumes", "--remove-orphans", quiet=True)
@@ -222,7 +222,7 @@ def prove_dask(compose: Compose, patience: int) -> None:
         killed, _ = compose.containers("worker")
         await_work(compose, scheduler, simulation)
         compose.docker("kill", killed)
-        say(f"killed {killed} at its work")
+        say(f"killed {killed} during its work")
         await_the_end(compose, patience, "simulation")
         check_result(compose, simulation)
     except BaseException:
@@ -235,43 +235,43 @@ def prove_dask(compose: Compose, patience: int) -> None:
 
 def await_work(compose: Compose, scheduler: str, simulation: str) -> None:
     """Wait until workers are busy."""
-    while "True" not in compose.docker("exec", scheduler, "python", "-c", BUSY):
+    while "True" not in compose.docker("exec", scheduler, "python", "-c", BUSY_PROGRAM):
         if not compose.state(simulation)["Running"]:
             raise Unproved("the simulation ended before a worker was busy")
         time.sleep(0.5)
 
 
 def check_result(compose: Compose, simulation: str) -> None:
-    """Compare what the simulation printed with that of one process here, summed in the open."""
+    """Compare the output of the simulation with that of one process without secure sums."""
     command = json.loads(compose.docker("inspect", "--format={{json .Args}}", simulation))
-    asked = command[command.index("simulate") : command.index("--dask")]
-    asked.remove("--secagg")
+    arguments = command[command.index("simulate") : command.index("--dask")]
+    arguments.remove("--secagg")
     alone = subprocess.run(
-        [sys.executable, "-m", "blindtally", *asked],
+        [sys.executable, "-m", "blindtally", *arguments],
         env=os.environ | {"COLUMNS": "120"},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    wanted = [line.rstrip() for line in alone.stdout.splitlines() if line]
-    told = [line.rstrip() for line in compose.docker("logs", simulation).splitlines()]
-    if [line for line in told if line] != wanted:
-        raise Unproved(f"one process finds something else:\n{alone.stdout}")
-    for line in told[-3:]:
+    expected = [line.rstrip() for line in alone.stdout.splitlines() if line]
+    printed = [line.rstrip() for line in compose.docker("logs", simulation).splitlines()]
+    if [line for line in printed if line] != expected:
+        raise Unproved(f"one process has another result:\n{alone.stdout}")
+    for line in printed[-3:]:
         say(line)
-    say("the simulation found what one process finds, to the letter")
+    say("the output of the simulation is that of one process")
 
 
 def show_logs(compose: Compose, services: Sequence[str]) -> None:
-    """Print the end of what each container said."""
+    """Print the end of each container's log."""
     for service in services:
         for container in compose.containers(service):
             typer.echo(f"--- {container}\n{compose.docker('logs', '--tail=40', container)}")
 
 
 def check_users(compose: Compose) -> None:
-    """Nothing runs as root, or may become it."""
+    """Check that no container runs as root or may become root."""
     for service in ("database", "server", "proxy"):
         for container in compose.containers(service):
             status = compose.docker("exec", container, "cat", "/proc/1/status")
@@ -281,18 +281,18 @@ def check_users(compose: Compose) -> None:
                 raise Unproved(f"{container} runs as root")
             if allowed is None or int(allowed[1], 16):
                 raise Unproved(f"{container} has capabilities: {allowed}")
-    say("nothing runs as root or has a capability")
+    say("no container runs as root or has a capability")
 
 
 def kill_in_mid_round(compose: Compose, replica: str) -> int:
     """Kill `replica` while a cohort's vectors come in; return the number of the round."""
     waiting = "PERFORM pg_sleep(0.01)"
-    compose.ask(
+    compose.query(
         "SET statement_timeout = '300s';"
         f" DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 {MID_ROUND}) LOOP {waiting}; END LOOP; END $$"
     )
     compose.docker("kill", replica)
-    number, phase = compose.ask(PHASES).split()
+    number, phase = compose.query(PHASES).split()
     if phase in {"summed", "failed"}:
         raise Unproved(f"{replica} was killed too late, in a round that is {phase}")
     say(f"killed {replica} in round {number}, {phase}")
@@ -300,7 +300,7 @@ def kill_in_mid_round(compose: Compose, replica: str) -> int:
 
 
 def await_the_end(compose: Compose, patience: int, service: str = "fleet") -> None:
-    """Wait for the fleet, or what else ends by itself."""
+    """Wait for the end of the fleet, or of another service that ends by itself."""
     (container,) = compose.containers(service)
     last = time.monotonic() + patience
     while (state := compose.state(container))["Running"]:
@@ -312,44 +312,44 @@ def await_the_end(compose: Compose, patience: int, service: str = "fleet") -> No
 
 
 def check_sums(compose: Compose) -> None:
-    """Every round has a sum, and it is exact."""
+    """Check that each round has an exact sum."""
     (fleet,) = compose.containers("fleet")
     log = compose.docker("logs", fleet)
-    lines = [line for line in log.splitlines() if re.match(r"round \d+/", line)]  # and not news
+    lines = [line for line in log.splitlines() if re.match(r"round \d+/", line)]  # not other lines
     for line in lines:
         say(line)
     exact = [line for line in lines if "sum exact" in line]
     if not len(exact) == len(lines) == compose.rounds:
         raise Unproved(f"{len(exact)} exact sums of {compose.rounds} rounds")
-    if compose.ask("SELECT count(*) FROM cohorts WHERE phase <> 'summed'") != "0":
+    if compose.query("SELECT count(*) FROM cohorts WHERE phase <> 'summed'") != "0":
         raise Unproved("a cohort has no sum")
 
 
 def check_events(compose: Compose) -> None:
-    """Read what happened in the study, from its creation to its end, through the proxy."""
-    study = compose.ask("SELECT id FROM studies")
+    """Check the events of the study through the proxy, from its creation to its end."""
+    study = compose.query("SELECT id FROM studies")
     key = re.search(r"^BLINDTALLY_API_KEY=(.+)$", compose.env_file.read_text(), re.MULTILINE)
-    assert key is not None  # we wrote it
+    assert key is not None  # secrets_in wrote it
     request = urllib.request.Request(
         f"http://127.0.0.1:{compose.port}/v1/studies/{study}/events",
         headers={"Authorization": f"Bearer {key[1]}"},
     )
-    with urllib.request.urlopen(request, timeout=30) as stream:  # noqa: S310 - our own URL
+    with urllib.request.urlopen(request, timeout=30) as stream:  # noqa: S310 - a fixed URL
         kinds = re.findall(r"^event: (\S+)$", stream.read().decode(), re.MULTILINE)
     closed = kinds.count("round-closed")
     if kinds[:1] != ["study-created"] or kinds[-1] != "study-ended" or closed != compose.rounds:
-        raise Unproved(f"the event stream is not whole: {kinds}")
-    say(f"the event stream tells of {len(kinds)} events, from creation to end")
+        raise Unproved(f"the event stream is not complete: {kinds}")
+    say(f"the event stream has {len(kinds)} events, from creation to end")
 
 
 def check_survivor(compose: Compose, killed: str, survivor: str, number: int) -> None:
-    """Nobody but the survivor served since round `number`, and it was never started again."""
+    """Check that only the survivor served since round `number`, without a restart."""
     dead = compose.state(killed)
-    if dead["Running"] or dead["ExitCode"] != KILLED:
+    if dead["Running"] or dead["ExitCode"] != SIGKILL_EXIT_CODE:
         raise Unproved(f"{killed} is not dead: {dead}")
     restarts = compose.docker("inspect", "--format={{.RestartCount}}", survivor).strip()
     if not compose.state(survivor)["Running"] or restarts != "0":
-        raise Unproved(f"{survivor} fell, too, and was started {restarts} times")
+        raise Unproved(f"{survivor} ended as well and was started {restarts} times")
     since = f"--since={dead['FinishedAt']}"
     closed = compose.docker("logs", since, survivor).count('"round closed"')
     if closed != compose.rounds - number + 1:
@@ -357,11 +357,11 @@ def check_survivor(compose: Compose, killed: str, survivor: str, number: int) ->
     with urllib.request.urlopen(f"http://127.0.0.1:{compose.port}/readyz", timeout=10) as answer:
         if answer.status != 200:
             raise Unproved(f"the proxy answers {answer.status}")
-    say(f"{survivor} closed {closed} rounds alone, and serves on")
+    say(f"{survivor} closed {closed} rounds alone and still serves")
 
 
 def check_stop(compose: Compose, killed: str) -> None:
-    """All that still runs stops when it is told to, before it is killed."""
+    """Check that all services stop on request, before the engine kills them."""
     began = time.monotonic()
     compose("stop", quiet=True)
     codes = {
@@ -370,8 +370,8 @@ def check_stop(compose: Compose, killed: str) -> None:
         for container in compose.containers(service)
         if container != killed
     }
-    if KILLED in codes.values():
-        raise Unproved(f"not everything stopped by itself: {codes}")
+    if SIGKILL_EXIT_CODE in codes.values():
+        raise Unproved(f"not all services stopped by themselves: {codes}")
     say(f"all stopped in {time.monotonic() - began:.1f} s: {codes}")
 
 

@@ -1,9 +1,9 @@
 """Stand-ins for the images of docker-compose.yml where no registry of images can be reached.
 
-They are made of Debian's packages and have the names of the real ones: what is run on them is
-the same file, to the letter. This Debian has the same versions (Python 3.13, PostgreSQL 17,
-HAProxy 3.0). The one for Python trusts whom this machine trusts and asks the index that its pip
-is set to, so that a build gets its packages; so these images are for this machine alone.
+They are built from Debian's packages and have the names of the real images, so that
+docker-compose.yml runs unchanged. This Debian has the same versions (Python 3.13, PostgreSQL 17,
+HAProxy 3.0). The image for Python has the certificates and the package index of this machine, so
+that builds get their packages; these images are therefore for this machine only.
 """
 
 import shutil
@@ -23,19 +23,19 @@ IMAGES = {
 }
 _BASE = f"blindtally-stand-in:{SUITE}"
 _FILES = Path(__file__).parent / "stand_ins"
-_TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_OPTIONS = ("index-url", "extra-index-url", "trusted-host", "timeout")
 
 
 def build(engine: Engine, say: Callable[[str], None]) -> None:
-    """Build those stand-ins that `engine` does not have yet, or that changed."""
+    """Build the stand-ins that `engine` does not have yet, or that changed."""
     if not _has(engine, _BASE):
         say(f"making a base image of Debian {SUITE}")
         _import_base(engine)
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder) / "context"
         shutil.copytree(_FILES, context)
-        shutil.copy(_TRUSTED, context)
+        shutil.copy(_CERTIFICATES, context)
         (context / "pip.conf").write_text(_pip_settings())
         for image, file in IMAGES.items():
             say(f"building a stand-in for {image}")
@@ -46,8 +46,8 @@ def build(engine: Engine, say: Callable[[str], None]) -> None:
 
 def _has(engine: Engine, image: str) -> bool:
     command = ["docker", "image", "inspect", image]
-    found = subprocess.run(command, env=engine.environment, capture_output=True, check=False)
-    return found.returncode == 0
+    result = subprocess.run(command, env=engine.environment, capture_output=True, check=False)
+    return result.returncode == 0
 
 
 def _import_base(engine: Engine) -> None:
@@ -74,20 +74,20 @@ def _import_base(engine: Engine) -> None:
 
 
 def _mirror() -> str:
-    """Return where this machine gets Debian's packages."""
+    """Return the mirror of Debian's packages that this machine uses."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
     wanted = ["Created-By: Packages", "Label: Debian", "Component: main"]
-    found = subprocess.run([*command, *wanted], capture_output=True, text=True, check=True)
-    if not found.stdout.strip():
+    targets = subprocess.run([*command, *wanted], capture_output=True, text=True, check=True)
+    if not targets.stdout.strip():
         raise RuntimeError("apt knows no mirror of Debian: run apt-get update")
-    return found.stdout.split()[0]
+    return targets.stdout.split()[0]
 
 
 def _pip_settings() -> str:
-    """Return what pip is told here, without what is a file of this machine."""
+    """Return the settings of pip on this machine, without its local files."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = ["[global]", f"cert = {_TRUSTED}"]
+    lines = ["[global]", f"cert = {_CERTIFICATES}"]
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         option = name.rpartition(".")[2].replace("default-timeout", "timeout")

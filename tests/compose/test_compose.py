@@ -1,4 +1,4 @@
-"""What docker-compose.yml promises: some of it read off the file, all of it in a real engine."""
+"""Promises of docker-compose.yml: some read in the file, all tried in a real engine."""
 
 import os
 import re
@@ -18,21 +18,29 @@ from tests.compose.stand_ins import IMAGES
 ROOT = Path(__file__).parents[2]
 FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
-LASTING = [name for name in SERVICES if name not in {"fleet", "simulation"}]
+LASTING_SERVICES = [name for name in SERVICES if name not in {"fleet", "simulation"}]
 DASK = {"scheduler", "worker", "simulation"}
 SECRET = "PASSWORD|KEY|TOKEN"
-# What docker-compose 1.29 does not know.
-TOO_NEW_ABOVE = {"name", "include", "version"}
-TOO_NEW = {"develop", "attach", "annotations", "post_start", "pre_stop", "provider", "models"}
+# Keys that docker-compose 1.29 does not know.
+NEW_TOP_LEVEL_KEYS = {"name", "include", "version"}
+NEW_SERVICE_KEYS = {
+    "develop",
+    "attach",
+    "annotations",
+    "post_start",
+    "pre_stop",
+    "provider",
+    "models",
+}
 
 
 def test_old_engines_know_every_key() -> None:
-    assert not TOO_NEW_ABOVE & FILE.keys()
+    assert not NEW_TOP_LEVEL_KEYS & FILE.keys()
     for service in SERVICES.values():
-        assert not TOO_NEW & service.keys()
+        assert not NEW_SERVICE_KEYS & service.keys()
         assert "start_interval" not in service["healthcheck"]
-        for one in service.get("depends_on", {}).values():
-            assert one.keys() == {"condition"}
+        for condition in service.get("depends_on", {}).values():
+            assert condition.keys() == {"condition"}
 
 
 def test_engines_without_buildkit_know_every_line_of_the_images() -> None:
@@ -47,14 +55,14 @@ def test_no_secret_has_a_default() -> None:
     uses = re.findall(rf"\$\{{\w*(?:{SECRET})\w*([^}}]*)\}}", text)
     assert uses
     assert set(uses) == {":?run make env first"}
-    variables = [pair for one in SERVICES.values() for pair in one.get("environment", {}).items()]
+    variables = [pair for s in SERVICES.values() for pair in s.get("environment", {}).items()]
     given = {name: value for name, value in variables if re.search(SECRET, name)}
     assert given
     assert all(value is None or value.startswith("${") for value in given.values())
 
 
-@pytest.mark.parametrize("name", LASTING)
-def test_services_are_checked_come_back_and_stop_in_order(name: str) -> None:
+@pytest.mark.parametrize("name", LASTING_SERVICES)
+def test_services_are_checked_restarted_and_stopped_in_order(name: str) -> None:
     service = SERVICES[name]
     assert service["healthcheck"]["test"][0] == "CMD"
     assert service["restart"] == "unless-stopped"
@@ -77,13 +85,13 @@ def test_services_hold_no_rights(name: str) -> None:
 
 
 def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> None:
-    assert [name for name, one in SERVICES.items() if "ports" in one] == ["proxy"]
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
     assert FILE["networks"]["inside"] == {"internal": True}
     assert SERVICES["database"]["networks"] == SERVICES["server"]["networks"] == ["inside"]
     assert SERVICES["fleet"]["networks"] == ["outside"]
     assert FILE["networks"]["dask"] == {"internal": True}
-    assert {name for name, one in SERVICES.items() if "dask" in one["networks"]} == DASK
+    assert {name for name, service in SERVICES.items() if "dask" in service["networks"]} == DASK
     assert all(SERVICES[name]["networks"] == ["dask"] for name in DASK)
 
 
@@ -93,8 +101,8 @@ def test_two_replicas_run_the_image_of_the_fleet() -> None:
     assert SERVICES["server"]["build"] == SERVICES["fleet"]["build"]
 
 
-def test_dask_runs_if_it_is_asked_for_in_an_image_of_its_own() -> None:
-    assert {name for name, one in SERVICES.items() if "profiles" in one} == DASK
+def test_dask_runs_on_request_in_a_separate_image() -> None:
+    assert {name for name, service in SERVICES.items() if "profiles" in service} == DASK
     for name in DASK:
         assert SERVICES[name]["profiles"] == ["dask"]
         assert SERVICES[name]["build"]["args"]["EXTRAS"] == "dask"
@@ -102,7 +110,7 @@ def test_dask_runs_if_it_is_asked_for_in_an_image_of_its_own() -> None:
     assert re.search(r"^ARG EXTRAS=postgres$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
-def test_images_that_are_pulled_can_be_others_and_have_stand_ins() -> None:
+def test_pulled_images_can_be_replaced_and_have_stand_ins() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     chosen = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", text))
     assert set(chosen) == {"PYTHON_IMAGE", "POSTGRES_IMAGE", "PROXY_IMAGE"}
@@ -128,7 +136,7 @@ def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None
         assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     assert made[0] == made[1]  # the database knows the first
     (password,) = re.findall(r"^POSTGRES_PASSWORD=([0-9a-f]{64})$", made[0], re.MULTILINE)
-    assert len(set(password)) > 4  # 16^-59 odds and less
+    assert len(set(password)) > 4  # false with probability below 16^-59
     (tmp_path / ".env").unlink()
     subprocess.run(["sh", program], check=True, capture_output=True)
     assert password not in (tmp_path / ".env").read_text()

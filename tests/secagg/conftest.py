@@ -15,7 +15,7 @@ from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
-from secagg.roster import RosterEntry
+from secagg.roster import Roster, RosterEntry, ShareCommitments
 from secagg.session import Registry, Session, Transcript
 
 RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)))
@@ -78,10 +78,9 @@ class Group:
     @property
     def transcript(self) -> Transcript:
         """Return the transcript of the participants that shared."""
-        return Transcript(
-            self.session,
-            {slot: message.share_commitment for slot, message in self.key_shares.items()},
-        )
+        messages = self.key_shares.items()
+        commitments = {slot: message.share_commitment for slot, message in messages}
+        return Transcript(self.session, ShareCommitments.of(commitments))
 
     def mask(self, slots: Collection[int] | None = None) -> UnmaskingRequest:
         """Let `slots` (all that shared) mask; return the request to unmask."""
@@ -187,7 +186,7 @@ def assemble(
         )
 
     plan = rng.randbytes(32)
-    roster = tuple(
+    roster = [
         RosterEntry(
             state.identity.public,
             state.public_keys,
@@ -195,8 +194,8 @@ def assemble(
             enrol(state.identity.public),
         )
         for state in joined
-    )
-    session = Session(plan, 0, roster, assumptions, registry)
+    ]
+    session = Session(plan, 0, Roster.of(roster), assumptions, registry)
     return Group(session, identities, joined, rng)
 
 

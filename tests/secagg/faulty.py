@@ -11,6 +11,7 @@ from secagg.keys import KeyPair, Purpose
 from secagg.masks import MaskApplier
 from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.ring import Vector
+from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group
@@ -126,17 +127,18 @@ def with_entry(session: Session, slot: int, **facts: object) -> Session:
     """Return the session with another roster: the entry of `slot` has these fields."""
     entries = list(session.roster)
     entries[slot] = replace(entries[slot], **facts)  # type: ignore[arg-type]
-    return replace(session, roster=tuple(entries))
+    return replace(session, roster=Roster.of(entries))
 
 
 def with_commitment(transcript: Transcript, slot: int, **facts: bytes) -> Transcript:
     """Return a transcript in which the share commitment of `slot` has these fields."""
     commitment = replace(transcript.share_commitments[slot], **facts)
-    return replace(transcript, share_commitments={**transcript.share_commitments, slot: commitment})
+    commitments = {**transcript.share_commitments, slot: commitment}
+    return replace(transcript, share_commitments=ShareCommitments.of(commitments))
 
 
 def without(transcript: Transcript, slots: Collection[int]) -> Transcript:
     """Return a transcript in which `slots` have not shared."""
     commitments = transcript.share_commitments.items()
     kept = {slot: commitment for slot, commitment in commitments if slot not in slots}
-    return replace(transcript, share_commitments=kept)
+    return replace(transcript, share_commitments=ShareCommitments.of(kept))

@@ -17,6 +17,7 @@ from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequest
 from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.messages import MaskedInput
 from secagg.participant import Joined, join
+from secagg.roster import ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group, assemble, same
@@ -76,7 +77,8 @@ def test_shares_under_another_roster_cannot_be_decrypted(
     assert session.is_authentic(29)
     state, key_shares = group.joined[VICTIM].share(VICTIM, session, group.rng)
     true = group.share(ALL_SLOTS - {VICTIM})
-    shown = Transcript(session, {**true.share_commitments, VICTIM: key_shares.share_commitment})
+    commitments = {**true.share_commitments, VICTIM: key_shares.share_commitment}
+    shown = Transcript(session, ShareCommitments.of(commitments))
     _, upload = state.mask(shown, RING, RING.zero(), group.rng)
     group.key_shares[VICTIM] = key_shares
     for encrypted_shares, purpose in (

@@ -195,6 +195,6 @@ def test_all_secrets_differ(group: Group, confirmed: Confirmed) -> None:
         for joined in group.joined
         for pair in (joined.mask_pair, joined.encryption_pair)
     }
-    secrets |= {state.own_share for state in group.masked.values()} | {confirmed.own_share}
+    secrets |= {state.own_share for state in group.masked.values()} | {confirmed.masked.own_share}
     secrets |= {message.graph_nonce for message in group.key_shares.values()}
     assert len(secrets) == 4 * N

@@ -8,34 +8,7 @@ from random import Random
 import pytest
 
 from secagg.parameters import Assumptions, _log_cut_probability, choose_parameters
-
-
-def tail(population: int, marked: int, draws: int, least: int) -> Fraction:
-    """Return Pr[`least` or more of the marked are drawn], exactly."""
-    ways = sum(
-        comb(marked, x) * comb(population - marked, draws - x)
-        for x in range(max(least, 0), min(marked, draws) + 1)
-    )
-    return Fraction(ways, comb(population, draws))
-
-
-def cut(n: int, k: int, t: int, corrupt: int, dropouts: int) -> Fraction:
-    """Return the bound on the probability that an active server cuts a group off, exactly.
-
-    For each group of c honest participants, at most half of them: each has t - 1 of its k holders
-    in the group or corrupt, and for some choice of dropouts, no other honest participant selected
-    a member.
-    """
-    total = Fraction(0)
-    for c in range(1, (n - corrupt) // 2 + 1):
-        others = n - corrupt - c
-        surviving = max(others - dropouts, 0)
-        avoiding = Fraction(comb(n - 1 - c, k), comb(n - 1, k)) ** surviving
-        choices = comb(others, dropouts) if dropouts <= others else 1
-        outside = min(Fraction(1), choices * avoiding)
-        total += comb(n - corrupt, c) * tail(n - 1, corrupt + c - 1, k, t - 1) ** c * outside
-    return total
-
+from tests.vectors import exact
 
 SMALL_COHORTS = [
     (n, c, d) for n in (16, 24, 40, 60) for c, d in ((0.05, 0.05), (0.1, 0.2), (0.2, 0.2))
@@ -47,31 +20,20 @@ def test_active_parameters_are_the_smallest_that_exact_sums_allow(
     n: int, corrupt: float, dropout: float
 ) -> None:
     assumptions = Assumptions(corrupt, dropout)
-    a, d = assumptions.max_corrupt(n), assumptions.max_dropouts(n)
-    allowed = Fraction(1, 2 ** (assumptions.sigma + 2))
-
-    def keeps(k: int, t: int) -> bool:
-        private = n * tail(n - 1, a, k, t) <= allowed
-        short = 1 - tail(n, n - d, k, t)  # Pr[fewer than t surviving holders]
-        correct = n * short <= Fraction(1, 2**assumptions.eta)
-        return private and correct and cut(n, k, t, a, d) <= allowed
-
-    sparse = ((k, t) for k in range(2, n - 1, 2) for t in range(2, k + 1))
-    smallest = next(((k, t) for k, t in sparse if keeps(k, t)), (n - 1, max(a + 2, 2)))
+    terms = exact.Terms(round(1000 * corrupt), round(1000 * dropout), 40, 30, active=True)
     parameters = choose_parameters(n, assumptions)
-    assert (parameters.holders, parameters.threshold) == smallest
-    assert parameters.neighbours == parameters.holders
+    k, t = parameters.holders, parameters.threshold
+    assert (k, t, parameters.neighbours, parameters.spot_checks) == exact.parameters(n, terms)
     if not parameters.is_complete:
-        greatest = parameters.threshold + parameters.slack
-        assert keeps(parameters.holders, greatest)
-        assert not keeps(parameters.holders, greatest + 1)
+        assert exact.neighbours(n, k, t + parameters.slack, terms) == k
+        assert exact.neighbours(n, k, t + parameters.slack + 1, terms) is None
 
 
 @pytest.mark.parametrize(("k", "t"), [(4, 2), (6, 3), (8, 5)])
 def test_the_cut_bound_is_the_exact_sum(k: int, t: int) -> None:
     assumptions = Assumptions(0.1, 0.2)
     bound = exp(_log_cut_probability(20, k, t, assumptions))
-    assert bound == pytest.approx(float(cut(20, k, t, 2, 4)), rel=1e-9)
+    assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 4)), rel=1e-9)
 
 
 def can_be_cut(selected: list[int], honest: int, corrupt: int, t: int, dropouts: int) -> bool:
@@ -107,7 +69,7 @@ def test_random_graphs_can_be_cut_no_more_often_than_the_bound(
     # 800 graphs, each searched for all groups that can be cut off (the first bound is nearly
     # tight: 83 of 108). If one were tight, more than 4 standard deviations above it would occur
     # with probability 1e-4.
-    graphs, bound = 800, float(cut(n, k, t, corrupt, dropouts))
+    graphs, bound = 800, float(exact.cut_by_an_active_server(n, k, t, corrupt, dropouts))
     assert bound < 0.2  # otherwise the comparison proves nothing
     chance, cuts = Random(11), 0
     for _ in range(graphs):

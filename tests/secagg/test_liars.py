@@ -14,6 +14,7 @@ from secagg import aggregator
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair
 from secagg.messages import UnmaskingShares
+from secagg.roster import Roster
 from secagg.shamir import SHARE_BYTES
 from secagg.shares import EncryptedShare, commit_share
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER, Unmasking
@@ -125,7 +126,7 @@ def test_a_mask_key_without_its_secret_costs_the_sum_if_its_participant_drops_ou
     liar.mask_pair = KeyPair(KeyPair.of(b"\7" * 32).public, mask.secret, mask._key)
     signature = liar.advertise(group.session.plan_digest)
     roster[LIAR] = replace(roster[LIAR], keys=liar.public_keys, signature=signature)
-    group.session = replace(group.session, roster=tuple(roster))
+    group.session = replace(group.session, roster=Roster.of(roster))
     group.share()
     assert_liar_costs_the_sum(group, "another secret", [LIAR])
 

@@ -9,9 +9,10 @@ import pytest
 from secagg.errors import SERVER, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, PublicKeys
 from secagg.parameters import Assumptions
+from secagg.roster import Roster
 from secagg.session import Session, Transcript, advertisement_statement
 from tests.secagg.conftest import RING, Group, assemble
-from tests.secagg.faulty import with_commitment, with_entry
+from tests.secagg.faulty import with_commitment, with_entry, without
 
 N = 12
 ALL_SLOTS = frozenset(range(N))
@@ -88,15 +89,12 @@ def test_with_a_registry_enrolled_participants_continue() -> None:
 
 def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
     commitments = group.share().share_commitments
-    assert_refuses_to_mask(
-        group, Transcript(replace(group.session), commitments), "left out what I shared"
-    )
+    other = Transcript(replace(group.session), commitments)
+    assert_refuses_to_mask(group, other, "left out what I shared")
 
 
 def test_a_transcript_without_me_is_refused(group: Group) -> None:
-    commitments = dict(group.share().share_commitments)
-    del commitments[0]
-    assert_refuses_to_mask(group, Transcript(group.session, commitments), "left out what I shared")
+    assert_refuses_to_mask(group, without(group.share(), [0]), "left out what I shared")
 
 
 @pytest.mark.parametrize("what", ["graph_nonce", "shares_digest"])
@@ -114,17 +112,12 @@ def test_fewer_dealers_than_a_quorum_are_refused(group: Group) -> None:
 
 def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -> None:
     group = assemble(18, SPARSE_ASSUMPTIONS)
-    commitments = dict(group.share().share_commitments)
+    transcript = group.share()
     count = group.session.n - group.session.quorum
-    holders = group.transcript.holders(0)
+    holders = transcript.holders(0)
     assert count == len(holders) - 1
-    for slot in holders[:count]:
-        del commitments[slot]
-    refused = Transcript(group.session, commitments)
+    refused, enough = without(transcript, holders[:count]), without(transcript, holders[1:count])
     assert_refuses_to_mask(group, refused, "named only 1 of my holders with threshold 3")
-    enough = Transcript(
-        group.session, {**commitments, holders[0]: group.transcript.share_commitments[holders[0]]}
-    )
     state, upload = group.shared[0].mask(enough, RING, RING.zero(), group.rng)
     assert len(upload.seed_shares.encrypted_shares) == 2
     assert state.transcript is enough
@@ -155,8 +148,8 @@ def test_a_vector_is_masked_once_and_does_not_change(group: Group) -> None:
 
 def test_in_the_semi_honest_mode_no_signature_is_checked() -> None:
     group = assemble(N, Assumptions(0.1, 0.2, mode="semi-honest"))
-    unsigned = tuple(replace(entry, signature=bytes(64)) for entry in group.session.roster)
-    group.session = replace(group.session, roster=unsigned)
+    unsigned = [replace(entry, signature=bytes(64)) for entry in group.session.roster]
+    group.session = replace(group.session, roster=Roster.of(unsigned))
     group.share()
     group.mask()
     state, _ = group.masked[0].confirm(ALL_SLOTS)

@@ -1,5 +1,7 @@
 """Recovery of secrets from all revealed shares, in the order of the dealers' shares."""
 
+from dataclasses import replace
+
 import pytest
 
 from secagg import unmasking
@@ -35,7 +37,7 @@ def revealed_shares(group: Group, dealer: int) -> dict[int, bytes]:
 
 
 def recovered(group: Group) -> RecoveredSecrets:
-    return RecoveredSecrets(group.transcript, group.request.survivors, group.unmasking_shares)
+    return RecoveredSecrets(group.request, group.unmasking_shares)
 
 
 def test_all_revealed_shares_are_returned_by_number(group: Group) -> None:
@@ -94,8 +96,8 @@ def test_without_shares_there_is_no_secret(group: Group) -> None:
 
 
 def test_shares_of_the_other_secret_are_not_used(group: Group) -> None:
-    given = RecoveredSecrets(
-        group.transcript, group.request.survivors | {DROPOUT}, group.unmasking_shares
-    )
+    commitments = {**group.request.seed_commitments, DROPOUT: bytes(32)}
+    request = replace(group.request, seed_commitments=commitments)
+    given = RecoveredSecrets(request, group.unmasking_shares)
     assert given.secret(DROPOUT) is None
     assert not given.shares(DROPOUT)

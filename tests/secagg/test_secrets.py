@@ -8,8 +8,8 @@ import pytest
 from secagg.errors import OutOfPhaseError, ProtocolError
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
-from secagg.session import Transcript
 from tests.secagg.conftest import RING, Group, assemble
+from tests.secagg.faulty import without
 
 N = 12
 
@@ -95,7 +95,7 @@ def test_errors_show_no_secret() -> None:
     transcript = group.share()
     attempt(lambda: group.joined[0].share(0, group.session, group.rng))
     attempt(
-        lambda: group.shared[0].mask(Transcript(group.session, {}), RING, RING.zero(), group.rng)
+        lambda: group.shared[0].mask(without(transcript, range(N)), RING, RING.zero(), group.rng)
     )
     attempt(lambda: group.shared[0].mask(transcript, RING, (), group.rng))
     group.mask()

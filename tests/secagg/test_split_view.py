@@ -13,6 +13,7 @@ from secagg.masks import MaskApplier
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
+from secagg.roster import Roster
 from secagg.shares import EncryptedShare
 from secagg.unmasking import Unmasking
 from tests.secagg import faulty
@@ -100,11 +101,11 @@ def test_signatures_of_an_earlier_sum_are_refused() -> None:
     first.mask()
     first.confirm()
     plan, joined = b"\7" * 32, [join(identity, first.rng) for identity in first.identities]
-    roster = tuple(
+    roster = [
         replace(entry, keys=state.public_keys, signature=state.advertise(plan))
         for entry, state in zip(first.session.roster, joined, strict=True)
-    )
-    session = replace(first.session, plan_digest=plan, roster=roster)
+    ]
+    session = replace(first.session, plan_digest=plan, roster=Roster.of(roster))
     second = Group(session, first.identities, joined, first.rng)
     second.share()
     second.mask()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from secagg.masks import MaskApplier
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 from secagg.ring import Lane, Ring
-from secagg.roster import ShareCommitment
+from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, is_share, recover_many, split
 from secagg.shares import EncryptedShare, commit_share
@@ -247,17 +248,9 @@ def test_infeasible(case: dict[str, Any]) -> None:
 @each("labels", "sessions")
 def test_labels_of_sessions(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # The entries are any bytes, and the parameters any numbers: only the layout matters.
-    class Entry:
-        registrar_signature = b""
-
-        def __init__(self, body: str) -> None:
-            self._body = body
-
-        def pack(self) -> bytes:
-            return unhex(self._body)
-
     monkeypatch.setattr(session, "choose_parameters", lambda *_: Parameters(*case["parameters"], 0))
-    roster: Any = tuple(map(Entry, case["roster"]))
+    roster: Any = MagicMock(body=b"".join(map(unhex, case["roster"])))
+    roster.__len__.return_value = len(case["roster"])
     result = Session(unhex(case["plan"]), case["number"], roster, Assumptions(0, 0))
     assert result.label.hex() == case["label"]
 
@@ -267,11 +260,12 @@ def test_labels_of_transcripts(case: dict[str, Any]) -> None:
     class Labelled:
         label, n = unhex(case["session"]), 3
 
-    sharers = {
+    commitments = {
         int(slot): ShareCommitment(*map(unhex, parts))
         for slot, parts in case["share_commitments"].items()
     }
-    assert Transcript(Labelled(), sharers).label.hex() == case["label"]  # type: ignore[arg-type]
+    transcript = Transcript(Labelled(), ShareCommitments.of(commitments))  # type: ignore[arg-type]
+    assert transcript.label.hex() == case["label"]
 
 
 @each("labels", "commitments")

@@ -56,14 +56,14 @@ def parameters(n: int, terms: Terms) -> tuple[int, int, int, int] | None:
     s = _spot_checks(n, corrupt, n - dropouts, terms.sigma) if terms.active else 0
     for k in range(2, n - 1, 2):
         for t in range(2, k + 1):
-            m = _neighbours(n, k, t, terms)
+            m = neighbours(n, k, t, terms)
             if m is not None:
                 return k, t, m, s
     least = max(corrupt + 1 + terms.active, 2)
     return (n - 1, least, n - 1, s) if least <= n - dropouts else None
 
 
-def _neighbours(n: int, k: int, t: int, terms: Terms) -> int | None:
+def neighbours(n: int, k: int, t: int, terms: Terms) -> int | None:
     """Return m if k holders and threshold t keep all promises, else None."""
     corrupt, dropouts = n * terms.corrupt // 1000, n * terms.dropout // 1000
     probability = Fraction(1, 2 ** (terms.sigma + 1 + terms.active))

@@ -10,6 +10,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan
 from protocol.messages import ProblemType
 from protocol.phases import MessageKind, Phase
 from secagg.ring import Ring
+from secagg.roster import Roster
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
 from server.db.repositories.participants import roster_entry
@@ -42,7 +43,7 @@ class MessageRepository(Repository):
         ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
         participants = select(ParticipantRow).where(ParticipantRow.cohort == cohort)
         rows = session.scalars(participants.order_by(ParticipantRow.slot))
-        roster = tuple(roster_entry(participant) for participant in rows)
+        roster = Roster.of([roster_entry(participant) for participant in rows])
         sum_session = SumSession(
             plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
         )

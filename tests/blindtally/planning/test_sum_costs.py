@@ -16,7 +16,13 @@ from secagg.messages import pack_confirmations
 from secagg.parameters import Assumptions, Mode, choose_parameters
 from secagg.participant import join
 from secagg.ring import Lane, Ring
-from secagg.roster import RosterEntry, roster_bytes, share_commitments_bytes
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitments,
+    roster_bytes,
+    share_commitments_bytes,
+)
 from secagg.session import Registry, Session, Transcript
 from secagg.shares import received_shares_bytes
 
@@ -48,12 +54,12 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
         )
         for device in joined
     ]
-    session = Session(bytes(32), 0, tuple(roster), assumptions, registry)
+    session = Session(bytes(32), 0, Roster.of(roster), assumptions, registry)
     shared, key_shares = {}, {}
     for slot, device in enumerate(joined):
         shared[slot], key_shares[slot] = device.share(slot, session, rng)
     commitments = {slot: message.share_commitment for slot, message in key_shares.items()}
-    transcript = Transcript(session, commitments)
+    transcript = Transcript(session, ShareCommitments.of(commitments))
     masked, inputs = {}, {}
     for slot, state in shared.items():
         masked[slot], inputs[slot] = state.mask(transcript, RING, RING.zero(), rng)

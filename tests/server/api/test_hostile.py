@@ -10,8 +10,8 @@ from tests.server.harness import Served, study_request
 from tests.server.party import refused
 
 LONG_TEXT = "z" * 2**20
-OVERSIZED_BODY = (LONG_TEXT, 413, "too-large")
-MALFORMED = ("z" * 200_000, 422, "malformed")  # within the limit of documents
+LARGE_BODY = (LONG_TEXT, 413, "too-large")
+MALFORMED_BODY = ("z" * 200_000, 422, "malformed")  # within the limit of documents
 LETTERS = {"kind": "alphabet", "length": 3}
 
 
@@ -46,7 +46,7 @@ async def test_hostile_text_of_a_megabyte_is_refused_with_the_limit_and_not_logg
 ) -> None:
     kind = {"Content-Type": "application/json"}
     with structlog.testing.capture_logs() as logs:
-        for text, status, problem in (OVERSIZED_BODY, MALFORMED):
+        for text, status, problem in (LARGE_BODY, MALFORMED_BODY):
             body = json.dumps(make(text)).encode()
             answer = await served.client.post("/v1/studies", content=body, headers=kind)
             refused(answer, status, problem)
