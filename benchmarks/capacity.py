@@ -37,39 +37,28 @@ PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
 
 @dataclass(frozen=True, slots=True)
 class UnitCosts:
-    """Measured costs: CPU seconds, and bytes."""
+    """Measured costs: CPU seconds, and bytes.
 
-    join: float  # a server's CPU for a device that enrols
-    message: float  # and for each later phase: a question, its answer, a small message
-    message_member: float  # added to each message per device in the cohort
-    byte: float  # a server's CPU per byte that a device sends
-    database: float  # PostgreSQL's CPU per device
-    database_byte: float
-    mask: float  # to remove one mask
-    mask_word: float  # and per 32-bit word of it
-    key_agreement: float  # to agree on a key with a neighbour of a dropout
-    holder_bytes: float  # that a device sends for each of its holders, in all messages
-    download_bytes_per_member: float  # and receives for each device in its cohort
-    download_bytes_per_holder: float  # and for each dealer whose shares it holds
+    November 2026, two cores that others used, too: `benchmarks.service` with PostgreSQL, 200 and
+    1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; nine requests in four
+    phases); `secure_sums/floors.py` times 1.3, the ratio that `benchmarks.secagg` measures.
+    """
+
+    join: float = 6e-3  # a server's CPU for a device that enrols
+    message: float = 9e-3  # and for each later phase: a question, its answer, a small message
+    message_member: float = 0.0  # and per device in the cohort: 200 and 1,000 do not differ
+    byte: float = 3e-9  # a server's CPU per byte that a device sends
+    database: float = 9e-3  # PostgreSQL's CPU per device
+    database_byte: float = 7e-9
+    mask: float = 6e-6  # to remove one mask
+    mask_word: float = 1e-9  # and per 32-bit word of it
+    key_agreement: float = 5e-5  # to agree on a key with a neighbour of a dropout
+    holder_bytes: float = 217.0  # that a device sends for each of its holders, in all messages
+    download_bytes_per_member: float = 296.0  # and receives for each device in its cohort
+    download_bytes_per_holder: float = 104.0  # and for each dealer whose shares it holds
 
 
-# November 2026, two cores that others used, too: `benchmarks.service` with PostgreSQL, 200 and
-# 1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; nine requests in four
-# phases); `secure_sums/floors.py` times 1.3, the ratio that `benchmarks.secagg` measures.
-MEASURED_COSTS = UnitCosts(
-    join=6e-3,
-    message=9e-3,
-    message_member=0.0,  # cohorts of 200 and of 1,000 do not differ
-    byte=3e-9,
-    database=9e-3,
-    database_byte=7e-9,
-    mask=6e-6,
-    mask_word=1e-9,
-    key_agreement=5e-5,
-    holder_bytes=217.0,
-    download_bytes_per_member=296.0,
-    download_bytes_per_holder=104.0,
-)
+MEASURED_COSTS = UnitCosts()
 
 
 @dataclass(frozen=True, slots=True)

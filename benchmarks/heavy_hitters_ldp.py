@@ -13,14 +13,11 @@ prototype's noise at twice the paper's scale, which is more than needed. "above"
 is GLPS-HH's, in n^(5/6) and the logarithms of theorem 4.2: 2 at most.
 
 --all adds every n and epsilon that the prototype was tried at; --noise tries those noises.
-Speeds are those of one thread's CPU time, seeded chance; "system" is the operating system's.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
 
 from benchmarks.populations import (
     PopulationSampler,
@@ -29,12 +26,11 @@ from benchmarks.populations import (
     with_runner_up,
     with_uniform_tail,
 )
-from benchmarks.rows import BenchmarkRow, argument_parser, cpu_seconds, report
+from benchmarks.rows import BenchmarkRow, argument_parser, report
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection import NoiseKind, Projection
-from protocol.randomness import RandomWords, seeded_words, system_words
 
 _SHARES = (0.02, 0.05, 0.1, 0.15, *(k / 10 for k in range(2, 10)), 0.95)
 _NOISES: tuple[NoiseKind, ...] = ("paper", "laplace", "gaussian", "pure", "sampled")
@@ -117,21 +113,15 @@ def _glps_case(buckets: int) -> MechanismCase:
     return MechanismCase(f"GLPS B {buckets}", make, population, 8, 7)
 
 
-_JL_CASE = MechanismCase("JL", partial(JohnsonLindenstrauss, size=1000), with_runner_up, 20, 18)
-_GLPS_CASE = _glps_case(4)
 _MECHANISM_CASES = (
-    _JL_CASE,
+    MechanismCase("JL", partial(JohnsonLindenstrauss, size=1000), with_runner_up, 20, 18),
     _bucket_case("Bucket L 10", 10),
     _bucket_case("Bucket L 20", 20),
     _bucket_case("Bucket L 20 beta .5", 20, beta=0.5),
     _bucket_case("Bucket L 32", 32),
-    _GLPS_CASE,
+    _glps_case(4),
     _glps_case(16),
 )
-
-
-def _delta(noise: str) -> float:
-    return 0.0 if noise in ("pure", "sampled") else 1e-6
 
 
 def cases(
@@ -155,7 +145,8 @@ def smallest_share_rows(
     case: MechanismCase, noise: str, epsilon: float, n: int, reference: float | None
 ) -> Iterator[BenchmarkRow]:
     """Yield the smallest share that is identified, and how often one above the reference is."""
-    make = partial(case.make, epsilon=epsilon, delta=_delta(noise), noise=noise)
+    delta = 0.0 if noise in ("pure", "sampled") else 1e-6
+    make = partial(case.make, epsilon=epsilon, delta=delta, noise=noise)
 
     def recoveries(share: float, runs: int) -> int:
         return count_recoveries(lambda seed: make(seed=seed), case.population(n, share), runs)
@@ -174,23 +165,6 @@ def error_rows() -> Iterator[BenchmarkRow]:
         yield BenchmarkRow(f"GLPS error 1e{power}", glps_error(10**power), "of bound", 2)
 
 
-def speed_rows() -> Iterator[BenchmarkRow]:
-    """Yield the number of reports per second that are made and added up."""
-    rng = np.random.default_rng(0)
-    for case in (_JL_CASE, _GLPS_CASE):
-        for noise, n in (("gaussian", 500), ("sampled", 50_000)):
-            mechanism = case.make(epsilon=1.0, delta=_delta(noise), noise=noise, seed=bytes(32))
-            values = rng.integers(0, mechanism.size, n).astype(np.uint64)
-            name = f"{case.name} {noise}"
-            chances: dict[str, RandomWords] = {"seeded": seeded_words(rng), "system": system_words}
-            for kind, chance in chances.items():
-                seconds = cpu_seconds(partial(mechanism.perturb, values, chance))
-                yield BenchmarkRow(f"{name} perturb {kind}", n / seconds, "1/s")
-            reports = mechanism.perturb(values, system_words)
-            seconds = cpu_seconds(partial(mechanism.aggregate, reports))
-            yield BenchmarkRow(f"{name} aggregate", n / seconds, "1/s")
-
-
 def main() -> None:
     """Measure, and print a table."""
     parser = argument_parser(__doc__)
@@ -199,7 +173,6 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for case in cases(options.noise, options.all) for row in smallest_share_rows(*case)]
     report([*rows, *error_rows()], "reference", options.json)
-    report(list(speed_rows()), "reference", None)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ same values: pure epsilon 1, one trusted server. Without it a line on stderr rep
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import BenchmarkRow, argument_parser, cpu_seconds, report, run_peer
+from benchmarks.rows import BenchmarkRow, argument_parser, report, run_peer
 from protocol.arrays import Floats
 from protocol.privacy.noise import simulate_skellam_sum
 from protocol.privacy.planning import best_design, min_variance
@@ -154,7 +153,8 @@ def histogram_knots(
     """Return leaves and knots of a histogram with `times` the smallest noise."""
     leaves = leaf_counts(values, base**depth)
     variance = times * min_variance(EPSILON, DELTA, depth)
-    return leaves, _leaf_cdf_of(noisy_tree(leaves, base, depth, variance, rng), depth)
+    tree = noisy_tree(leaves, base, depth, variance, rng).consistent()
+    return leaves, leaf_cdf(tree.levels[-1], depth)
 
 
 HISTOGRAMS = {  # base, depth, how much noise
@@ -199,20 +199,6 @@ def _row(name: str, error: float, goal: float | None) -> BenchmarkRow:
     return BenchmarkRow(name, error * 1e6, "1e-6", None if goal is None else goal * 1e6)
 
 
-def speed_rows(n: int) -> Iterator[BenchmarkRow]:
-    """Yield the CPU seconds of a server's work."""
-    rng = np.random.default_rng(0)
-    values = uniform_values(rng, n)
-    for base, depth in ((16, 4), (4, 10)):
-        tree = noisy_tree(leaf_counts(values, base**depth), base, depth, 100.0, rng)
-        seconds = cpu_seconds(partial(_leaf_cdf_of, tree, depth))
-        yield BenchmarkRow(f"consistency, {base}^{depth} leaves", seconds, "s")
-
-
-def _leaf_cdf_of(tree: CompleteTree, depth: int) -> CumulativeDistribution:
-    return leaf_cdf(tree.consistent().levels[-1], depth)
-
-
 def main() -> None:
     """Measure, and print a table."""
     parser = argument_parser(__doc__)
@@ -222,7 +208,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.peer:
         print("opendp is left out: name an interpreter that has it with --peer", file=sys.stderr)
-    rows = [*error_rows(options.devices, options.runs, options.peer), *speed_rows(options.devices)]
+    rows = list(error_rows(options.devices, options.runs, options.peer))
     report(rows, "goal", options.json)
 
 

@@ -31,7 +31,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from resource import struct_rusage
@@ -85,16 +84,6 @@ def run_simulation(
     document = json.loads(result.read_text())
     assert document["devices"] == devices * rounds
     return seconds, used, float(document["f1"])
-
-
-@contextmanager
-def as_data_file(population: ItemCounts) -> Iterator[Path]:
-    """Yield a data file of a population."""
-    with TemporaryDirectory() as folder:
-        data = Path(folder) / "counts.csv"
-        pairs = zip(population.items, population.counts.tolist(), strict=True)
-        data.write_text("word,count\n" + "".join(f"{word},{count}\n" for word, count in pairs))
-        yield data
 
 
 def simulation_rows(fleets: list[int], rounds: int, data: Path) -> Iterator[BenchmarkRow]:
@@ -167,7 +156,10 @@ def main() -> None:
     counts = np.maximum(1, np.round(shares * _TOTAL_COUNT)).astype(np.int64)
     population = ItemCounts(tuple(words), counts)
     # Simulations first: the memory of a process counts what it was forked from.
-    with as_data_file(population) as data:
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "counts.csv"
+        pairs = zip(words, counts.tolist(), strict=True)
+        data.write_text("word,count\n" + "".join(f"{word},{count}\n" for word, count in pairs))
         rows = list(simulation_rows(options.devices, options.rounds, data))
         rows += parallel_rows(options.shared, options.rounds, data) if options.shared else []
     rows += encoding_rows(population)

@@ -27,10 +27,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
 
+import httpx
 import numpy as np
 
 from benchmarks.rows import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.load import ConnectionPool, HttpRequest, LoadRound, request_json
+from benchmarks.secure_sums.load import LoadRound, request_json
 from benchmarks.secure_sums.meters import (
     CostMeter,
     ReplicaProcess,
@@ -106,8 +107,8 @@ def measure_round(
     ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
     total = ring.zero()
     for cohort in view.cohorts:
-        request = HttpRequest(port, "GET", f"{path}/cohorts/{cohort.number}/sum", {})
-        ring.add_packed(total, ConnectionPool().request(request).body)
+        url = f"{replicas[0].url}{path}/cohorts/{cohort.number}/sum"
+        ring.add_packed(total, httpx.get(url).raise_for_status().content)
     if not np.array_equal(np.flatnonzero(total[0]), np.arange(devices)) or total[0].max() != 1:
         raise SystemExit("the sum is wrong")
     return closing, ring.nbytes

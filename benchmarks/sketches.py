@@ -1,16 +1,13 @@
 """Encoding and decoding of tables compared with the memory floor, and their sizes with peers'.
 
-    python -m benchmarks.sketches [--keys N ...] [--sweep] [--json PATH]
+    python -m benchmarks.sketches [--keys N ...] [--json PATH]
 
 Speeds are keys per second of one thread's CPU time, the best of several runs; those of the
 decoder are for the whole of `decode_table`, once compiled; compiling has its own row. The floor
 is measured in the same run: three updates of random 64-byte cells per key, in a table of the
 same number of cells. `ratio` is value / reference; the peers' figures are constants, measured
 once on a machine of this kind, not in this run. Sizes are those at which 99% of tables are read
-in full.
-
-With --sweep the sizes of `capacity.py` are tested: the share of tables that is read in full,
-and the false keys of tables that are a quarter too full.
+in full, which `tests/protocol/sketches/iblt/test_capacity.py` checks.
 """
 
 from functools import partial
@@ -27,7 +24,7 @@ from benchmarks.rows import (
     report,
 )
 from protocol.arrays import Integers, Keys
-from protocol.sketches.iblt.capacity import capacity, cells_for
+from protocol.sketches.iblt.capacity import cells_for
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.sketches.iblt.tight import tight_cell
@@ -129,71 +126,16 @@ def size_rows() -> list[BenchmarkRow]:
     return rows
 
 
-def decoding_rows() -> list[BenchmarkRow]:
-    """Return the shares of tables that are read in full, and of false keys."""
-    rows = []
-    for count, trials in ((30, 4000), (100, 4000), (300, 2000), (1_000, 2000), (10_000, 200)):
-        for percent in (97, 99):
-            cells = cells_for(count, percent)
-            name = f"{count:,} keys read in full, of {trials:,} tables for {percent}%"
-            rows.append(BenchmarkRow(name, _percent_read(count, cells, trials), "%", percent))
-    for name, cell in _CELLS.items():
-        tight = tight_cell(cell, _TIGHT_CELLS)
-        percent_read = _percent_read(1_000, _TIGHT_CELLS, 2_000, tight)
-        label = f"1,000 {name} read in full, of 2,000 tight tables"
-        rows.append(BenchmarkRow(label, percent_read, "%", 99))
-    for name, cell in _CELLS.items():
-        listed, false = np.sum([count_false_keys(cell, seed) for seed in range(1_000)], axis=0)
-        label = f"false of 1,000 keys, {name}, 1.25 times full"
-        rows.append(BenchmarkRow(label, float(1e3 * false / listed), "", 1.0))
-    return rows
-
-
-_SWEEP_RNG = np.random.default_rng(1)
-
-
-def _percent_read(count: int, cells: int, trials: int, cell: CellFormat = _SPEED) -> float:
-    return 100 * sum(is_read_in_full(count, cells, cell) for _ in range(trials)) / trials
-
-
-def is_read_in_full(count: int, cells: int, cell: CellFormat = _SPEED) -> bool:
-    """Return whether a table of `cells` that holds `count` keys is read in full, and exact."""
-    table = Iblt(cell, cells, _SWEEP_RNG.bytes(32))
-    keys, values = random_contents(cell, count, _SWEEP_RNG)
-    if cell.q:
-        values = zipf_values(count, cell.total_bound, _SWEEP_RNG)
-    decoded = decode_table(table, table.insert(keys, values))
-    if decoded.complete:
-        inserted_order, decoded_order = np.lexsort(keys.T), np.lexsort(decoded.keys.T)
-        assert (keys[inserted_order] == decoded.keys[decoded_order]).all()
-        assert (values[inserted_order] == decoded.values[decoded_order]).all()
-    return decoded.complete
-
-
-def count_false_keys(cell: CellFormat, seed: int) -> tuple[int, int]:
-    """Return the numbers of listed and of false keys, of a table that is 1.25 times full."""
-    rng = np.random.default_rng(seed)
-    table = Iblt(cell, 1_191, rng.bytes(32))
-    keys, values = random_contents(cell, capacity(1_191) * 5 // 4, rng)
-    held = dict(zip(map(tuple, keys.tolist()), values.tolist(), strict=True))
-    decoded = decode_table(table, table.insert(keys, values))
-    pairs = zip(map(tuple, decoded.keys.tolist()), decoded.values.tolist(), strict=True)
-    return len(decoded.keys), sum(held.get(key) != value for key, value in pairs)
-
-
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, action="append", help="1,000, 10,000 and 100,000")
-    parser.add_argument("--sweep", action="store_true", help="Test the sizes, too.")
     options = parser.parse_args()
     rows = [compile_time()]
     for count in options.keys or _SIZES:
         rows += speed_rows(count)
     rows += [tight_speed(name) for name in _CELLS]
     rows += size_rows()
-    if options.sweep:
-        rows += decoding_rows()
     report(rows, "reference", options.json)
 
 

@@ -91,7 +91,8 @@ def fig1(
     Example:
       python -m paper fig1 --data words --out fig1
     """
-    figure = curves.F1Figure("fig1", curves.FIGURE_1, StudySetting(rounds, tau, tokens, 0), words)
+    setting, grid = StudySetting(rounds, tau, tokens, 0), sorted(set(words))
+    figure = curves.F1Figure("fig1", curves.FIGURE_1, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
@@ -114,7 +115,8 @@ def fig2(
     Example:
       python -m paper fig2 --data words --threshold 100 --out fig2
     """
-    figure = curves.F1Figure("fig2", curves.FIGURE_1, StudySetting(0, tau, tokens, words), rounds)
+    setting, grid = StudySetting(0, tau, tokens, words), sorted(set(rounds))
+    figure = curves.F1Figure("fig2", curves.FIGURE_1, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
@@ -137,7 +139,8 @@ def fig3(
     Example:
       python -m paper fig3 --data words --out fig3
     """
-    figure = curves.F1Figure("fig3", curves.FIGURE_3, StudySetting(0, tau, tokens, words), rounds)
+    setting, grid = StudySetting(0, tau, tokens, words), sorted(set(rounds))
+    figure = curves.F1Figure("fig3", curves.FIGURE_3, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 

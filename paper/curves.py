@@ -54,12 +54,12 @@ ScoresByPoint = dict[tuple[str, int, str], list[float]]  # by name, x and option
 
 @dataclass(frozen=True, slots=True)
 class F1Figure:
-    """F1 of methods over the values of x: of C if `setting` has 0 words, otherwise of R."""
+    """F1 of methods over values of x, in order: of C if `setting` has 0 words, otherwise of R."""
 
     name: str
     methods: Sequence[str]
     setting: StudySetting
-    values: Sequence[int]
+    grid: Sequence[int]
 
     @property
     def is_over_words(self) -> bool:
@@ -70,11 +70,6 @@ class F1Figure:
     def x(self) -> str:
         """Return the name of the x axis."""
         return "words" if self.is_over_words else "rounds"
-
-    @property
-    def grid(self) -> list[int]:
-        """Return the values of x in their order."""
-        return sorted(set(self.values))
 
     @property
     def title(self) -> str:
@@ -90,17 +85,13 @@ def score_run(figure: F1Figure, population: ItemPopulation, seed: Sequence[int])
 
     All words have the same rounds; each number of rounds has its own.
     """
-    rng, scores = np.random.default_rng(seed), ScoresByPoint()
-    setting = figure.setting
-    if figure.is_over_words:
-        rounds = list(population.rounds(setting.rounds, setting.tokens, rng))
-        points = {size: replace(setting, words=size) for size in figure.grid}
-        _score_methods(population, rounds, points, figure.methods, rng, scores)
-        return scores
-    for count in figure.grid:
+    rng, scores, setting = np.random.default_rng(seed), ScoresByPoint(), figure.setting
+    points = {x: replace(setting, **{figure.x: x}) for x in figure.grid}
+    together = [points] if figure.is_over_words else [{x: point} for x, point in points.items()]
+    for settings in together:
+        count = next(iter(settings.values())).rounds
         rounds = list(population.rounds(count, setting.tokens, rng))
-        point = {count: replace(setting, rounds=count)}
-        _score_methods(population, rounds, point, figure.methods, rng, scores)
+        _score_methods(population, rounds, settings, figure.methods, rng, scores)
     return scores
 
 

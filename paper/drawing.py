@@ -1,6 +1,7 @@
 """The pictures: curves with error bars of three standard deviations, as the paper draws them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +77,7 @@ def draw_curves(path: Path, curves: Sequence[F1Curve], x: str, title: str, log: 
     Raises:
         ImportError: if matplotlib is not installed. The same holds for all pictures.
     """
-    with _SavedFigure(path, (7.2, 5.6)) as figure:
+    with _saved_figure(path, (7.2, 5.6)) as figure:
         axes = figure.subplots()
         for curve in curves:
             _draw_curve(axes, curve, *_METHOD_STYLES[curve.name])
@@ -93,7 +94,7 @@ def draw_words(
     """Write F1 over words, one panel per population; `styles` names the methods of the curves."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    with _SavedFigure(path, (max(6.4, 3.4 * columns), 2.9 * rows + 1.2)) as figure:
+    with _saved_figure(path, (max(6.4, 3.4 * columns), 2.9 * rows + 1.2)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
         for axes, (name, curves) in zip(grid, panels.items(), strict=False):
             for curve, method in zip(curves, styles, strict=True):
@@ -110,7 +111,7 @@ def draw_words(
 
 def draw_pairs(path: Path, pairs: Sequence[MethodComparison], title: str) -> None:
     """Write F1 of `tracked` over F1 of the paper's method, one point per setting."""
-    with _SavedFigure(path, (6.4, 5.6)) as figure:
+    with _saved_figure(path, (6.4, 5.6)) as figure:
         axes = figure.subplots()
         axes.axline((0, 0), slope=1, color=_GREY, linewidth=1)
         shown = axes.scatter(
@@ -130,7 +131,7 @@ def draw_rules(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> Non
     """Write the F1 of each rule for t, side by side for each population."""
     cases = list(dict.fromkeys((row["data"].split(".")[0], row["drift"]) for row in rows))
     kept = list(dict.fromkeys(row["rule"] for row in rows))
-    with _SavedFigure(path, (7.2, 0.45 * len(cases) + 1.8)) as figure:
+    with _saved_figure(path, (7.2, 0.45 * len(cases) + 1.8)) as figure:
         axes = figure.subplots()
         for number, (rule, colour) in enumerate(zip(kept, (_GREEN, _BLUE), strict=True)):
             of_rule = [row for row in rows if row["rule"] == rule]
@@ -180,7 +181,7 @@ def _draw_curve(
 def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
     """Write errors and words over R."""
     rounds = [row.rounds for row in rows]
-    with _SavedFigure(path, (9, 4.2)) as figure:
+    with _saved_figure(path, (9, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         root = [rows[0].oracle_error * (count / rounds[0]) ** 0.5 for count in rounds]
         left.plot(rounds, root, ":", color=_BLACK, label="the root of R")
@@ -200,7 +201,7 @@ def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
 def draw_local(path: Path, errors: Sequence[OracleErrors], title: str) -> None:
     """Write errors over epsilon, one row of panels per experiment, theory dashed."""
     names = list(dict.fromkeys(point.experiment for point in errors))
-    with _SavedFigure(path, (10, 2.9 * len(names) + 1)) as figure:
+    with _saved_figure(path, (10, 2.9 * len(names) + 1)) as figure:
         grid = figure.subplots(len(names), 3, squeeze=False)
         for row, name in zip(grid, names, strict=True):
             for axes, measure in zip(row, ("worst", "l1", "l2"), strict=True):
@@ -228,7 +229,7 @@ def draw_local(path: Path, errors: Sequence[OracleErrors], title: str) -> None:
 
 def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
     """Write ranks over values, and their errors with intervals, one colour per method."""
-    with _SavedFigure(path, (10, 4.2)) as figure:
+    with _saved_figure(path, (10, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         for (name, row), colour in zip(rows.items(), _CDF_COLOURS, strict=False):
             values, true = row["values"], row["true"]
@@ -262,23 +263,13 @@ def _draw_growth_line(
     )
 
 
-class _SavedFigure:
-    """A figure that is written to `path` unless an error occurs."""
+@contextmanager
+def _saved_figure(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield a figure that is written to `path` unless an error occurs."""
+    import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only the demo has it
+    from matplotlib.figure import Figure  # noqa: PLC0415
 
-    def __init__(self, path: Path, size: tuple[float, float]) -> None:
-        import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only the demo has it
-        from matplotlib.figure import Figure  # noqa: PLC0415
-
-        self._path, self._style = path, mpl.rc_context(_STYLE)
-        with mpl.rc_context(_STYLE):
-            self._figure = Figure(figsize=size, layout="constrained")
-
-    def __enter__(self) -> Any:  # noqa: ANN401 - matplotlib's own types are only there with it
-        self._style.__enter__()
-        return self._figure
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            metadata: dict[str, Any] = {"Date": None} if self._path.suffix == ".svg" else {}
-            self._figure.savefig(self._path, dpi=150, metadata=metadata)
-        self._style.__exit__(None, None, None)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else {})

@@ -51,7 +51,7 @@ def ldp(
         for method in METHODS
     ]
     run_options = options.RunOptions(runs, seed, workers, dask)
-    errors = run_options.map(partial(_measure_case, runs, seed), cases, "oracles")
+    errors = run_options.map(partial(measure_errors, runs=runs, seed=seed), cases, "oracles")
     rows = [asdict(point) for point in errors]
     if json_path != "-":
         _show(errors, runs)
@@ -62,11 +62,6 @@ def ldp(
     )
     options.write_figure(out, lambda path: drawing.draw_local(path, errors, title), rows)
     write_json(json_path, {"figure": "ldp", "runs": runs, "rows": rows})
-
-
-def _measure_case(runs: int, seed: int, case: tuple[OracleExperiment, float, str]) -> OracleErrors:
-    experiment, level, method = case
-    return measure_errors(experiment, method, level, runs, seed)
 
 
 def _experiments(

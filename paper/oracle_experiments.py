@@ -37,14 +37,8 @@ from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import seeded_words
 
-MSE_OCMS, L_OCMS, OCMS_GF, HADAMARD, CMS_HADAMARD, RECURSIVE_HADAMARD = (
-    "MSE-OCMS",
-    "l-OCMS",
-    "OCMS-GF",
-    "HE",
-    "CMS+HE",
-    "RHR",
-)
+MSE_OCMS, L_OCMS, OCMS_GF = "MSE-OCMS", "l-OCMS", "OCMS-GF"
+HADAMARD, CMS_HADAMARD, RECURSIVE_HADAMARD = "HE", "CMS+HE", "RHR"
 METHODS: Final = (MSE_OCMS, L_OCMS, OCMS_GF, HADAMARD, CMS_HADAMARD, RECURSIVE_HADAMARD)
 TOP_VALUES = 100
 _DEVICES, _SPACING = 10_000, 128
@@ -143,10 +137,9 @@ def oracle_of(method: str, experiment: OracleExperiment, epsilon: float, seed: i
     return RecursiveHadamard.for_epsilon(epsilon, domain)
 
 
-def measure_errors(
-    experiment: OracleExperiment, method: str, epsilon: float, runs: int, seed: int
-) -> OracleErrors:
-    """Return the errors over `runs`."""
+def measure_errors(case: tuple[OracleExperiment, float, str], runs: int, seed: int) -> OracleErrors:
+    """Return the errors over `runs` of an experiment, an epsilon and a method."""
+    experiment, epsilon, method = case
     top, true = experiment.top_values.astype(np.int64), experiment.frequencies
     rng = np.random.default_rng([seed, METHODS.index(method), round(1000 * epsilon)])
     estimates = list(_estimates_of_runs(experiment, method, epsilon, runs, rng))

@@ -19,6 +19,7 @@ from benchmarks.secure_sums.work import (
     confirm_again,
     join_cohort,
     shares_floor,
+    sum_rows,
     unmasking_work,
 )
 from secagg.aggregator import (
@@ -160,11 +161,9 @@ class CohortBenchmark:
         checking = checking_work(self.floors, each, self.n, dropout, self.mode)
         case = f"{self.name}, {dropout:.0%} dropouts"
         yield checking.row(f"check and add uploads, {case}")
-        yield unmasking.row(f"unmask, {case}, {len(seeds) + pairs:,} masks")
-        whole, holders = checking + collecting + unmasking, transcript.session.parameters.holders
-        yield whole.row(f"all, {case}")
+        holders = transcript.session.parameters.holders
         hashes = shares_floor(self.floors, self.n, len(seeds), holders, self.ring.nbytes)
-        yield (whole + CpuWork(0.0, hashes)).row(f"all, {case}, hashes of shares too")
+        yield from sum_rows(case, checking + collecting, unmasking, len(seeds) + pairs, hashes)
 
     def _collect_unmasking_shares(
         self, request: UnmaskingRequest, dropout: float

@@ -6,7 +6,6 @@ the same for all (plan, roster, transcript), and send over plain connections tha
 """
 
 import http.client
-import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from threading import local
+
+import httpx
 
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
@@ -26,6 +27,7 @@ from secagg.shares import ReceivedShares
 
 THREADS = 16  # connections at a time
 _DEVICES_PER_CHUNK = 200  # devices whose bodies are held: 80 MB of vectors
+_TIMEOUT_SECONDS = 120
 _LONG_POLL_SECONDS = 30  # seconds that a GET request waits for its answer
 
 
@@ -59,7 +61,8 @@ class ConnectionPool:
         """Return the answer to `request`, which is sent again if the connection was closed."""
         connections = self._thread_state.__dict__.setdefault("connections", {})
         connection = connections.setdefault(
-            request.port, http.client.HTTPConnection("127.0.0.1", request.port, timeout=120)
+            request.port,
+            http.client.HTTPConnection("127.0.0.1", request.port, timeout=_TIMEOUT_SECONDS),
         )
         try:
             return self._send(connection, request)
@@ -250,9 +253,8 @@ def request_json(port: int, method: str, path: str, document: object = None) -> 
     Raises:
         SystemExit: if the server refuses.
     """
-    body = b"" if document is None else json.dumps(document).encode()
-    headers = {"Content-Type": "application/json"}
-    answer = ConnectionPool().request(HttpRequest(port, method, path, headers, body))
-    if answer.status >= 400:
-        raise SystemExit(f"{method} {path}: {answer.status} {answer.body[:500]!r}")
-    return dict(json.loads(answer.body))
+    url = f"http://127.0.0.1:{port}{path}"
+    response = httpx.request(method, url, json=document, timeout=_TIMEOUT_SECONDS)
+    if response.is_error:
+        raise SystemExit(f"{method} {path}: {response.status_code} {response.text[:500]}")
+    return dict(response.json())

@@ -19,6 +19,7 @@ from benchmarks.secure_sums.work import (
     confirm_again,
     join_cohort,
     shares_floor,
+    sum_rows,
     unmasking_work,
 )
 from secagg.aggregator import (
@@ -72,7 +73,7 @@ class SampledServer:
         shared, transcript = self._share(session)
         masked = self._mask(shared, transcript)
         once = self.watch.seconds["once"]
-        rows = []
+        rows = list[BenchmarkRow]()
         for dropout in dropout_shares:
             floors.measure(FLOOR_BURSTS)
             self.watch.seconds |= {"once": once, "last": 0.0}
@@ -81,15 +82,13 @@ class SampledServer:
             each = {
                 name: spent / CHECKED_PARTICIPANTS for name, spent in self.watch.seconds.items()
             }
-            whole = checking_work(floors, each, self.n, dropout, self.mode) + unmasking
-            whole += CpuWork(self.watch.seconds["once"], 0)
-            whole += self._collecting_work(transcript, dropout)
-            case = f"{self.name}, {dropout:.0%} dropouts"
-            rows.append(unmasking.row(f"unmask, {case}, {masks:,} masks"))
-            rows.append(whole.row(f"all, {case}"))
+            checking = checking_work(floors, each, self.n, dropout, self.mode)
+            checking += CpuWork(self.watch.seconds["once"], 0)
+            checking += self._collecting_work(transcript, dropout)
             survivors, holders = self.n * (1 - dropout), session.parameters.holders
             hashes = shares_floor(floors, self.n, survivors, holders, self.ring.nbytes)
-            rows.append((whole + CpuWork(0, hashes)).row(f"all, {case}, hashes of shares too"))
+            case = f"{self.name}, {dropout:.0%} dropouts"
+            rows += sum_rows(case, checking, unmasking, masks, hashes)
             self.progress()
         return rows
 
@@ -190,7 +189,7 @@ class SampledServer:
         seeds = {slot: self.rng.randbytes(32) for slot in range(len(dropouts), self.n)}
         sampled_dropouts = [*dropouts][:UNMASKED_DROPOUTS]
         sampled_survivors = [*seeds][:UNMASKED_SURVIVORS]
-        secrets = {slot: self.joined[slot].mask.secret for slot in sampled_dropouts}
+        secrets = {slot: self.joined[slot].mask_pair.secret for slot in sampled_dropouts}
         secrets |= {slot: seeds[slot] for slot in sampled_survivors}
         unmasking_shares = self._sampled_unmasking_shares(transcript, secrets, dropouts)
         committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}

@@ -98,3 +98,15 @@ def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -
     """Return the work of removing the own masks of `survivors`, and `pairs` of pairwise masks."""
     masks = (survivors + pairs) * floors["mask"]
     return CpuWork(seconds, masks + pairs * floors["agreement"])
+
+
+def sum_rows(
+    case: str, checking: CpuWork, unmasking: CpuWork, masks: int, hashes: float
+) -> list[BenchmarkRow]:
+    """Return the rows of unmasking and of all work, without and with the floor of `hashes`."""
+    whole = checking + unmasking
+    return [
+        unmasking.row(f"unmask, {case}, {masks:,} masks"),
+        whole.row(f"all, {case}"),
+        (whole + CpuWork(0.0, hashes)).row(f"all, {case}, hashes of shares too"),
+    ]

@@ -35,7 +35,7 @@ def errors() -> ErrorsByCase:
     """Return the errors over 25 runs of both synthetic experiments at two epsilons."""
     rng = np.random.default_rng(1)
     return {
-        (experiment.name, epsilon, method): measure_errors(experiment, method, epsilon, 25, 5)
+        (experiment.name, epsilon, method): measure_errors((experiment, epsilon, method), 25, 5)
         for experiment in (zipf_experiment(rng), gaussian_experiment(rng))
         for epsilon in (1.0, 4.0)
         for method in METHODS
@@ -158,7 +158,7 @@ def test_a_hundred_runs_are_as_near_to_theory_as_in_the_docs() -> None:
 def test_the_run_of_the_docs_is_what_the_code_makes() -> None:
     """One of its rows again, bit for bit: the third method of the first experiment."""
     rows = json.loads((DOCS / "figures" / "ldp.json").read_text())["rows"]
-    again = measure_errors(zipf_experiment(np.random.default_rng(1)), OCMS_GF, 1.0, 100, 1)
+    again = measure_errors((zipf_experiment(np.random.default_rng(1)), 1.0, OCMS_GF), 100, 1)
     (kept,) = [
         r for r in rows if (r["experiment"], r["method"], r["epsilon"]) == ("zipf", OCMS_GF, 1.0)
     ]
