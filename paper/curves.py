@@ -179,7 +179,7 @@ def _tracked(
 ) -> MethodEstimates:
     chance = rng.spawn(1)[0]  # so that other curves do not hang on this one
     try:
-        tokens = KeyedPopulation.of(people, point.tokens).deal(rounds, 1, chance)
+        tokens = KeyedPopulation.of(people, point.tokens).distribute(rounds, 1, chance)
         found = run_tokens("tracked", tokens, point.words, point.tau, chance).found_items
     except TooFewWordsError:  # no point
         return

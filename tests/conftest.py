@@ -42,13 +42,13 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/blindtally/simulate/test_command.py": ("test_a_secure_sum_gives_the_same_result",),
     "tests/blindtally/simulate/test_heavy.py": (
-        "test_a_length_bounds_strings_and_what_is_longer_is_told",
-        "test_what_is_heavy_is_found[prefix-extension",
+        "test_a_length_bounds_strings_and_longer_ones_are_counted",
+        "test_heavy_items_are_found[prefix-extension",
     ),
     "tests/blindtally/simulate/test_releases.py": (
-        "test_a_trie_finds_the_commonest_words[sample-threshold",
+        "test_a_trie_finds_the_most_common_words[sample-threshold",
         "test_a_trie_of_devices_that_join_by_coins_finds_the_same_words",
-        "test_invitations_that_do_not_hold_say_why[args0",
+        "test_impossible_invitations_have_a_reason[args0",
         "test_numbers_have_quantiles[triehh",
         "test_tables_are_printed",
     ),

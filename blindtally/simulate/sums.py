@@ -76,7 +76,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         facts = {"partial": f"stopped after {done}"} | facts
     return SimulationResult(
         score.as_json() | {"parameters": parameters},
-        [heavy_hitter_table(score.comparison.found), fact_table(facts)],
+        [heavy_hitter_table(score.comparison.found_items), fact_table(facts)],
         done,
     )
 
@@ -148,7 +148,7 @@ def _run(request: SimulationRequest, study: _PreparedStudy, executor: RoundExecu
 def _facts(request: SimulationRequest, study: _PreparedStudy, score: StudyScore) -> dict[str, str]:
     comparison = score.comparison
     return {
-        "heavy": shown_share(comparison.found),
+        "heavy": shown_share(comparison.found_items),
         "missed": f"{len(comparison.missed):,} with a true count of at least "
         f"{study.question.threshold:g}",
         "rounds": f"{score.rounds_decoded} decoded of {request.rounds}",

@@ -137,7 +137,7 @@ def test_a_fleet_that_ends_before_its_study_keeps_the_finished_rounds(
     options = ("--create", "--devices", "12", "--rounds", "9", "--min-cohort", "5", *TWO_WORKERS)
     with (
         ServerProcess(tmp_path, is_open=True) as service,
-        started(tmp_path, "fleet", "--url", service.url, *options) as command,
+        started(tmp_path, "blindtally", "fleet", "--url", service.url, *options) as command,
     ):
         wait_for_second_round(command)
         workers = psutil.Process(command.pid).children(recursive=True)
