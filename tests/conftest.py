@@ -66,7 +66,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/blindtally/test_parallel_rounds.py": (
         "test_a_worker_that_is_killed_in_mid_round_costs_no_result",
-        "test_ctrl_c_keeps_what_was_found_and_says_that_it_is_partial",
+        "test_ctrl_c_keeps_a_partial_result",
         "test_simulate_has_workers_report",
     ),
     "tests/client/device/test_journal.py": ("test_of_many_processes_one_gives_its_vector",),

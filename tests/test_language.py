@@ -34,12 +34,8 @@ EXCEPTIONS = {
 NOT_YET = {
     "tests/paper",
     "benchmarks",
-    "blindtally",
     "paper",
-    "blindtally/simulate",
     "tests",
-    "tests/blindtally",
-    "tests/blindtally/simulate",
     "tests/compose",
     "tests/protocol",
     "tests/protocol/domains",

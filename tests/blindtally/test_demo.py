@@ -278,10 +278,10 @@ def test_a_sum_that_is_its_survivors_vectors_passes_and_counts_as_truth() -> Non
 
 
 def test_blamed_participants_are_named() -> None:
-    one, cohort, _ = played()
+    finished, cohort, _ = played()
     blamed = cohort.model_copy(update={"blamed": {2: "shared false secrets"}})
-    view = one.view.model_copy(update={"cohorts": (blamed,)})
-    result = summarize_round(replace(one, view=view), exact=True)
+    view = finished.view.model_copy(update={"cohorts": (blamed,)})
+    result = summarize_round(replace(finished, view=view), exact=True)
     assert result.violations == ("cohort 0, participant 2 shared false secrets",)
     study = StudyView.model_validate(
         {
@@ -298,33 +298,33 @@ def test_blamed_participants_are_named() -> None:
     )
     screen = Console(record=True, width=80, file=io.StringIO())
     print_results(
-        screen, summarize_study(study, [], [one], rounds=[result], seconds=1, settings={})
+        screen, summarize_study(study, [], [finished], rounds=[result], seconds=1, settings={})
     )
     assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in screen.export_text()
 
 
 def test_a_round_without_a_sum_has_a_reason() -> None:
-    one, cohort, _ = played()
+    finished, cohort, _ = played()
     failure = "3 of 10 sent their vectors in time, where 7 are needed"
     failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
-    view = one.view.model_copy(
+    view = finished.view.model_copy(
         update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
     )
     shown = Console(record=True, width=200, file=io.StringIO())
-    Screen(shown, 1).show_round(summarize_round(replace(one, view=view), exact=False))
+    Screen(shown, 1).show_round(summarize_round(replace(finished, view=view), exact=False))
     text = shown.export_text()
     assert f"no sum, failed: {failure}, " in text
     assert "nothing" not in text
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:
-    one, cohort, total = played()
+    finished, cohort, total = played()
     total[0][0] ^= 1
     with pytest.raises(InexactSumError, match="is not the sum of its 3 vectors"):
-        verify_sum(one, cohort, total)
+        verify_sum(finished, cohort, total)
 
 
 def test_a_stranger_in_a_sum_is_an_error() -> None:
-    one, cohort, total = played()
+    finished, cohort, total = played()
     with pytest.raises(InexactSumError, match="1 unknown"):
-        verify_sum(replace(one, results=one.results[1:]), cohort, total)
+        verify_sum(replace(finished, results=finished.results[1:]), cohort, total)

@@ -24,7 +24,18 @@ from blindtally.parallel import (
 from client.optional_deps import install_command
 from paper.commands import app
 
-SHORT = ("--rounds", "3", "--tokens", "300", "--words", "400", "--runs", "2", "--json", "-")
+SHORT_FIGURE_OPTIONS = (
+    "--rounds",
+    "3",
+    "--tokens",
+    "300",
+    "--words",
+    "400",
+    "--runs",
+    "2",
+    "--json",
+    "-",
+)
 
 
 def square(number: int) -> tuple[int, int]:
@@ -144,7 +155,9 @@ def test_a_figure_does_not_depend_on_the_workers(tmp_path: Path) -> None:
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
     outputs = []
     for options in ((), ("--workers", "2", "--dask", LOCAL_CLUSTER)):
-        result = CliRunner().invoke(app, ["fig1", "--data", str(data), *SHORT, *options])
+        result = CliRunner().invoke(
+            app, ["fig1", "--data", str(data), *SHORT_FIGURE_OPTIONS, *options]
+        )
         assert result.exit_code == 0, result.output
         outputs.append(result.stdout)
     assert outputs[0] == outputs[1]
