@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
-import typer
+from typer import Option
 
 from blindtally.console.output import exit_with_error
 from blindtally.console.progress import with_progress
@@ -57,11 +57,11 @@ _WORKERS_DIED_MESSAGE: Final = (
 )
 
 WorkersOption = Annotated[
-    int, typer.Option(min=1, max=1024, help="Processes of this machine that share the work.")
+    int, Option(min=1, max=1024, help="Processes of this machine that share the work.")
 ]
 DaskOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="ADDRESS",
         help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
         "--workers on this machine.",

@@ -15,12 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from blindtally import parallel
-from blindtally.parallel import (
-    LOCAL_CLUSTER,
-    map_bounded,
-    open_workers,
-    run_parallel,
-)
+from blindtally.parallel import LOCAL_CLUSTER, map_bounded, open_workers, run_parallel
 from client.optional_deps import install_command
 from paper.commands import app
 
@@ -55,10 +50,7 @@ def refuse(number: int) -> int:
     raise ValueError(f"{number} is wrong")
 
 
-WORKERS: dict[str, tuple[int, str | None]] = {
-    "processes": (2, None),
-    "dask": (2, LOCAL_CLUSTER),
-}
+WORKERS: dict[str, tuple[int, str | None]] = {"processes": (2, None), "dask": (2, LOCAL_CLUSTER)}
 
 
 @contextmanager
