@@ -58,8 +58,6 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_json_to_stdout_is_json_and_nothing_else",
     ),
     "tests/blindtally/test_parallel.py": (
-        "test_a_figure_does_not_depend_on_the_workers",
-        "test_a_killed_worker_costs_time_and_no_result",
         "test_a_task_that_kills_every_worker_is_reported",
         "test_a_task_that_runs_once_is_not_repeated[local",
         "test_results_come_in_order_and_errors_are_those_of_the_task[dask",

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,24 +43,15 @@ from protocol.randomness import seeded_words
 from secagg.keys import Identity
 from secagg.ring import Vector
 
+SETUP_OPTIONS: dict[str, Any] = {"devices": 12, "rounds": 1, "dropout": 0.1, "seed": 1}
+SETUP_OPTIONS |= {"threshold": 3, "contribution": 2, "words": None}
 SMALL_DEMO_OPTIONS = ["--devices", "12", "--rounds", "2", "--seed", "3"]
 
 
 def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "copy.json"
-    run = CliRunner().invoke(
-        app,
-        [
-            "demo",
-            *SMALL_DEMO_OPTIONS,
-            "--contribution",
-            "1",
-            "--out",
-            str(out),
-            "--json",
-            str(copy),
-        ],
-    )
+    options = [*SMALL_DEMO_OPTIONS, "--contribution", "1", "--out", str(out), "--json", str(copy)]
+    run = CliRunner().invoke(app, ["demo", *options])
     assert run.exit_code == 0, run.output
     lines = run.output.strip().splitlines()
     assert lines[-1].startswith("F1 ")
@@ -81,19 +73,8 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
 
 
 def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
-    run = CliRunner().invoke(
-        app,
-        [
-            "demo",
-            *SMALL_DEMO_OPTIONS,
-            "--rounds",
-            "1",
-            "--out",
-            str(tmp_path / "out"),
-            "--json",
-            "-",
-        ],
-    )
+    options = [*SMALL_DEMO_OPTIONS, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+    run = CliRunner().invoke(app, ["demo", *options])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["sums_exact"] is True
     assert "F1" in run.stderr
@@ -194,17 +175,7 @@ def test_precision_and_recall() -> None:
 
 def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     registrar = Identity.of(bytes(32))
-    setup = build_setup(
-        None,
-        devices=12,
-        rounds=1,
-        dropout=0.1,
-        seed=1,
-        threshold=3,
-        contribution=2,
-        words=None,
-        registrar=registrar,
-    )
+    setup = build_setup(None, **SETUP_OPTIONS, registrar=registrar)
     assert setup.terms.mode == "active"
     assert setup.terms.registrar == registrar.public.hex()
     assert setup.fleet_config.policy.registrar == registrar.public
@@ -212,9 +183,7 @@ def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     assert setup.fleet_config.registrar is registrar
 
 
-SETUP = build_setup(
-    None, devices=12, rounds=1, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
-)
+SETUP = build_setup(None, **SETUP_OPTIONS)
 MECHANISM = MECHANISMS["adaptive-iblt"]
 
 
