@@ -65,7 +65,7 @@ def score_study(
     rng = np.random.default_rng([*seed, 0])
     rounds = list(people.rounds(_ROUNDS, _TOKENS, rng, drift))
     counts = np.sum(rounds, axis=0)
-    tokens = known.deal(rounds, 1, rng)
+    tokens = known.distribute(rounds, 1, rng)
     study = run_tokens("tracked", tokens, words, _TAU, np.random.default_rng(seed))
     shares = np.array(
         list(people.shares_by_round(_ROUNDS, np.random.default_rng([*seed, 0]), drift))

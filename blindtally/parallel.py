@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
-import typer
+from typer import Option
 
 from blindtally.console.output import exit_with_error
 from blindtally.console.progress import with_progress
@@ -43,8 +43,8 @@ from protocol.simulation.executor import (
     sum_cohort,
 )
 
-A = TypeVar("A")
-B = TypeVar("B")
+T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 LOCAL_CLUSTER: Final = "local"
@@ -57,11 +57,11 @@ _WORKERS_DIED_MESSAGE: Final = (
 )
 
 WorkersOption = Annotated[
-    int, typer.Option(min=1, max=1024, help="Processes of this machine that share the work.")
+    int, Option(min=1, max=1024, help="Processes of this machine that share the work.")
 ]
 DaskOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="ADDRESS",
         help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
         "--workers on this machine.",
@@ -93,29 +93,29 @@ def open_workers(
 
 
 def run_parallel(
-    work: Callable[[A], B], tasks: Sequence[A], label: str, count: int, dask: str | None
-) -> list[B]:
+    work: Callable[[T], R], tasks: Sequence[T], label: str, count: int, dask: str | None
+) -> list[R]:
     """Return the result of `work` for each task, in order, with a progress bar named `label`.
 
     Raises:
         typer.Exit: if the workers cannot be used, or died of a task.
     """
     with open_workers(count, dask) as (executor, _):
-        results: Iterator[B] = map(work, tasks)
+        results: Iterator[R] = map(work, tasks)
         if executor is not None:
             results = map_bounded(executor, work, tasks, len(tasks))
         return list(with_progress(results, label, len(tasks)))
 
 
 def map_bounded(
-    executor: Executor, work: Callable[[A], B], tasks: Iterable[A], limit: int
-) -> Iterator[B]:
+    executor: Executor, work: Callable[[T], R], tasks: Iterable[T], limit: int
+) -> Iterator[R]:
     """Yield the result of `work` for each task, in order; `limit` tasks exist at a time.
 
     Raises:
         typer.Exit: if the workers died of a task, or the cluster is lost.
     """
-    futures: deque[Future[B]] = deque()
+    futures: deque[Future[R]] = deque()
     for task in tasks:
         futures.append(executor.submit(work, task))
         if len(futures) >= limit:
@@ -124,7 +124,7 @@ def map_bounded(
         yield _result_of(futures.popleft())
 
 
-def _result_of(future: "Future[B]") -> B:
+def _result_of(future: "Future[R]") -> R:
     try:
         return future.result()
     except CancelledError:  # by Dask's client, when it gives up its scheduler
@@ -165,7 +165,7 @@ class ParallelExecutor:
         self._min_task_seconds, self._clock = min_task_seconds, clock
         self._seconds_per_chunk: float | None = None
 
-    def add(self, accumulator: Accumulator[A], chunks: Sequence[Chunk]) -> None:
+    def add(self, accumulator: Accumulator[T], chunks: Sequence[Chunk]) -> None:
         """Add chunks to the accumulator, in order."""
         rest = list(chunks)
         if rest and self._seconds_per_chunk is None:
@@ -194,14 +194,14 @@ class ParallelExecutor:
         # The same number for each worker: with three tasks for two, one worker would wait.
         return count - count % self._workers if count > self._workers else count
 
-    def _run_locally(self, accumulator: Accumulator[A], chunks: Sequence[Chunk]) -> None:
+    def _run_locally(self, accumulator: Accumulator[T], chunks: Sequence[Chunk]) -> None:
         started = self._clock()
         LOCAL_EXECUTOR.add(accumulator, chunks)
         if chunks:
             self._seconds_per_chunk = (self._clock() - started) / len(chunks)
 
 
-def _run_timed(run: Callable[[Sequence[Chunk]], A], chunks: Sequence[Chunk]) -> tuple[A, float]:
+def _run_timed(run: Callable[[Sequence[Chunk]], T], chunks: Sequence[Chunk]) -> tuple[T, float]:
     started = time.thread_time()
     return run(chunks), time.thread_time() - started
 
@@ -212,12 +212,12 @@ class _AtMostOnceExecutor(Executor):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def submit(self, work: Callable[P, A], /, *args: P.args, **options: P.kwargs) -> Future[A]:
+    def submit(self, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> Future[T]:
         """Run a task on the first worker that receives it."""
         return self._executor.submit(_run_if_first, uuid4().hex, work, *args, **options)
 
 
-def _run_if_first(name: str, work: Callable[P, A], /, *args: P.args, **options: P.kwargs) -> A:
+def _run_if_first(name: str, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
     """Run a task, unless another worker of this cluster has begun it."""
     event = import_module("distributed").Event(f"blindtally-{name}")
     if event.is_set():

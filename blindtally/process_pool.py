@@ -106,7 +106,7 @@ class _Worker:
         self.process.join()
 
     def exit_reason(self) -> str:
-        """Return how the process ended."""
+        """Return the signal or exit code of the process."""
         code = self.process.exitcode or 0
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 

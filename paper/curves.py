@@ -176,7 +176,9 @@ def _estimates(
         chance = rng.spawn(1)[0]  # so that other curves do not depend on this one
         with suppress(TooFewWordsError):
             known = KeyedPopulation.of(population, tokens)
-            study = run_tokens("tracked", known.deal(rounds, 1, chance), words, point.tau, chance)
+            study = run_tokens(
+                "tracked", known.distribute(rounds, 1, chance), words, point.tau, chance
+            )
             yield "", np.where(study.found_items, np.inf, 0)
 
 

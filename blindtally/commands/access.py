@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from sqlalchemy.exc import SQLAlchemyError
+from typer import Argument, Option
 
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.tables import print_parts, result_table
@@ -23,12 +24,12 @@ from server.principals import SCOPES, Permission
 T = TypeVar("T")
 DatabaseOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--database", envvar="BLINDTALLY_DATABASE_URL", help="Database of the service, as a URL."
     ),
 ]
 DaysOption = Annotated[
-    float | None, typer.Option("--days", min=0, help="Days until it expires.", show_default="never")
+    float | None, Option("--days", min=0, help="Days until it expires.", show_default="never")
 ]
 DEFAULT_DATABASE = "sqlite:///blindtally.db"
 
@@ -50,10 +51,10 @@ tokens = typer.Typer(
 
 @keys.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="Name of the key's user or purpose.")],
+    name: Annotated[str, Argument(help="Name of the key's user or purpose.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="Scope: read, write or operate; repeatable.", show_default="all"),
+        Option(help="Scope: read, write or operate; repeatable.", show_default="all"),
     ] = None,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,
@@ -87,9 +88,9 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
 
 @tokens.command("create")
 def create_token(
-    name: Annotated[str, typer.Argument(help="Name of the devices that it admits.")],
+    name: Annotated[str, Argument(help="Name of the devices that it admits.")],
     uses: Annotated[
-        int, typer.Option(min=1, max=2**31 - 1, help="Number of identities that it admits.")
+        int, Option(min=1, max=2**31 - 1, help="Number of identities that it admits.")
     ] = 1000,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,
@@ -125,7 +126,7 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
 @keys.command("revoke")
 @tokens.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(help="Id of a key or token, or identity of a device.")],
+    name: Annotated[str, Argument(help="Id of a key or token, or identity of a device.")],
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:
@@ -146,7 +147,7 @@ def revoke(
 
 
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of entries to show.")] = 50,
+    limit: Annotated[int, Option(min=1, max=1000, help="Number of entries to show.")] = 50,
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:

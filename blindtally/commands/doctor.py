@@ -1,20 +1,52 @@
-"""`blindtally doctor`: problems of this machine and of the service's settings, with advice."""
+"""`blindtally doctor`: problems of this machine and of the service's settings, with advice.
 
-from collections.abc import Iterator
-from dataclasses import asdict
+No check changes anything: a database is not created, and a port is bound for an instant only.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
+import httpx
 import typer
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy import create_engine, func, select
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import SQLAlchemyError
+from typer import Option
 
-from blindtally.commands import doctor_checks
-from blindtally.commands.doctor_checks import Check, CheckState
-from blindtally.console.output import JsonOption, write_json
+from blindtally.console.output import JsonOption, setting_faults, write_json
 from blindtally.console.progress import spinner
+from client.optional_deps import install_command
+from server.db import migrations
+from server.db.database import parse_url
+from server.settings import Settings
 
+CheckState: TypeAlias = Literal["ok", "warning", "error"]
+
+_PREFIX: Final = "BLINDTALLY_"
+# Variables that other programs read: the commands, compose and the tests.
+_OTHER_VARIABLES: Final = (
+    *("API_KEY", "ENROLMENT_TOKEN", "REPLICAS", "TAG"),
+    *("CHROMIUM", "COMPOSE", "EXAMPLES"),
+)
+_EXTRAS: Final = {"demo": "pictures", "postgres": "PostgreSQL", "traces": "traces"}
+_TIMEOUT_SECONDS: Final = 5
+_MAX_CLOCK_OFFSET_SECONDS: Final = 5.0
+_LOW_DISK_BYTES, _CRITICAL_DISK_BYTES = 2 * 10**9, 2 * 10**8
+_DISK_ADVICE: Final = "free some space: a round of 1,000 devices may take 1 GB"
+_UPGRADE_ADVICE: Final = "pip install --upgrade blindtally, or name another --database"
 _FROM_ENVIRONMENT: Final = "from the environment"  # an invalid value must not stop this command
 _STATE_STYLES: Final[dict[CheckState, str]] = {
     "ok": "green",
@@ -23,17 +55,26 @@ _STATE_STYLES: Final[dict[CheckState, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Result of the check `name`, with `advice` unless the state is ok."""
+
+    name: str
+    state: CheckState
+    detail: str
+    advice: str = ""
+
+
 def doctor(
     database_url: Annotated[
         str | None,
-        typer.Option("--database", help="Database of the service.", show_default=_FROM_ENVIRONMENT),
+        Option("--database", help="Database of the service.", show_default=_FROM_ENVIRONMENT),
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(help="Address on which to listen.", show_default=_FROM_ENVIRONMENT),
+        str | None, Option(help="Address on which to listen.", show_default=_FROM_ENVIRONMENT)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port on which to listen.", show_default=_FROM_ENVIRONMENT)
+        int | None, Option(help="Port on which to listen.", show_default=_FROM_ENVIRONMENT)
     ] = None,
     json_path: JsonOption = None,
 ) -> None:
@@ -58,14 +99,14 @@ def doctor(
 
 
 def _run_checks(flags: dict[str, Any]) -> Iterator[Check]:
-    yield from doctor_checks.packages()
-    yield doctor_checks.clock()
-    yield doctor_checks.disk(Path.cwd(), "databases and results")
-    settings, check = doctor_checks.settings(flags)
+    yield from check_packages()
+    yield check_clock()
+    yield check_disk(Path.cwd(), "databases and results")
+    settings, check = check_settings(flags)
     yield check
     if settings is not None:
-        yield from doctor_checks.database(settings.database_url)
-        yield doctor_checks.port(settings.host, settings.port, settings.tls_certificate)
+        yield from check_database(settings.database_url)
+        yield check_port(settings.host, settings.port, settings.tls_certificate)
 
 
 def _show(checks: list[Check]) -> None:
@@ -79,3 +120,189 @@ def _show(checks: list[Check]) -> None:
         if check.advice:
             table.add_row("", "", Text(f"→ {check.advice}"))
     Console(highlight=False).print(table)
+
+
+def check_packages(required: Iterable[str] | None = None) -> Iterator[Check]:
+    """Check the required packages and those of the extras.
+
+    `required` are requirements; None stands for those of the installed blindtally.
+    """
+    try:
+        texts = (metadata.requires("blindtally") or []) if required is None else required
+        parsed = [Requirement(text) for text in texts]
+    except (metadata.PackageNotFoundError, InvalidRequirement):
+        yield Check("packages", "warning", "blindtally is not installed", "pip install blindtally")
+        return
+    core = [need for need in parsed if need.marker is None or need.marker.evaluate({"extra": ""})]
+    problems = [problem for need in core if (problem := _package_problem(need))]
+    if problems:
+        advice = "pip install --upgrade blindtally, or make setup in a checkout"
+        yield Check("packages", "error", "; ".join(problems), advice)
+    else:
+        yield Check("packages", "ok", f"{len(core)} required packages are installed")
+    for extra, purpose in _EXTRAS.items():
+        more = [
+            need
+            for need in parsed
+            if need not in core and need.marker and need.marker.evaluate({"extra": extra})
+        ]
+        missing = [problem for need in more if (problem := _package_problem(need))]
+        if missing:
+            detail = f"no {purpose}: {', '.join(missing)} ({install_command(extra)})"
+            yield Check(f"[{extra}]", "ok", detail)
+        elif more:
+            yield Check(f"[{extra}]", "ok", f"{', '.join(need.name for need in more)} installed")
+
+
+def _package_problem(requirement: Requirement) -> str:
+    """Return the problem of a required package, empty if there is none."""
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement.name} is missing"
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} is {version}, {requirement.specifier} is required"
+
+
+def check_clock(now: datetime | None = None) -> Check:
+    """Check that the time is not before the installation of this program."""
+    now = now or datetime.now(UTC)
+    installed = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    detail = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < installed:
+        detail += f", before this program was installed ({installed:%Y-%m-%d %H:%M})"
+        advice = "set the clock: timedatectl set-ntp true, or chronyd"
+        return Check("clock", "error", detail, advice)
+    return Check("clock", "ok", detail)
+
+
+def check_disk(folder: Path, purpose: str) -> Check:
+    """Check the free space in `folder`."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        advice = f"name another folder for {purpose}"
+        return Check("disk", "error", f"{folder}: {error.strerror}", advice)
+    detail = f"{free / 1e9:,.1f} GB free in {folder}, for {purpose}"
+    if free < _CRITICAL_DISK_BYTES:
+        return Check("disk", "error", detail, _DISK_ADVICE)
+    if free < _LOW_DISK_BYTES:
+        return Check("disk", "warning", detail, _DISK_ADVICE)
+    return Check("disk", "ok", detail)
+
+
+def check_settings(flags: Mapping[str, Any]) -> tuple[Settings | None, Check]:
+    """Return the settings that `serve` would have, and the result of their check."""
+    try:
+        values = Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        detail = "; ".join(setting_faults(error, Settings))
+        return None, Check("settings", "error", detail, "correct the variable, or unset it")
+    known = {_PREFIX + name.upper() for name in (*Settings.model_fields, *_OTHER_VARIABLES)}
+    names = sorted(name for name in os.environ if name.upper().startswith(_PREFIX))
+    unknown = [name for name in names if name.upper() not in known]
+    if unknown:
+        advice = "correct the name, or unset it: docs/cli.md lists the variables"
+        return values, Check("settings", "warning", f"unknown: {', '.join(unknown)}", advice)
+    return values, Check("settings", "ok", f"{len(names)} in the environment")
+
+
+def check_database(text: str) -> Iterator[Check]:
+    """Check that the database at the URL `text` can be used, and its schema and clock."""
+    url = parse_url(text)
+    if url.get_backend_name() == "sqlite":
+        yield from _check_sqlite(url)
+        return
+    try:
+        yield _check_schema(url, url.render_as_string(), {"connect_timeout": _TIMEOUT_SECONDS})
+    except ImportError:
+        yield Check("database", "error", "the driver is missing", install_command("postgres"))
+
+
+def _check_sqlite(url: URL) -> Iterator[Check]:
+    file = Path(url.database or "").absolute()
+    if not file.parent.is_dir():
+        detail = f"there is no folder {file.parent}"
+        yield Check("database", "error", detail, "make the folder, or name another one")
+        return
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        advice = f"chown or chmod it: this is {_current_user()}"
+        yield Check("database", "error", f"{file} cannot be written", advice)
+        return
+    if file.parent != Path.cwd():  # whose disk is checked anyway
+        yield check_disk(file.parent, "the database")
+    if not file.exists():
+        yield Check("database", "ok", f"{file} does not exist yet: `blindtally serve` makes it")
+        return
+    # The service would change a file that is not its own database.
+    address = URL.create(
+        "sqlite+pysqlite", database=f"file:{file}", query={"mode": "rw", "uri": "true"}
+    )
+    yield _check_schema(address, str(file), {})
+
+
+def _check_schema(url: URL, shown: str, connect_args: dict[str, Any]) -> Check:
+    engine = create_engine(url, hide_parameters=True, connect_args=connect_args)
+    try:
+        with engine.connect() as connection:
+            revision, offset = migrations.revision(connection), _clock_offset(connection)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        advice = "start it, or correct --database (BLINDTALLY_DATABASE_URL)"
+        return Check("database", "error", f"{shown}: {reason}", advice)
+    finally:
+        engine.dispose()
+    if revision is None:
+        return Check("database", "ok", f"{shown} is empty: `blindtally serve` makes its tables")
+    if revision not in migrations.known_revisions():
+        detail = f"{shown} has schema {revision} of a newer blindtally"
+        return Check("database", "error", detail, _UPGRADE_ADVICE)
+    if abs(offset) > _MAX_CLOCK_OFFSET_SECONDS:
+        detail = f"the clock of {shown} is {offset:+.0f} s from this one"
+        advice = "set both by NTP; the service uses the database's"
+        return Check("database", "warning", detail, advice)
+    if revision != migrations.head_revision():
+        advice = "make a copy, then start `blindtally serve`, which upgrades the schema"
+        return Check("database", "warning", f"{shown} has the older schema {revision}", advice)
+    return Check("database", "ok", f"{shown} has schema {revision}, the newest")
+
+
+def _clock_offset(connection: Connection) -> float:
+    """Return the seconds by which the database's clock is ahead; SQLite uses this machine's."""
+    if connection.dialect.name == "sqlite":
+        return 0.0
+    database_time: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return (database_time - datetime.now(UTC)).total_seconds()
+
+
+def check_port(host: str, number: int, certificate: Path | None = None) -> Check:
+    """Check that the port is free, or that the service with this certificate uses it."""
+    address = f"{host}:{number}"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, number), family=family).close()
+    except OSError as error:
+        if _is_service(host, number, certificate):
+            return Check("port", "ok", f"a running service answers at {address}")
+        detail = f"{address}: {(error.strerror or str(error)).lower()}"
+        advice = "stop the program that uses it, or name another --port (0: any) or --host"
+        return Check("port", "error", detail, advice)
+    return Check("port", "ok", f"{address} is free")
+
+
+def _is_service(host: str, number: int, certificate: Path | None) -> bool:
+    """Return whether the service answers at a port; by its certificate if it has one."""
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        if certificate:
+            served = ssl.get_server_certificate((host, number), timeout=_TIMEOUT_SECONDS)
+            return served.strip() in certificate.read_text(encoding="ascii")
+        response = httpx.get(f"http://{shown}:{number}/healthz", timeout=_TIMEOUT_SECONDS)
+        return bool(response.json() == {"status": "ok"})
+    except (httpx.HTTPError, OSError, ValueError):
+        return False
+
+
+def _current_user() -> str:
+    return f"user {os.geteuid()}" if hasattr(os, "geteuid") else "another user"

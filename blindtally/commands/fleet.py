@@ -23,12 +23,7 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output import JsonOption, exit_with_error, write_json
-from blindtally.console.service import (
-    DEFAULT_URL,
-    ApiKeyOption,
-    UrlOption,
-    service_error_exit,
-)
+from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, service_error_exit
 from blindtally.console.tables import result_table
 from blindtally.fleet_run.results import InexactSumError, RoundResult
 from blindtally.fleet_run.screen import Screen

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 
 from blindtally.console.options import ModeOption
 from blindtally.console.output import JsonOption, exit_with_error, write_json
@@ -22,18 +23,17 @@ _RATE_STEP: Final = 0.05  # between two rates that are tried instead of an infea
 
 
 def params(
-    clients: Annotated[int, typer.Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n).")],
-    corrupt: Annotated[float, typer.Option(help="Fraction of corrupt devices (gamma).")] = 0.1,
-    dropout: Annotated[float, typer.Option(help="Fraction of dropouts (delta).")] = 0.2,
-    sigma: Annotated[int, typer.Option(help="Privacy fails with probability 2^-sigma.")] = 40,
-    eta: Annotated[int, typer.Option(help="Correctness fails with probability 2^-eta.")] = 30,
+    clients: Annotated[int, Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n).")],
+    corrupt: Annotated[float, Option(help="Fraction of corrupt devices (gamma).")] = 0.1,
+    dropout: Annotated[float, Option(help="Fraction of dropouts (delta).")] = 0.2,
+    sigma: Annotated[int, Option(help="Privacy fails with probability 2^-sigma.")] = 40,
+    eta: Annotated[int, Option(help="Correctness fails with probability 2^-eta.")] = 30,
     mode: ModeOption = "active",
     has_registrar: Annotated[
-        bool, typer.Option("--registrar/--no-registrar", help="Whether a registrar enrols devices.")
+        bool, Option("--registrar/--no-registrar", help="Whether a registrar enrols devices.")
     ] = True,
     words: Annotated[
-        int,
-        typer.Option(min=0, max=10**9, help="32-bit words of a vector, for the times."),
+        int, Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
     ] = 100_000,
     json_path: JsonOption = None,
 ) -> None:

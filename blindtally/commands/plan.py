@@ -52,8 +52,7 @@ def plan(
     ],
     rounds: Annotated[int | None, Option(min=1, max=1000, help="Number of rounds (R).")] = None,
     threshold: Annotated[
-        float | None,
-        Option(min=1, help="Total count over all rounds from which an item is heavy."),
+        float | None, Option(min=1, help="Total count over all rounds from which an item is heavy.")
     ] = None,
     words: Annotated[
         int | None,

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Literal
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
@@ -12,30 +12,26 @@ from protocol.privacy.ledger import Budget, Statement
 
 
 def privacy(
-    study: Annotated[str | None, typer.Argument(help="Id of the study.")] = None,
+    study: Annotated[str | None, Argument(help="Id of the study.")] = None,
     population: Annotated[
-        str | None, typer.Option(help="Population whose studies to add up, instead of one study.")
+        str | None, Option(help="Population whose studies to add up, instead of one study.")
     ] = None,
     new: Annotated[
-        bool,
-        typer.Option(
-            "--create", help="Create the population with the budget of the other options."
-        ),
+        bool, Option("--create", help="Create the population with the budget of the other options.")
     ] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon of the new budget, which cannot change later.")
+        float | None, Option(help="Epsilon of the new budget, which cannot change later.")
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="Delta of all epsilons, and of a new budget.", show_default="1e-6"),
+        Option(help="Delta of all epsilons, and of a new budget.", show_default="1e-6"),
     ] = None,
     party: Annotated[
         Literal["devices", "server", "analyst", "public"],
-        typer.Option(help="Party whose view a new budget bounds."),
+        Option(help="Party whose view a new budget bounds."),
     ] = "public",
     relation: Annotated[
-        Literal["add-remove", "replace-one"],
-        typer.Option(help="Neighbouring relation of a new budget."),
+        Literal["add-remove", "replace-one"], Option(help="Neighbouring relation of a new budget.")
     ] = "add-remove",
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from blindtally.console.output import JsonOption, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
@@ -14,36 +14,36 @@ _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
 def query(
-    study: Annotated[str, typer.Argument(help="Id of the study.")],
+    study: Annotated[str, Argument(help="Id of the study.")],
     quantile: Annotated[
-        list[float] | None, typer.Option(help="Rank from 0 to 1 whose value to return; repeatable.")
+        list[float] | None, Option(help="Rank from 0 to 1 whose value to return; repeatable.")
     ] = None,
     rank: Annotated[
         list[str] | None,
-        typer.Option(help="Value below which to return the share of devices; repeatable."),
+        Option(help="Value below which to return the share of devices; repeatable."),
     ] = None,
     within: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--range",
             metavar="LOW:HIGH",
             help="Range of values whose share of devices to return; repeatable.",
         ),
     ] = None,
     prefix: Annotated[
-        list[str] | None, typer.Option(help="Prefix whose share of devices to return; repeatable.")
+        list[str] | None, Option(help="Prefix whose share of devices to return; repeatable.")
     ] = None,
     cdf: Annotated[
-        int | None, typer.Option(min=2, max=1000, help="Number of values whose ranks to return.")
+        int | None, Option(min=2, max=1000, help="Number of values whose ranks to return.")
     ] = None,
     estimator: Annotated[
         Literal["ratio", "plain"],
-        typer.Option(
+        Option(
             help="Estimator of tries: plain counts pruned prefixes as 0, ratio keeps their mass."
         ),
     ] = "ratio",
     beta: Annotated[
-        float, typer.Option(help="Probability that an interval does not contain the true value.")
+        float, Option(help="Probability that an interval does not contain the true value.")
     ] = 0.05,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,

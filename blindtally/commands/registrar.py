@@ -12,6 +12,7 @@ from random import SystemRandom
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from blindtally.console.output import JsonOption, exit_with_error, write_json
 from secagg.keys import KEY_BYTES, Identity
@@ -24,9 +25,9 @@ class KeyFileError(ValueError):
 
 
 def registrar(
-    path: Annotated[Path, typer.Argument(help="Key file, which only its owner may read.")],
+    path: Annotated[Path, Argument(help="Key file, which only its owner may read.")],
     show: Annotated[
-        bool, typer.Option("--show", help="Show the public key of an existing file.")
+        bool, Option("--show", help="Show the public key of an existing file.")
     ] = False,
     json_path: JsonOption = None,
 ) -> None:

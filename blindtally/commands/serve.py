@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from typer import Option
 
 from blindtally.console.output import exit_with_error, setting_faults
 from blindtally.planning.predictions import predict
@@ -40,19 +41,15 @@ _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 def serve(
     host: Annotated[
         str | None,
-        typer.Option(
-            envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="127.0.0.1"
-        ),
+        Option(envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            envvar="BLINDTALLY_PORT", help="Port; 0 selects a free one.", show_default="8000"
-        ),
+        Option(envvar="BLINDTALLY_PORT", help="Port; 0 selects a free one.", show_default="8000"),
     ] = None,
     database_url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--database",
             envvar="BLINDTALLY_DATABASE_URL",
             help="Database: sqlite:///FILE, or postgresql:// and USER:PASSWORD@HOST/NAME. "
@@ -62,7 +59,7 @@ def serve(
     ] = None,
     is_open: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--open",
             envvar="BLINDTALLY_OPEN",
             help="Serve without credentials. For trials: only on an address of this machine.",
@@ -70,28 +67,26 @@ def serve(
     ] = False,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(
-            envvar="BLINDTALLY_TLS_CERTIFICATE", help="Certificate chain (PEM): serve HTTPS."
-        ),
+        Option(envvar="BLINDTALLY_TLS_CERTIFICATE", help="Certificate chain (PEM): serve HTTPS."),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(envvar="BLINDTALLY_TLS_KEY", help="Private key of the certificate (PEM)."),
+        Option(envvar="BLINDTALLY_TLS_KEY", help="Private key of the certificate (PEM)."),
     ] = None,
     forwarded_allow_ips: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
             help="Proxies, by address or network, whose X-Forwarded-For and -Proto are trusted.",
             show_default="127.0.0.1",
         ),
     ] = None,
     log: Annotated[
-        Literal["text", "json"], typer.Option(help="Format of the log, on standard error.")
+        Literal["text", "json"], Option(help="Format of the log, on standard error.")
     ] = "text",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
+        Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
     ] = "info",
 ) -> None:
     """Serve studies to analysts and devices, until Ctrl-C.

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import httpx
 import typer
+from typer import Option
 
 from blindtally.console.output import exit_with_error
 from client.analyst.study import Analyst
@@ -14,11 +15,10 @@ from client.errors import BadRequestError, NotFoundError, ServiceError, WrongSta
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 ApiKeyOption = Annotated[
     str | None,
-    typer.Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
+    Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
 ]
 UrlOption = Annotated[
-    str,
-    typer.Option("--url", help="URL of the service.", show_default="this machine, port 8000"),
+    str, Option("--url", help="URL of the service.", show_default="this machine, port 8000")
 ]
 _TIMEOUT_SECONDS: Final = 30.0
 # The errors of the client advise programs; these advise people at a terminal.

@@ -161,7 +161,7 @@ def summarize_study(
         mode=study.terms.mode,
         threshold=threshold,
         score=compared.score,
-        heavy_hitters=compared.found,
+        heavy_hitters=compared.found_items,
         missed=compared.missed,
         rounds=tuple(rounds),
         traffic=_mean_traffic(played),

@@ -14,7 +14,7 @@ import numpy as np
 from blindtally.planning.f1_curves import GOALS, StudySetting
 from blindtally.planning.word_budget import TRACKED, StudyCase, draw_study, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
-from blindtally.simulate.token_rounds import TooFewWordsError, run_tokens
+from blindtally.simulate.token_rounds import TokenStudy, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
 
@@ -78,7 +78,7 @@ def predict_mechanisms(
     names = [TRACKED.name]
     if case.contribution == 1 and not isinstance(case.known.domain, Hashed):
         names.append(_ADAPTIVE_IBLT)
-    rows: dict[str, list[tuple[float, int, int, int]]] = {}
+    runs: dict[str, list[tuple[float, TokenStudy]]] = {}
     for seed in seeds:
         study = draw_study(case, setting, seed)
         for name in names:
@@ -87,21 +87,18 @@ def predict_mechanisms(
                 run = run_tokens(name, study.tokens, setting.words, setting.tau, rng)
             except TooFewWordsError:
                 continue
-            score = study.f1_of(run.found_items)
-            row = score, run.rounds_decoded, run.vector_bytes, run.plan_bytes
-            rows.setdefault(name, []).append(row)
-    return [_prediction_of(name, *zip(*scored, strict=True)) for name, scored in rows.items()]
-
-
-def _prediction_of(
-    name: str,
-    scores: Sequence[float],
-    decoded: Sequence[int],
-    uploads: Sequence[int],
-    downloads: Sequence[int],
-) -> Prediction:
-    means = float(np.mean(scores)), float(np.std(scores)), float(np.mean(decoded))
-    return Prediction(name, *means, max(uploads), max(downloads))
+            runs.setdefault(name, []).append((study.f1_of(run.found_items), run))
+    return [
+        Prediction(
+            mechanism=name,
+            f1=float(np.mean([score for score, _ in scored])),
+            f1_deviation=float(np.std([score for score, _ in scored])),
+            rounds_decoded=float(np.mean([run.rounds_decoded for _, run in scored])),
+            upload_bytes=max(run.vector_bytes for _, run in scored),
+            download_bytes=max(run.plan_bytes for _, run in scored),
+        )
+        for name, scored in runs.items()
+    ]
 
 
 def zipf_population(domain: Domain, items: int, zipf: float) -> ItemPopulation:

@@ -8,7 +8,6 @@ probability of 95% in both cases.
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import typer
@@ -33,47 +32,6 @@ _ERROR_DESCRIPTIONS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRecommendation:
-    """A question with its predicted error and cost; `users_needed` is None above 10^15."""
-
-    goal: str
-    mechanism: str
-    question: dict[str, Any]
-    parameters: dict[str, Any]
-    error: float
-    guess_error: float
-    report_bytes: int
-    decode_seconds: float
-    users_needed: int | None
-
-    @property
-    def works(self) -> bool:
-        """Return whether the error is smaller than that of a guess."""
-        return self.error < self.guess_error
-
-    def signed_bytes(self, has_registrar: bool) -> int:
-        """Return the bytes of a report with its digest and signatures."""
-        return packed_report_bytes(self.report_bytes, has_registrar=has_registrar)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON document; an infinite error is null."""
-        return {
-            "mechanism": self.mechanism,
-            "works": self.works,
-            "goal": self.goal,
-            "error": self.error if math.isfinite(self.error) else None,
-            "guess": self.guess_error,
-            "bytes": self.report_bytes,
-            "bytes_signed": self.signed_bytes(has_registrar=False),
-            "bytes_enrolled": self.signed_bytes(has_registrar=True),
-            "seconds": self.decode_seconds,
-            "users_needed": self.users_needed,
-            "question": self.question,
-            "parameters": self.parameters,
-        }
-
-
 def recommend_reports(
     users: int,
     domain: str,
@@ -88,11 +46,12 @@ def recommend_reports(
         advice = choose_oracle(users, domain, max_bytes, epsilon, goal, most)
     except ValueError as error:
         raise exit_with_error(error) from None
-    if json_path != "-" and advice.works:
+    if json_path != "-" and advice["works"]:
         _show(advice)
-    write_json(json_path, advice.as_json())
-    if not advice.works:
-        needed = "more than 10^15" if advice.users_needed is None else f"{advice.users_needed:,}"
+    write_json(json_path, advice)
+    if not advice["works"]:
+        users_needed = advice["users_needed"]
+        needed = "more than 10^15" if users_needed is None else f"{users_needed:,}"
         purpose = "to be better than a guess"
         if goal == "heavy":
             purpose = "to detect items that less than half of all users hold"
@@ -101,8 +60,10 @@ def recommend_reports(
 
 def choose_oracle(
     users: int, domain: str, max_bytes: int, epsilon: float, goal: str, most: float = 1.0
-) -> ReportRecommendation:
+) -> dict[str, Any]:
     """Return the best question for `users` devices, over strings or the given number of values.
+
+    The result is the JSON document of the command.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -127,9 +88,7 @@ def choose_oracle(
     return _recommend_for_dictionary(best, epsilon, most)
 
 
-def _recommend_for_dictionary(
-    best: Recommendation, epsilon: float, most: float
-) -> ReportRecommendation:
+def _recommend_for_dictionary(best: Recommendation, epsilon: float, most: float) -> dict[str, Any]:
     oracle = best.oracle
     question: dict[str, Any] = {"mechanism": oracle.name, "epsilon": epsilon}
     tried: list[goals.ParameterGoal] = ["l2", "worst-mse"]
@@ -139,22 +98,18 @@ def _recommend_for_dictionary(
             break
     else:
         question |= {"goal": "worst-mse", "max_frequency": most}
-    return ReportRecommendation(
-        goal=best.goal,
-        mechanism=oracle.name,
-        question=question,
-        parameters={k: v for k, v in oracle.parameters.items() if k != "oracle"},
-        error=best.error,
-        guess_error=best.guess_error,
-        report_bytes=best.nbytes,
-        decode_seconds=best.seconds,
-        users_needed=best.users_needed,
-    )
+    return {
+        "mechanism": oracle.name,
+        **_predicted_error(best.goal, best.error),
+        **_report_sizes(best.nbytes),
+        "seconds": best.seconds,
+        "users_needed": best.users_needed,
+        "question": question,
+        "parameters": {k: v for k, v in oracle.parameters.items() if k != "oracle"},
+    }
 
 
-def _recommend_for_strings(
-    users: int, max_bytes: int, epsilon: float, goal: str
-) -> ReportRecommendation:
+def _recommend_for_strings(users: int, max_bytes: int, epsilon: float, goal: str) -> dict[str, Any]:
     if goal != "heavy":
         raise ValueError(f"--goal must be heavy for strings without a dictionary, not {goal}")
     if max_bytes > _MAX_STRING_BYTES:
@@ -165,36 +120,47 @@ def _recommend_for_strings(
     assert isinstance(question, PrefixQuestion)
     oracle = oracle_from_parameters(question.chosen_oracle.parameters)
     extension = question.extension(oracle, bytes(32))
-    lengths, guess = len(extension.lengths), GUESS_ERRORS["heavy"]
+    lengths = len(extension.lengths)
 
     def detected_share(n: int) -> float:
         return extension.reliably_detected_count(n) / n
 
-    return ReportRecommendation(
-        goal=goal,
-        mechanism=question.mechanism,
-        question=fields,
-        parameters=oracle.parameters | {"lengths": lengths},
-        error=detected_share(users),
-        guess_error=guess,
-        report_bytes=-(-extension.bits // 8),
-        decode_seconds=lengths * oracle.decode_ns(users // lengths) / 1e9,
-        users_needed=min_users(lambda n: detected_share(n) < guess),
-    )
+    return {
+        "mechanism": question.mechanism,
+        **_predicted_error("heavy", detected_share(users)),
+        **_report_sizes(-(-extension.bits // 8)),
+        "seconds": lengths * oracle.decode_ns(users // lengths) / 1e9,
+        "users_needed": min_users(lambda n: detected_share(n) < GUESS_ERRORS["heavy"]),
+        "question": fields,
+        "parameters": oracle.parameters | {"lengths": lengths},
+    }
 
 
-def _show(advice: ReportRecommendation) -> None:
-    parameters = ", ".join(f"{name} {value}" for name, value in advice.parameters.items())
-    comparison = f"better than a guess's {advice.guess_error:g}"
-    if advice.goal == "heavy":
-        comparison = f"with probability 95%; it must be below {advice.guess_error:g}"
-    plural = "byte" if advice.report_bytes == 1 else "bytes"
-    signed, enrolled = advice.signed_bytes(False), advice.signed_bytes(True)
+def _predicted_error(goal: Goal, error: float) -> dict[str, Any]:
+    """Return the fields on the error, compared with a guess; an infinite error is null."""
+    guess = GUESS_ERRORS[goal]
+    shown = error if math.isfinite(error) else None
+    return {"works": error < guess, "goal": goal, "error": shown, "guess": guess}
+
+
+def _report_sizes(report_bytes: int) -> dict[str, int]:
+    """Return the bytes of a report alone, with digest and signature, and with a registrar's."""
+    signed, enrolled = (packed_report_bytes(report_bytes, has_registrar=r) for r in (False, True))
+    return {"bytes": report_bytes, "bytes_signed": signed, "bytes_enrolled": enrolled}
+
+
+def _show(advice: dict[str, Any]) -> None:
+    parameters = ", ".join(f"{name} {value}" for name, value in advice["parameters"].items())
+    comparison = f"better than a guess's {advice['guess']:g}"
+    if advice["goal"] == "heavy":
+        comparison = f"with probability 95%; it must be below {advice['guess']:g}"
+    plural = "byte" if advice["bytes"] == 1 else "bytes"
     print_parts(
-        f"{advice.mechanism}: {parameters}",
-        f"predicted: {_ERROR_DESCRIPTIONS[advice.goal]} is {advice.error:.3g}, {comparison}",
-        f"a report takes {advice.report_bytes} {plural}, {signed} with digest and signature "
-        f"({enrolled} with a registrar's); reading them all {advice.decode_seconds:.2g} s",
+        f"{advice['mechanism']}: {parameters}",
+        f"predicted: {_ERROR_DESCRIPTIONS[advice['goal']]} is {advice['error']:.3g}, {comparison}",
+        f"a report takes {advice['bytes']} {plural}, {advice['bytes_signed']} with digest and "
+        f"signature ({advice['bytes_enrolled']} with a registrar's); reading them all "
+        f"{advice['seconds']:.2g} s",
         "To ask it, create a study with a question of threshold, domain and:",
     )
-    typer.echo(json.dumps(advice.question, indent=2))
+    typer.echo(json.dumps(advice["question"], indent=2))

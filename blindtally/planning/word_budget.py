@@ -84,7 +84,7 @@ def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> D
     population = case.known.population
     rounds = list(population.rounds(setting.rounds, setting.tokens, rng, case.drift))
     heavy: ItemMask = np.sum(rounds, axis=0) >= setting.tau
-    return DrawnStudy(case.known.deal(rounds, case.contribution, rng), heavy)
+    return DrawnStudy(case.known.distribute(rounds, case.contribution, rng), heavy)
 
 
 def score_method(

@@ -11,16 +11,14 @@ Source: section 7 of [Gascon23].
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.simulation.study import RoundOutcome
 from protocol.study_state import EMPTY_STATE
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Found items beside the truth, and the true counts of heavy items that were not found."""
+    """Found items with their true counts, and the true counts of heavy items that were missed."""
 
     score: Score
-    found: tuple[FoundItem, ...]
+    found_items: tuple[FoundItem, ...]
     missed: dict[str, int]
 
 
@@ -89,17 +87,17 @@ class StudyScore:
             "rounds_decoded": self.rounds_decoded,
             "thresholds": self.thresholds,
             "devices": self.devices,
-            "heavy_hitters": [asdict(hitter) for hitter in self.comparison.found],
+            "heavy_hitters": [asdict(hitter) for hitter in self.comparison.found_items],
             "missed": self.comparison.missed,
         }
 
 
-def score(found: set[str], heavy: set[str]) -> Score:
-    """Return precision, recall and F1 of the `found` items."""
-    correct = len(found & heavy)
+def score(found_items: set[str], heavy: set[str]) -> Score:
+    """Return precision, recall and F1 of the found items."""
+    correct, total = len(found_items & heavy), len(found_items) + len(heavy)
     return Score(
-        f1=2 * correct / (len(found) + len(heavy)) if found or heavy else 1.0,
-        precision=correct / len(found) if found else 1.0,
+        f1=2 * correct / total if total else 1.0,
+        precision=correct / len(found_items) if found_items else 1.0,
         recall=correct / len(heavy) if heavy else 1.0,
     )
 
@@ -108,13 +106,13 @@ def compare_with_truth(
     estimates: Iterable[tuple[str, float, float]], truth: Mapping[str, int], threshold: float
 ) -> Comparison:
     """Compare found items, each with estimate and standard error, with true counts."""
-    found = tuple(
+    hitters = tuple(
         FoundItem(item, estimate, error, truth.get(item, 0)) for item, estimate, error in estimates
     )
     heavy = {item: count for item, count in truth.items() if count >= threshold}
-    names = {hitter.item for hitter in found}
+    names = {hitter.item for hitter in hitters}
     missed = sorted(heavy.keys() - names, key=lambda item: (-heavy[item], item))
-    return Comparison(score(names, set(heavy)), found, {item: heavy[item] for item in missed})
+    return Comparison(score(names, set(heavy)), hitters, {item: heavy[item] for item in missed})
 
 
 def compare_estimates(
@@ -128,14 +126,23 @@ def compare_estimates(
 def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion) -> StudyScore:
     """Return the score of a study whose rounds are run while they are read.
 
-    Only sums over the outcomes are kept, because there may be many. Ctrl-C ends the study, and the
-    score is of the rounds before it.
+    Only sums over the outcomes are kept, because there may be many. Ctrl-C in a round ends the
+    study, and the score is of the rounds before it; without such rounds Ctrl-C is raised.
     """
     truth: Counter[str] = Counter()
     words = decoded = devices = 0
-    thresholds, state = list[float](), EMPTY_STATE
-    remaining = InterruptibleIterator(outcomes)
-    for outcome in remaining:
+    thresholds, state, is_partial = list[float](), EMPTY_STATE, False
+    rounds = iter(outcomes)
+    while not is_partial:
+        try:
+            outcome = next(rounds, None)
+        except KeyboardInterrupt:
+            if not thresholds:
+                raise
+            is_partial = True
+            continue
+        if outcome is None:
+            break
         truth.update(outcome.truth)
         words = max(words, vector_words(outcome.plan))
         decoded += outcome.answer is not None and outcome.answer.decoded
@@ -144,26 +151,7 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
         state = outcome.study_state
     estimates = SUM_MECHANISMS[question.mechanism].final_estimates(question, state)
     comparison = compare_estimates(estimates, truth, question.threshold)
-    return StudyScore(comparison, words, decoded, thresholds, devices, remaining.stopped)
-
-
-class InterruptibleIterator(Iterator[T]):
-    """Iterator that Ctrl-C ends; before the first value Ctrl-C is raised."""
-
-    def __init__(self, values: Iterable[T]) -> None:
-        self.stopped = False
-        self._values, self._has_any = iter(values), False
-
-    def __next__(self) -> T:
-        try:
-            value = next(self._values)
-        except KeyboardInterrupt:
-            if not self._has_any:
-                raise
-            self.stopped = True
-            raise StopIteration from None
-        self._has_any = True
-        return value
+    return StudyScore(comparison, words, decoded, thresholds, devices, is_partial)
 
 
 def vector_words(plan: AnyPlan) -> int:

@@ -1,4 +1,4 @@
-"""Simulation of a study of numbers: quantiles and ranks from released counts, beside the true ones.
+"""Simulation of a study of numbers: quantiles and ranks from released counts, with the true ones.
 
 `hierarchical-histogram` takes one round, `triehh` one per level. The devices are the true counts of
 the cells: the votes of the devices in one cell are binomial, and the noise is the sum of all noise
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from blindtally.console import tables
-from blindtally.console.progress import progress_steps
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import read_dataset
 from blindtally.simulate.request import SimulationRequest
@@ -21,6 +20,7 @@ from blindtally.simulate.result import (
     SimulationResult,
     epsilon_by_party,
     privacy_facts,
+    run_rounds,
     terms_for,
 )
 from protocol.arrays import Floats, Integers
@@ -33,7 +33,7 @@ from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.tree import integers_to_digits
 from protocol.simulation.noise import simulate_noise
 from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study_state import StudyState
 from secagg.ring import Vector
 
 _DEFAULT_WORDS = 2**18
@@ -73,8 +73,8 @@ class NumberStudy:
 
     def quantile_rows(self) -> list[dict[str, float]]:
         """Return some quantiles with their intervals and the true values."""
-        found = self.distribution.quantile(_SHOWN_RANKS)
-        arrays = _SHOWN_RANKS, found.values, found.low, found.high
+        quantiles = self.distribution.quantile(_SHOWN_RANKS)
+        arrays = _SHOWN_RANKS, quantiles.values, quantiles.low, quantiles.high
         columns = (column.tolist() for column in (*arrays, self.true_quantiles(_SHOWN_RANKS)))
         names = "rank", "value", "low", "high", "true"
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -135,7 +135,7 @@ def run_numbers(request: SimulationRequest) -> NumberStudy:
     inside = dataset.filter_items(domain.__contains__)
     if not inside.items:
         interval = f"{domain.low:g} and {domain.high:g}"
-        raise ValueError(f"no number in {request.data} is within {interval}")
+        raise ValueError(f"no number in {request.data} is between {interval}")
     rng = np.random.default_rng(request.seed)
     cells = domain.cells_of(np.array([float(item) for item in inside.items]))
     shares = np.bincount(cells, inside.counts, domain.cells)
@@ -188,17 +188,12 @@ def _run_rounds(
     settings = {name: value for name, value in request.settings.items() if name != "alpha"}
     question = parse_question(fields | settings)
     rounds = request.release_levels if question.asks_every_round else 1
-    plan: AnyPlan = mechanism.first_plan(question, terms, "simulation", rounds, plan_rng)
-    state = EMPTY_STATE
-    with progress_steps("rounds", rounds) as step:
-        while True:
-            total = _round_sum(plan, domain, cell_counts, rng)
-            answer = mechanism.decode(plan, total, int(cell_counts.sum()), state)
-            state = answer.state
-            step(1)
-            if plan.round == rounds or mechanism.is_over(plan, answer, state):
-                return plan, state
-            plan = mechanism.next_plan(plan, answer, state, plan_rng)
+    first_plan: AnyPlan = mechanism.first_plan(question, terms, "simulation", rounds, plan_rng)
+
+    def sum_round(plan: AnyPlan) -> tuple[Vector, int]:
+        return _round_sum(plan, domain, cell_counts, rng), int(cell_counts.sum())
+
+    return run_rounds(mechanism, first_plan, rounds, plan_rng, sum_round)
 
 
 def _round_sum(

@@ -1,14 +1,14 @@
-"""Who holds what: each round, so many tokens drawn from a distribution that may drift.
+"""Populations of items: the tokens of each round, drawn from a distribution that may drift.
 
 Every token is a device (m = 1). A round has M_r tokens, M_r normal with mean M and deviation
-M / 10, as in section 7 of [Gascon23]. Drifts are ours; the *other* distribution is flatter (shares
-to the power 0.6) and ranks items at random:
+M / 10, as in section 7 of [Gascon23]. The source has no drifts. A drift may lead to *another*
+distribution, which is flatter (shares to the power 0.6) and ranks items at random:
 
     none       every round from the same distribution
-    gradual    from it to the other, in equal steps
-    sudden     from it to the other, half way
-    late       from it, but a sixth of the items come up in a random round only, and stay
-    crowds     from it, but a third of the devices come in every second week of rounds
+    gradual    to the other distribution, in equal steps
+    sudden     to the other distribution, half way
+    late       a sixth of the items appear in a random round, and stay
+    crowds     in every second week of rounds only a third of the devices take part
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class ItemPopulation:
     def shares_by_round(
         self, rounds: int, rng: np.random.Generator, drift: DriftKind = "none"
     ) -> Iterator[NDArray[np.float64]]:
-        """Yield the shares that each of `rounds` is drawn by; chance is needed before the first."""
+        """Yield the shares of each of `rounds`; random draws are made before the first."""
         flatter = self.shares**0.6
         other = rng.permutation(flatter / flatter.sum())
         comes = np.zeros(len(self.items), np.int64)
@@ -73,11 +73,11 @@ def load_item_population(path: Path) -> ItemPopulation:
     """Return the population of a file of counts, over the paper's alphabet where it fits.
 
     Raises:
-        DataError: if the file cannot be used; says why.
+        DataError: if the file cannot be used.
     """
     data = read_dataset(path)
     if isinstance(data, DeviceHistograms):
-        form = "a CSV file of item,count, or words, which comes with us"
+        form = "a CSV file of item,count, or the bundled words"
         raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")
     fits = all(item in PAPER_ALPHABET for item in data.items)
     domain: Domain = PAPER_ALPHABET if fits else smallest_domain(data.items)

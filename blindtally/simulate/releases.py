@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.console import tables
-from blindtally.console.progress import progress_steps
 from blindtally.datasets.reader import MIN_ROUND_DEVICES, Dataset, read_dataset
 from blindtally.simulate.accuracy import Comparison, compare_estimates, vector_words
 from blindtally.simulate.request import SimulationRequest
@@ -25,6 +24,7 @@ from blindtally.simulate.result import (
     heavy_hitter_table,
     ledger_of,
     privacy_facts,
+    run_rounds,
     seats_for,
     terms_for,
 )
@@ -37,7 +37,6 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.randomness import bernoulli, seeded_words
 from protocol.sampling import clip_histograms
 from protocol.simulation.noise import simulate_noise
-from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
 
 _DEFAULT_WORDS = 2**16
@@ -91,7 +90,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     holdings = _assign_holdings(dataset, question, request.clients, rng)
     truth = holdings.truth()
     study = _run(request, question, holdings, truth, rng)
-    plan, found, release = study.plan, study.comparison.found, study.plan.release
+    plan, hitters, release = study.plan, study.comparison.found_items, study.plan.release
     delta, event = request.central_delta, _MECHANISM.dp_event(plan, study.levels)
     epsilons = epsilon_by_party(event, delta)
     scores = {
@@ -102,7 +101,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     document = {
         "mechanism": "triehh",
         "mode": release.mode,
-        "found": len(found),
+        "found": len(hitters),
         "recall_at": {str(rank): recall for rank, (recall, _) in scores.items()},
         "f1_at": {str(rank): f1 for rank, (_, f1) in scores.items()},
         "epsilon": epsilons["public"],
@@ -123,11 +122,11 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         **asdict(study.comparison.score),
         "items_truncated": holdings.truncated_items,
         "items_outside_domain": holdings.excluded_items,
-        "heavy_hitters": [asdict(hitter) for hitter in found],
+        "heavy_hitters": [asdict(hitter) for hitter in hitters],
         "question": plan.question.model_dump(mode="json"),
         "parameters": request.source(),
     }
-    facts = {"found": f"{len(found):,} items in {study.levels} levels"}
+    facts = {"found": f"{len(hitters):,} items in {study.levels} levels"}
     for rank, (recall, f1) in scores.items():
         facts[f"the top {rank:,}"] = f"recall {recall:.3f}, F1 {f1:.3f}"
     facts |= _release_facts(study, holdings) | privacy_facts(epsilons, delta)
@@ -138,15 +137,15 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         f"{plan.question.digits.width} symbols and were cut, {holdings.excluded_items:,} are "
         "outside",
     }
-    return SimulationResult(document, [heavy_hitter_table(found), tables.fact_table(facts)])
+    return SimulationResult(document, [heavy_hitter_table(hitters), tables.fact_table(facts)])
 
 
 def _score_at_rank(comparison: Comparison, truth: dict[str, int], rank: int) -> tuple[float, float]:
     """Return the recall of the `rank` most frequent items, and F1 against the first found ones."""
     heavy = set(sorted(truth, key=lambda item: (-truth[item], item))[:rank])
-    found = [hitter.item for hitter in comparison.found]
-    recall = len(heavy & set(found)) / len(heavy)
-    precision = len(heavy & set(found[:rank])) / len(found[:rank]) if found else 0.0
+    items = [hitter.item for hitter in comparison.found_items]
+    recall = len(heavy & set(items)) / len(heavy)
+    precision = len(heavy & set(items[:rank])) / len(items[:rank]) if items else 0.0
     total = recall + precision
     return recall, 2 * recall * precision / total if total else 0.0
 
@@ -180,27 +179,22 @@ def _run(
         corrupt=request.corrupt,
         dropout=max(0.1, request.dropout + 0.1),
     )
-    plan_rng = Random(request.seed)
-    levels = request.release_levels
-    plan = _MECHANISM.first_plan(question, terms, "simulation", levels, plan_rng)
+    plan_rng, levels = Random(request.seed), request.release_levels
+    first_plan = _MECHANISM.first_plan(question, terms, "simulation", levels, plan_rng)
     digits, started = question.digits_of(holdings.items), time.process_time()
-    state, words, level, max_participants = EMPTY_STATE, 0, 0, 0
-    with progress_steps("levels", levels) as step:
-        while level < levels:
-            level += 1
-            total, participants = _simulate_round(plan, digits, holdings, request.dropout, rng)
-            words = max(words, vector_words(plan))
-            max_participants = max(max_participants, participants)
-            answer = _MECHANISM.decode(plan, total, participants, state)
-            state = answer.state
-            step(1)
-            if _MECHANISM.is_over(plan, answer, state):
-                break
-            plan = _MECHANISM.next_plan(plan, answer, state, plan_rng)
+    sizes: list[tuple[int, int]] = []
+
+    def sum_round(plan: TrieHhPlan) -> tuple[Vector, int]:
+        total, participants = _simulate_round(plan, digits, holdings, request.dropout, rng)
+        sizes.append((vector_words(plan), participants))
+        return total, participants
+
+    plan, state = run_rounds(_MECHANISM, first_plan, levels, plan_rng, sum_round)
     estimates = _MECHANISM.final_estimates(question, state)
     seconds = time.process_time() - started
     comparison = compare_estimates(estimates, truth, request.sum_threshold)
-    return _Study(plan, comparison, level, words, max_participants, seconds)
+    words, max_participants = map(max, zip(*sizes, strict=True))
+    return _Study(plan, comparison, len(sizes), words, max_participants, seconds)
 
 
 def _question_of(request: SimulationRequest, dataset: Dataset) -> TrieHhQuestion:

@@ -1,68 +1,71 @@
-"""Simulation of locally private reports over a dictionary, compared with the true shares.
+"""Simulation of locally private reports: estimates and errors, compared with the true counts.
 
-One round: each device sends one report, and a frequency oracle estimates the count of every item.
-Errors are of shares of all devices. `worst_mse` is the largest square, `l1` the sum of absolute
-errors, `l2` the sum of squares. Theory gives the variance of each share. A mean over many runs
-approaches `worst_mse_theory`, the largest variance; the largest square of a single run approaches
-`worst_mse_expected`.
+One round: each device sends one report. A frequency oracle estimates the count of every item of a
+dictionary, and the errors are those of all shares: `worst_mse` is the largest square, `l1` the sum
+of absolute errors, `l2` the sum of squares. Theory gives the variance of each share. A mean over
+many runs approaches `worst_mse_theory`, the largest variance; the largest square of a single run
+approaches `worst_mse_expected`.
+
+Mechanisms without a dictionary find heavy hitters, which are compared with the heavy items.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 from scipy.special import erf
 
-from blindtally.console import tables
 from blindtally.console.progress import spinner
-from blindtally.datasets.reader import Dataset, read_dataset
+from blindtally.console.tables import fact_table, result_table
+from blindtally.datasets.reader import read_dataset
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.accuracy import FoundItem
+from blindtally.simulate.accuracy import Comparison, compare_estimates
 from blindtally.simulate.request import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
 from protocol.arrays import Floats
-from protocol.domains.strings import Alphabet, Domain, Listed, alphabet_of
-from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.mechanisms.reports.dictionary import DictionaryPlan, DictionaryQuestion
-from protocol.reporting import RP, H, ReportMechanism
+from protocol.domains.hashed import Hashed
+from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, alphabet_of, smallest_domain
+from protocol.mechanism import VARIANCE_COLUMN
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyQuestion, parse_question
+from protocol.mechanisms.reports.dictionary import DictionaryPlan
+from protocol.mechanisms.reports.linear import LinearPlan
+from protocol.mechanisms.reports.prefix_extension import PrefixPlan
+from protocol.oracles.registry import ORACLES
+from protocol.reporting import ReportMechanism
 from protocol.simulation.chunks import CHUNK_DEVICES
-from protocol.simulation.reports import ReportRoundResult, ReportRoundSpec, run_report_round
+from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE, StudyState
 
-# Probability that any item which no device holds reaches the default threshold.
+# Probability that any item which no device holds reaches the default threshold of an oracle.
 _FALSE_POSITIVE_PROBABILITY = 0.05
+_THRESHOLD_STANDARD_ERRORS = 4  # of other mechanisms
 # A single round has to make up for the second that workers take to start.
 _MIN_TASK_SECONDS = 1.0
 _MAX_COHORT_SIZE = 100_000
+_MAX_HASHED_BYTES = 1024
+_MAX_DOMAIN_SIZE = 2**64
 
 
-@dataclass(frozen=True)
-class _Errors:
-    """Estimated and true counts of all items, and the devices of the round."""
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A finished round of reports; the domain is the question's."""
 
-    plan: DictionaryPlan
-    devices: int
-    estimates: Floats
-    truth: Floats
+    mechanism: ReportMechanism[Any, Any, Any]
+    plan: DictionaryPlan | LinearPlan | PrefixPlan
+    domain: Domain
+    clients: int
+    state: StudyState
+    truth: dict[str, int]
+    threshold: float
+    comparison: Comparison
 
-    def measures(self) -> dict[str, float]:
-        """Return the errors of shares, each with its value in theory."""
-        errors = (self.estimates - self.truth) / self.devices
-        without_item = self.devices - self.truth.sum()
-        shares = np.append(self.truth, without_item) / self.devices
-        variances = self.plan.oracle.variances(shares, self.devices)[:-1]
-        return {
-            "worst_mse": float((errors**2).max()),
-            "worst_mse_theory": float(variances.max()),
-            "worst_mse_expected": expected_max_squared_error(variances),
-            "l1": float(np.abs(errors).sum()),
-            "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
-            "l2": float((errors**2).sum()),
-            "l2_theory": float(variances.sum()),
-        }
+    @property
+    def outside_domain(self) -> int:
+        """Return the number of devices whose item is outside the domain."""
+        return sum(count for item, count in self.truth.items() if item not in self.domain)
 
 
 def simulate(request: SimulationRequest) -> SimulationResult:
@@ -72,94 +75,87 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         ValueError: if the data or the parameters do not allow one.
     """
     dataset = read_dataset(request.data, request.column)
-    domain = dictionary_domain(request, tuple(dict.fromkeys(dataset.items)))
-    fields: dict[str, Any] = {
-        "mechanism": request.mechanism,
-        "threshold": request.threshold or 1,
-        "confidence": request.confidence,
-        "domain": domain,
-        "epsilon": request.epsilon,
-        "goal": request.goal,
-        "max_frequency": request.most,
-    }
-    question = DictionaryQuestion.model_validate(request.settings | fields)
+    domain = _domain_of(request, dataset.items)
+    question = _question_of(request, domain)
     clients = dataset.clients_per_round(1, request.clients)
-    mechanism, rng = REPORT_MECHANISMS[request.mechanism], Random(request.seed)
-    plan = mechanism.first_plan(question, terms_for_clients(clients), "simulation", 1, rng)
-    if request.threshold is None:
-        tail = _FALSE_POSITIVE_PROBABILITY / domain.value_count
-        share = plan.oracle.detection_threshold(clients, tail)
-        question = question.model_copy(update={"threshold": max(1.0, math.ceil(clients * share))})
-    reports = collect_reports(dataset, clients, mechanism, plan, request)
-    state = mechanism.decode(plan, reports.aggregate, EMPTY_STATE).state
-    items = domain.names_of(np.arange(domain.value_count, dtype=np.uint64))
-    truth = [0 if item is None else reports.truth.get(item, 0) for item in items]
-    errors = _Errors(plan, clients, state.arrays["scores"], np.array(truth, float)).measures()
-    found = [
-        FoundItem(e.item, e.count, math.sqrt(e.variance), reports.truth.get(e.item, 0))
-        for e in mechanism.final_estimates(question, state)
-    ]
-    sizes = {
-        "clients": clients,
-        "domain": len(items),
-        "bits": plan.oracle.bits,
-        "threshold": question.threshold,
-        "outside_domain": count_outside_domain(domain, reports.truth),
-        "found": len(found),
-    }
-    listed = [
-        {"item": one.item, "estimate": one.estimate, "standard_error": one.standard_error}
-        for one in found[:MAX_LISTED_ITEMS]
-    ]
-    document = {
-        "mechanism": plan.mechanism,
-        "epsilon": request.epsilon,
-        "goal": request.goal,
-        **errors,
-        **sizes,
-        "oracle": plan.parameters,
-        "heavy_hitters": listed,
-        "parameters": request.source(),
-    }
-    return SimulationResult(
-        document,
-        [
-            _summary(request, plan, sizes),
-            heavy_hitter_table(found),
-            tables.result_table(["error of shares"], ["measured", "expected"], _error_rows(errors)),
-        ],
-    )
-
-
-def collect_reports(
-    dataset: Dataset,
-    clients: int,
-    mechanism: ReportMechanism[Any, RP, H],
-    plan: RP,
-    request: SimulationRequest,
-) -> ReportRoundResult[H]:
-    """Return the reports of `clients` devices, added up, and the true counts.
-
-    Raises:
-        typer.Exit: if the workers cannot be used.
-    """
+    size = min(clients, _MAX_COHORT_SIZE)
+    terms = Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")
+    mechanism = REPORT_MECHANISMS[request.mechanism]
+    plan = mechanism.first_plan(question, terms, "simulation", 1, Random(request.seed))
     rng = np.random.default_rng(request.seed)
     devices = next(dataset.rounds(1, clients, 1, rng, chunk_devices=CHUNK_DEVICES))
-    spec = ReportRoundSpec(mechanism, plan, request.seed)
     with (
         open_round_executor(request.workers, request.dask, _MIN_TASK_SECONDS) as executor,
         spinner("reports"),
     ):
-        return run_report_round(spec, devices, rng, executor)
+        spec = ReportRoundSpec(mechanism, plan, request.seed)
+        reports = run_report_round(spec, devices, rng, executor)
+    with spinner("decoding reports"):
+        state = mechanism.decode(plan, reports.aggregate, EMPTY_STATE).state
+    if request.threshold is None:
+        threshold = max(1.0, math.ceil(_default_threshold(plan, clients, state)))
+        question = question.model_copy(update={"threshold": threshold})
+    estimates = mechanism.final_estimates(question, state)
+    if isinstance(domain, Hashed):  # devices report keys
+        item_of = {domain.name(item): item for item in dataset.items}
+        estimates = [replace(e, item=item_of.get(e.item, e.item)) for e in estimates]
+    comparison = compare_estimates(estimates, reports.truth, question.threshold)
+    finished = _Round(
+        mechanism, plan, domain, clients, state, reports.truth, question.threshold, comparison
+    )
+    if isinstance(plan, DictionaryPlan):
+        return _dictionary_result(request, finished, plan)
+    return _heavy_hitter_result(request, finished)
 
 
-def count_outside_domain(domain: Domain, truth: dict[str, int]) -> int:
-    """Return the number of devices whose item is outside the domain."""
-    return sum(count for item, count in truth.items() if item not in domain)
+def _question_of(request: SimulationRequest, domain: Domain) -> AnyQuestion:
+    fields: dict[str, Any] = {"mechanism": request.mechanism, "domain": domain}
+    fields |= {"threshold": request.threshold or 1, "confidence": request.confidence}
+    fields |= {"epsilon": request.epsilon}
+    if request.mechanism in ORACLES:
+        fields |= {"goal": request.goal, "max_frequency": request.most}
+    elif request.delta is not None:
+        fields["delta"] = request.delta
+    return parse_question(request.settings | fields)
 
 
-def dictionary_domain(request: SimulationRequest, items: tuple[str, ...]) -> Listed | Alphabet:
-    """Return all strings of an alphabet, or else the items of the file that are short enough."""
+def _default_threshold(
+    plan: DictionaryPlan | LinearPlan | PrefixPlan, clients: int, state: StudyState
+) -> float:
+    """Return a count that items which no device holds rarely reach."""
+    if isinstance(plan, DictionaryPlan):
+        tail = _FALSE_POSITIVE_PROBABILITY / plan.question.domain.value_count
+        return clients * plan.oracle.detection_threshold(clients, tail)
+    if isinstance(plan, PrefixPlan):
+        return plan.extension.median_detected_count(clients)
+    variances = state.column(VARIANCE_COLUMN)
+    largest = variances.max(initial=plan.projection.variance(clients, 0, 0))
+    return _THRESHOLD_STANDARD_ERRORS * math.sqrt(largest)
+
+
+def _domain_of(request: SimulationRequest, items: tuple[str, ...]) -> Domain:
+    """Return the requested domain, or otherwise the smallest that the mechanism can use."""
+    if request.mechanism == "prefix-extension":
+        longest = max(2, *(len(item.encode()) for item in items))
+        return Utf8(max_bytes=request.length or longest)
+    distinct = tuple(dict.fromkeys(items))
+    # `jl-hh` estimates all values of its domain.
+    uses_dictionary = request.mechanism in ORACLES or request.mechanism == "jl-hh"
+    if uses_dictionary or request.alphabet is not None:
+        return _dictionary_domain(request, distinct)
+    if len(distinct) < 2:
+        raise ValueError("the file has one item only: 2 or more are needed")
+    if request.length is not None:
+        short = Utf8(max_bytes=request.length)
+        return short if short.value_count < _MAX_DOMAIN_SIZE else Hashed(max_bytes=request.length)
+    for domain in (smallest_domain(items), Hashed(max_bytes=_MAX_HASHED_BYTES)):
+        if domain.value_count < _MAX_DOMAIN_SIZE and all(item in domain for item in items):
+            return domain
+    return _dictionary_domain(request, distinct)
+
+
+def _dictionary_domain(request: SimulationRequest, items: tuple[str, ...]) -> Listed | Alphabet:
+    """Return all strings of an alphabet, or the items of the file that are short enough."""
     if request.alphabet is not None:
         return alphabet_of(request.alphabet, items, request.length)
     max_bytes = request.length
@@ -171,23 +167,50 @@ def dictionary_domain(request: SimulationRequest, items: tuple[str, ...]) -> Lis
     return Listed(items=listed)
 
 
-def _summary(request: SimulationRequest, plan: DictionaryPlan, sizes: dict[str, Any]) -> str:
+def _dictionary_result(
+    request: SimulationRequest, finished: _Round, plan: DictionaryPlan
+) -> SimulationResult:
+    found_items = finished.comparison.found_items
+    items = plan.question.domain.names_of(
+        np.arange(plan.question.domain.value_count, dtype=np.uint64)
+    )
+    truth = [0 if item is None else finished.truth.get(item, 0) for item in items]
+    measures = _error_measures(
+        plan, finished.clients, finished.state.arrays["scores"], np.array(truth, float)
+    )
+    sizes = {
+        "clients": finished.clients,
+        "domain": len(items),
+        "bits": plan.oracle.bits,
+        "threshold": finished.threshold,
+        "outside_domain": finished.outside_domain,
+        "found": len(found_items),
+    }
+    document = {
+        "mechanism": plan.mechanism,
+        "epsilon": request.epsilon,
+        "goal": request.goal,
+        **measures,
+        **sizes,
+        "oracle": plan.parameters,
+        "heavy_hitters": [
+            {"item": h.item, "estimate": h.estimate, "standard_error": h.standard_error}
+            for h in found_items[:MAX_LISTED_ITEMS]
+        ],
+        "parameters": request.source(),
+    }
     parameters = {k: v for k, v in plan.parameters.items() if k not in ("oracle", "domain")}
-    shown = ", ".join(f"{name} {value}" for name, value in parameters.items())
     note = ""
     if request.threshold is None:
         note = ", reached by no item that nobody holds in 19 of 20 runs"
     if sizes["outside_domain"]:
         note += f"; the items of {sizes['outside_domain']:,} devices are outside the domain"
-    return (
-        f"{plan.mechanism}, {shown}: {sizes['bits']} bits per device, {sizes['clients']:,} "
-        f"devices, {sizes['domain']:,} items, {sizes['found']:,} of at least "
-        f"{sizes['threshold']:,.0f}{note}"
+    summary = (
+        f"{plan.mechanism}, {', '.join(f'{name} {value}' for name, value in parameters.items())}: "
+        f"{sizes['bits']} bits per device, {sizes['clients']:,} devices, {sizes['domain']:,} "
+        f"items, {sizes['found']:,} of at least {sizes['threshold']:,.0f}{note}"
     )
-
-
-def _error_rows(measures: dict[str, float]) -> list[tuple[str, str, str]]:
-    return [
+    rows = [
         (label, f"{measures[name]:.3g}" if name else "", f"{measures[theory]:.3g}")
         for label, name, theory in (
             ("largest square", "worst_mse", "worst_mse_expected"),
@@ -196,6 +219,26 @@ def _error_rows(measures: dict[str, float]) -> list[tuple[str, str, str]]:
             ("largest variance", "", "worst_mse_theory"),
         )
     ]
+    table = result_table(["error of shares"], ["measured", "expected"], rows)
+    return SimulationResult(document, [summary, heavy_hitter_table(found_items), table])
+
+
+def _error_measures(
+    plan: DictionaryPlan, devices: int, estimates: Floats, truth: Floats
+) -> dict[str, float]:
+    """Return the errors of the shares of all items, each with its value in theory."""
+    errors = (estimates - truth) / devices
+    shares = np.append(truth, devices - truth.sum()) / devices
+    variances = plan.oracle.variances(shares, devices)[:-1]
+    return {
+        "worst_mse": float((errors**2).max()),
+        "worst_mse_theory": float(variances.max()),
+        "worst_mse_expected": expected_max_squared_error(variances),
+        "l1": float(np.abs(errors).sum()),
+        "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
+        "l2": float((errors**2).sum()),
+        "l2_theory": float(variances.sum()),
+    }
 
 
 def expected_max_squared_error(variances: Floats) -> float:
@@ -210,7 +253,59 @@ def expected_max_squared_error(variances: Floats) -> float:
     return float(np.trapezoid(above, ends**2))
 
 
-def terms_for_clients(clients: int) -> Terms:
-    """Return terms for reports of `clients` devices."""
-    size = min(clients, _MAX_COHORT_SIZE)
-    return Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")
+def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> SimulationResult:
+    comparison, threshold, plan = finished.comparison, finished.threshold, finished.plan
+    mechanism, clients = finished.mechanism, finished.clients
+    detectable = None
+    if isinstance(plan, PrefixPlan):
+        detectable = plan.extension.reliably_detected_count(clients)
+    document = {
+        "mechanism": request.mechanism,
+        "epsilon": mechanism.epsilon(plan),
+        "delta": mechanism.delta(plan),
+        **asdict(comparison.score),
+        "clients": clients,
+        "bytes": mechanism.nbytes(plan),
+        "threshold": threshold,
+        "min_detectable_count": detectable if detectable and math.isfinite(detectable) else None,
+        "outside_domain": finished.outside_domain,
+        "found": len(comparison.found_items),
+        "heavy_hitters": [asdict(hitter) for hitter in comparison.found_items[:MAX_LISTED_ITEMS]],
+        "missed": comparison.missed,
+        "question": plan.question.model_dump(mode="json", exclude={"domain": {"items"}}),
+        "parameters": request.source(),
+    }
+    summary = (
+        f"{request.mechanism}: {document['bytes']:,} bytes per device, "
+        f"epsilon {document['epsilon']:.3g}, delta {document['delta']:.3g}, "
+        f"{clients:,} devices, domain {finished.domain.kind}"
+    )
+    note = ", several standard errors of an item that nobody holds"
+    facts = {
+        "found": f"{len(comparison.found_items):,} estimated to be at least {threshold:,.0f}"
+        + (note if request.threshold is None else "")
+    }
+    if document["outside_domain"]:
+        facts["outside"] = f"the items of {document['outside_domain']:,} devices, not in the domain"
+    first = ", ".join(f"{item!r} {count:,}" for item, count in [*comparison.missed.items()][:5])
+    facts["missed"] = f"{len(comparison.missed):,} with a true count this high: {first}"
+    facts |= comparison.score.facts()
+    if not comparison.found_items:
+        facts["precision"] = "n/a (nothing was found)"
+    if not comparison.missed and all(hit.true_count < threshold for hit in comparison.found_items):
+        facts["recall"] = "n/a (nothing was heavy)"
+    if detectable is not None:
+        facts["predicted"] = _describe_prediction(detectable, clients, threshold)
+    return SimulationResult(
+        document, [summary, heavy_hitter_table(comparison.found_items), fact_table(facts)]
+    )
+
+
+def _describe_prediction(detectable: float, devices: int, threshold: float) -> str:
+    if not math.isfinite(detectable):
+        return (
+            "even an item that all devices hold is not found with probability 95%: use more devices"
+        )
+    note = "; the threshold is below it" if threshold < detectable else ""
+    share = f"{detectable / devices:.2%}"
+    return f"a count of {detectable:,.0f} ({share}) is found with probability 95%{note}"

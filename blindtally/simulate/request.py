@@ -1,16 +1,20 @@
 """Options of `blindtally simulate` as one request, and the options that each mechanism takes."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from typer import Argument, Option
+
+from blindtally.console import completion
+from blindtally.console.options import ContributionOption, MaxShareOption, ModeOption, SeedOption
+from blindtally.parallel import DaskOption, WorkersOption
+from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from protocol.oracles.parameters import depends_on_goal, uses_frequency_bound
 from protocol.oracles.registry import ORACLES
 from protocol.privacy.release import ReleaseMode
 from protocol.study import SumQuestion
-from secagg.parameters import Mode
 
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
 RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseMode]]] = {
@@ -42,36 +46,119 @@ _RESERVED_FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
-    """Values of the options, in the command's order; each mechanism reads those that it takes."""
+    """Arguments and options of the command; each mechanism reads those that it takes."""
 
-    mechanism: str
-    data: Path
-    column: str | None = None
-    rounds: int = 30
-    clients: int = 10_000
-    threshold: float | None = None
-    confidence: float = 0.5
-    words: int | None = None
-    contribution: int = 1
-    alphabet: str | None = None
-    length: int | None = None
-    secagg: bool = False
-    corrupt: float = 0.1
-    dropout: float = 0.0
-    mode: Mode = "active"
-    epsilon: float = 1.0
-    delta: float | None = None
-    levels: int | None = None
-    low: float | None = None
-    high: float | None = None
-    release: ReleaseMode | None = None
-    invited: float = 1.0
-    goal: str = "l2"
-    most: float = 1.0
-    settings: dict[str, Any] = field(default_factory=dict)
-    seed: int = 1
-    workers: int = 1
-    dask: str | None = None
+    mechanism: Annotated[
+        str,
+        Argument(
+            help=f"One of: {', '.join(MECHANISMS)}.", autocompletion=completion.complete_mechanism
+        ),
+    ]
+    data: Annotated[
+        Path,
+        Option(
+            help="CSV of item,count or user,item,count; baskets; or a bundled data set: "
+            "link_user_domains, words, short, ages.",
+            autocompletion=completion.complete_data,
+        ),
+    ]
+    column: Annotated[str | None, Option(help="Column of the items in a CSV file.")] = None
+    rounds: Annotated[
+        int, Option(min=1, max=10_000, help="Number of rounds (R); reports have one.")
+    ] = 30
+    clients: Annotated[int, Option(min=3, help="Number of devices in a round (n).")] = 10_000
+    threshold: Annotated[
+        float | None,
+        Option(
+            min=1,
+            max=1e12,
+            help="Total count over all rounds from which an item is heavy.",
+            show_default="50; with reports, a count that noise alone rarely reaches",
+        ),
+    ] = None
+    confidence: Annotated[
+        float,
+        Option(min=0.01, max=0.999, help="Confidence that an item found by reports is heavy."),
+    ] = 0.5
+    words: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Maximum number of 16-bit words that a device sends in a round.",
+            show_default="2000; with triehh 65536",
+        ),
+    ] = None
+    contribution: ContributionOption = 1
+    alphabet: Annotated[str | None, Option(help="Characters of the items.")] = None
+    length: Annotated[
+        int | None,
+        Option(
+            min=1, max=1024, help="Maximum length of an item in bytes, or characters of --alphabet."
+        ),
+    ] = None
+    secagg: Annotated[
+        bool, Option("--secagg", help="Run secure sums with every message of the protocol.")
+    ] = False
+    corrupt: Annotated[float, Option(help="Fraction of corrupt devices.")] = 0.1
+    dropout: Annotated[float, Option(help="Fraction of devices that drop out.")] = 0.0
+    mode: ModeOption = "active"
+    epsilon: Annotated[
+        float, Option(help="Privacy loss of a report, or of all released counts.")
+    ] = 1.0
+    delta: Annotated[
+        float | None,
+        Option(help="Delta of --epsilon.", show_default="1e-6 for released counts, 0 for reports"),
+    ] = None
+    levels: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=256,
+            help="Levels of the tree, with one symbol or digit per level.",
+            show_default="10, with hierarchical-histogram 8",
+        ),
+    ] = None
+    low: Annotated[
+        float | None, Option(help="Lower end of the interval, if items are numbers.")
+    ] = None
+    high: Annotated[float | None, Option(help="Upper end of the interval.")] = None
+    release: Annotated[
+        ReleaseMode | None,
+        Option(
+            help="Release of counts; with noise they are also hidden from the server.",
+            show_default="sample-threshold with triehh, else noise",
+        ),
+    ] = None
+    invited: Annotated[
+        float, Option(help="Probability that a device joins a level of triehh over strings.")
+    ] = 1.0
+    goal: Annotated[Literal["worst-mse", "l2"], Option(help="Error of reports to minimise.")] = "l2"
+    most: MaxShareOption = 1.0
+    sets: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="Field of the question; repeatable."),
+    ] = None
+    seed: SeedOption = 1
+    workers: WorkersOption = 1
+    dask: DaskOption = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of --set: a value is JSON, or otherwise the text itself.
+
+        Raises:
+            ValueError: if a pair has no value, or an option of the command sets its field.
+        """
+        settings: dict[str, Any] = {}
+        for pair in self.sets or []:
+            name, equals, value = pair.partition("=")
+            if not equals or name in _RESERVED_FIELDS:
+                raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
+            try:
+                settings[name] = json.loads(value)
+            except ValueError:
+                settings[name] = value
+        return settings
 
     @property
     def sum_threshold(self) -> float:
@@ -96,37 +183,18 @@ class SimulationRequest:
     @property
     def is_of_numbers(self) -> bool:
         """Return whether the items are numbers: for a histogram always, for a trie in a range."""
-        is_trie = self.mechanism == "triehh"
         is_ranged = self.low is not None or self.high is not None
-        return self.mechanism in RELEASE_DEFAULTS and (is_ranged or not is_trie)
+        return self.mechanism in RELEASE_DEFAULTS and (is_ranged or self.mechanism != "triehh")
 
     def source(self) -> dict[str, Any]:
         """Return the fields that every JSON document of a simulation has under `parameters`."""
         return {"data": str(self.data), "column": self.column, "seed": self.seed}
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Return the fields of --set: a value is JSON, or else the text itself.
-
-    Raises:
-        ValueError: if a pair has no value, or an option of the command sets its field.
-    """
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or name in _RESERVED_FIELDS:
-            raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value
-    return settings
-
-
 def accepted_options(
     request: SimulationRequest, all_options: set[str]
 ) -> tuple[set[str], str, dict[str, str]]:
-    """Return the options that the mechanism takes, who takes them, and reasons by other options."""
+    """Return the options that the simulation takes, its name, and reasons against other options."""
     name = request.mechanism
     simulation = f"a simulation of {name}"
     if name in REPORT_MECHANISMS:
@@ -136,12 +204,11 @@ def accepted_options(
     if name not in RELEASE_DEFAULTS:
         return all_options - _REPORT_ONLY_OPTIONS - _RELEASE_ONLY_OPTIONS, simulation, {}
     accepted = all_options - _REPORT_ONLY_OPTIONS - _WORKER_OPTIONS
+    reason = _WHY_TRIE_IS_NOT_SHARED
     if request.is_of_numbers:
         reason = _WHY_NUMBERS_ARE_NOT_SHARED
         accepted -= {"invited"}
         simulation += " over numbers"
-    else:
-        reason = _WHY_TRIE_IS_NOT_SHARED
     return accepted, simulation, dict.fromkeys(_WORKER_OPTIONS, reason)
 
 

@@ -1,21 +1,26 @@
-"""Result of a simulation: a JSON document for scripts, and tables for people.
+"""Result of a simulation, a JSON document and tables, and what several simulations share.
 
-The parts that several kinds of studies share are made here: the first heavy hitters, precision and
-recall, and the privacy loss of each party's view.
+The shared parts are the table of the first heavy hitters, the privacy loss in each party's view,
+terms, and the loop over rounds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from rich.console import Group
 
+from blindtally.console.progress import progress_steps
 from blindtally.console.tables import Printable, result_table
 from blindtally.simulate.accuracy import FoundItem
+from protocol.mechanism import SumMechanism
 from protocol.privacy.events import PARTIES, DpEvent, LedgerEntry
 from protocol.privacy.ledger import Ledger
-from protocol.study import Terms
+from protocol.study import P, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.ring import Vector
 
 MAX_LISTED_ITEMS = 1000  # heavy hitters in a JSON document of reports
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join
@@ -31,7 +36,7 @@ class SimulationResult:
     stopped_after: str | None = None
 
 
-def heavy_hitter_table(found: Sequence[FoundItem]) -> Group:
+def heavy_hitter_table(hitters: Sequence[FoundItem]) -> Group:
     """Return the first found items as a table, each item as Python writes it."""
     rows = [
         (
@@ -40,14 +45,14 @@ def heavy_hitter_table(found: Sequence[FoundItem]) -> Group:
             f"{hitter.standard_error:,.0f}",
             f"{hitter.true_count:,}",
         )
-        for hitter in found[:_MAX_SHOWN_ITEMS]
+        for hitter in hitters[:_MAX_SHOWN_ITEMS]
     ]
     return result_table(["item"], ["estimate", "± s.e.", "true"], rows, "Heavy hitters")
 
 
-def shown_share(found: Sequence[FoundItem]) -> str:
-    """Return how many of the found items a table shows."""
-    hidden = len(found) - _MAX_SHOWN_ITEMS
+def shown_share(hitters: Sequence[FoundItem]) -> str:
+    """Return the number of found items that the table shows."""
+    hidden = len(hitters) - _MAX_SHOWN_ITEMS
     return f"{_MAX_SHOWN_ITEMS} shown, {hidden:,} more found" if hidden > 0 else "all shown"
 
 
@@ -68,6 +73,28 @@ def privacy_facts(epsilons: Mapping[str, float | None], delta: float) -> dict[st
         f"to {party}": "no bound" if epsilon is None else f"epsilon {epsilon:.4g}, delta {delta:g}"
         for party, epsilon in epsilons.items()
     }
+
+
+def run_rounds(
+    mechanism: SumMechanism[Any, P],
+    plan: P,
+    rounds: int,
+    rng: Random,
+    sum_round: Callable[[P], tuple[Vector, int]],
+) -> tuple[P, StudyState]:
+    """Run a study from its first plan; return the last plan and the study state.
+
+    `sum_round` returns the sum of a round and its number of participants.
+    """
+    state = EMPTY_STATE
+    with progress_steps("rounds", rounds) as step:
+        while True:
+            answer = mechanism.decode(plan, *sum_round(plan), state)
+            state = answer.state
+            step(1)
+            if plan.round == rounds or mechanism.is_over(plan, answer, state):
+                return plan, state
+            plan = mechanism.next_plan(plan, answer, state, rng)
 
 
 def terms_for(

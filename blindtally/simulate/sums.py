@@ -1,6 +1,5 @@
 """Simulation of a study of secure sums over a data file, compared with the true counts."""
 
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -17,18 +16,10 @@ from blindtally.datasets.reader import (
 from blindtally.parallel import open_round_executor
 from blindtally.simulate.accuracy import StudyScore, score_study
 from blindtally.simulate.request import SimulationRequest
-from blindtally.simulate.result import (
-    SimulationResult,
-    heavy_hitter_table,
-    shown_share,
-    terms_for,
-)
-from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain
+from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share, terms_for
+from protocol.domains.strings import Alphabet, Domain, Utf8, alphabet_of, smallest_domain
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation.chunks import CHUNK_DEVICES
-from protocol.simulation.executor import (
-    RoundExecutor,
-)
 from protocol.simulation.study import run_study
 from protocol.study import Terms
 
@@ -41,56 +32,16 @@ _PARAMETERS = (  # fields of the request in the JSON document
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedStudy:
-    """A study that is ready to run; `excluded_items` of the file are outside the domain."""
-
-    dataset: Dataset
-    question: AnyQuestion
-    terms: Terms
-    clients: int
-    excluded_items: int
-
-
 def simulate(request: SimulationRequest) -> SimulationResult:
     """Run the study and score it.
 
     Raises:
         ValueError: if the data or the parameters do not allow a study.
     """
-    study = _prepare(request)
-    with open_round_executor(request.workers, request.dask) as executor:
-        score = _run(request, study, executor)
-    parameters = {name: getattr(request, name) for name in _PARAMETERS} | {
-        "data": str(request.data),
-        "threshold": request.sum_threshold,
-        "words": request.words or _DEFAULT_WORDS,
-        "clients": study.clients,
-        "domain": study.question.domain.model_dump(),
-        "terms": study.terms.model_dump(mode="json"),
-        "items_outside_domain": study.excluded_items,
-    }
-    done = f"{len(score.thresholds)} rounds of {request.rounds}" if score.is_partial else None
-    facts = _facts(request, study, score)
-    if done:
-        facts = {"partial": f"stopped after {done}"} | facts
-    return SimulationResult(
-        score.as_json() | {"parameters": parameters},
-        [heavy_hitter_table(score.comparison.found), fact_table(facts)],
-        done,
-    )
-
-
-def _prepare(request: SimulationRequest) -> _PreparedStudy:
     whole = read_dataset(request.data, request.column)
     domain = _domain_of(whole, request.alphabet, request.length)
     dataset = whole.filter_items(domain.__contains__)
-    if not dataset.items:
-        raise ValueError(f"{request.data}: none of its items is in the domain {domain!r}")
-    clients = dataset.clients_per_round(request.rounds, request.clients)
-    if clients < MIN_ROUND_DEVICES:
-        devices = dataset.clients_per_round(1, MIN_ROUND_DEVICES * request.rounds)
-        raise ValueError(too_few_devices_message(request.data, devices))
+    clients = _clients_per_round(request, dataset, domain)
     fields: dict[str, Any] = {
         "mechanism": request.mechanism,
         "threshold": request.sum_threshold,
@@ -110,11 +61,65 @@ def _prepare(request: SimulationRequest) -> _PreparedStudy:
         mode=request.mode,
     )
     # Fails now, and not in the middle of a study, if no plan exists.
-    SUM_MECHANISMS[request.mechanism].first_plan(
-        question, terms, "simulation", request.rounds, Random(request.seed)
-    )
+    mechanism = SUM_MECHANISMS[request.mechanism]
+    mechanism.first_plan(question, terms, "simulation", request.rounds, Random(request.seed))
+    with open_round_executor(request.workers, request.dask) as executor:
+        rng = np.random.default_rng([request.seed, 0])
+        rounds = dataset.rounds(
+            request.rounds, clients, question.contribution, rng, chunk_devices=CHUNK_DEVICES
+        )
+        outcomes = run_study(
+            mechanism,
+            question,
+            terms,
+            rounds,
+            Random(request.seed),
+            planned=request.rounds,
+            dropout=request.dropout,
+            secure=request.secagg,
+            executor=executor,
+        )
+        score = score_study(with_progress(outcomes, "rounds", request.rounds), question)
     excluded = len(set(whole.items)) - len(set(dataset.items))
-    return _PreparedStudy(dataset, question, terms, clients, excluded)
+    return _result(request, question, terms, clients, excluded, score)
+
+
+def _result(
+    request: SimulationRequest,
+    question: AnyQuestion,
+    terms: Terms,
+    clients: int,
+    excluded: int,
+    score: StudyScore,
+) -> SimulationResult:
+    parameters = {name: getattr(request, name) for name in _PARAMETERS} | {
+        "data": str(request.data),
+        "threshold": request.sum_threshold,
+        "words": request.words or _DEFAULT_WORDS,
+        "clients": clients,
+        "domain": question.domain.model_dump(),
+        "terms": terms.model_dump(mode="json"),
+        "items_outside_domain": excluded,
+    }
+    comparison = score.comparison
+    done = f"{len(score.thresholds)} rounds of {request.rounds}" if score.is_partial else None
+    facts = {
+        **({"partial": f"stopped after {done}"} if done else {}),
+        "heavy": shown_share(comparison.found_items),
+        "missed": f"{len(comparison.missed):,} with a true count of at least "
+        f"{question.threshold:g}",
+        "rounds": f"{score.rounds_decoded} decoded of {request.rounds}",
+        "devices": f"{score.devices:,} counted, {clients:,} selected per round",
+        "words": f"{score.words:,} of 16 bits per device and round",
+        "thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),
+        "domain": f"{question.domain.kind}, {excluded:,} items outside",
+        **comparison.score.facts(),
+    }
+    return SimulationResult(
+        score.as_json() | {"parameters": parameters},
+        [heavy_hitter_table(comparison.found_items), fact_table(facts)],
+        done,
+    )
 
 
 def _domain_of(dataset: Dataset, alphabet: str | None, length: int | None) -> Alphabet | Utf8:
@@ -123,38 +128,11 @@ def _domain_of(dataset: Dataset, alphabet: str | None, length: int | None) -> Al
     return alphabet_of(alphabet, dataset.items, length)
 
 
-def _run(request: SimulationRequest, study: _PreparedStudy, executor: RoundExecutor) -> StudyScore:
-    rounds = study.dataset.rounds(
-        request.rounds,
-        study.clients,
-        study.question.contribution,
-        np.random.default_rng([request.seed, 0]),
-        chunk_devices=CHUNK_DEVICES,
-    )
-    outcomes = run_study(
-        SUM_MECHANISMS[study.question.mechanism],
-        study.question,
-        study.terms,
-        rounds,
-        Random(request.seed),
-        planned=request.rounds,
-        dropout=request.dropout,
-        secure=request.secagg,
-        executor=executor,
-    )
-    return score_study(with_progress(outcomes, "rounds", request.rounds), study.question)
-
-
-def _facts(request: SimulationRequest, study: _PreparedStudy, score: StudyScore) -> dict[str, str]:
-    comparison = score.comparison
-    return {
-        "heavy": shown_share(comparison.found),
-        "missed": f"{len(comparison.missed):,} with a true count of at least "
-        f"{study.question.threshold:g}",
-        "rounds": f"{score.rounds_decoded} decoded of {request.rounds}",
-        "devices": f"{score.devices:,} counted, {study.clients:,} selected per round",
-        "words": f"{score.words:,} of 16 bits per device and round",
-        "thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),
-        "domain": f"{study.question.domain.kind}, {study.excluded_items:,} items outside",
-        **comparison.score.facts(),
-    }
+def _clients_per_round(request: SimulationRequest, dataset: Dataset, domain: Domain) -> int:
+    if not dataset.items:
+        raise ValueError(f"{request.data}: none of its items is in the domain {domain!r}")
+    clients = dataset.clients_per_round(request.rounds, request.clients)
+    if clients < MIN_ROUND_DEVICES:
+        devices = dataset.clients_per_round(1, MIN_ROUND_DEVICES * request.rounds)
+        raise ValueError(too_few_devices_message(request.data, devices))
+    return clients

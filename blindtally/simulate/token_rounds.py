@@ -1,6 +1,6 @@
 """Studies over simulated rounds of tokens, from which `plan` and the figures predict accuracy.
 
-The tokens of a round are dealt to devices at random, m to each device. From there on a study is the
+The tokens of a round are distributed to devices at random, m to each device. Then a study is the
 same as any other simulation (`protocol.simulation.study.run_study`).
 """
 
@@ -70,17 +70,17 @@ class KeyedPopulation:
 
     @cached_property
     def is_admitted(self) -> ItemMask:
-        """Return which items of `index` are in the domain; devices do not send the others."""
+        """Return a mask of the items of `index` in the domain; devices do not send the others."""
         return np.array([item in self.domain for item in self.index])
 
-    def deal(
+    def distribute(
         self, rounds: Iterable[RoundCounts], contribution: int, rng: np.random.Generator
     ) -> "TokenRounds":
-        """Return the devices to which the tokens of each round are dealt."""
-        histograms = [self._deal_round(counts, contribution, rng) for counts in rounds]
+        """Return the devices of each round, with its tokens distributed at random."""
+        histograms = [self._distribute_round(counts, contribution, rng) for counts in rounds]
         return TokenRounds(self, histograms, contribution)
 
-    def _deal_round(
+    def _distribute_round(
         self, counts: RoundCounts, contribution: int, rng: np.random.Generator
     ) -> Histograms:
         tokens, kinds = np.repeat(self.places, counts), len(self.index)
@@ -88,9 +88,9 @@ class KeyedPopulation:
         devices = np.arange(len(tokens)) // contribution
         holdings, held = np.unique(devices * kinds + tokens, return_counts=True)
         ends = np.searchsorted(holdings, np.arange(1, devices[-1] + 2) * kinds)
-        dealt = Histograms(self.index, holdings % kinds, held, ends)
-        sent = np.where(self.is_admitted[dealt.item_indices], dealt.counts, 0)
-        return dealt if sent.all() else dealt.with_counts(sent)
+        histograms = Histograms(self.index, holdings % kinds, held, ends)
+        sent = np.where(self.is_admitted[histograms.item_indices], histograms.counts, 0)
+        return histograms if sent.all() else histograms.with_counts(sent)
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ def run_tokens(
         decoded += outcome.answer is not None and outcome.answer.decoded
     names = [estimate.item for estimate in mechanism.final_estimates(question, state)]
     wrong = len(names) - sum(name in known.index.positions for name in names)
-    found = np.isin(np.array(known.population.items), names)
+    found_items = np.isin(np.array(known.population.items), names)
     return TokenStudy(
-        np.append(found, np.ones(wrong, np.bool_)),
+        np.append(found_items, np.ones(wrong, np.bool_)),
         decoded,
         mechanism.ring(last_plan).nbytes,
         len(last_plan.model_dump_json()),

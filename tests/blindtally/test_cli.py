@@ -18,19 +18,6 @@ def test_help_names_every_command() -> None:
     assert all(command in result.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    result = CliRunner().invoke(app, [command, "--help"])
-    assert result.exit_code == 0
-    assert "Usage:" in result.stdout
-
-
-def test_an_unknown_command_is_reported() -> None:
-    result = CliRunner().invoke(app, ["tally"])
-    assert result.exit_code == 2
-    assert "tally" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("command", "why"),
     [

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,36 +43,21 @@ from protocol.randomness import seeded_words
 from secagg.keys import Identity
 from secagg.ring import Vector
 
+SETUP_OPTIONS: dict[str, Any] = {"devices": 12, "rounds": 1, "dropout": 0.1, "seed": 1}
+SETUP_OPTIONS |= {"threshold": 3, "contribution": 2, "words": None}
 SMALL_DEMO_OPTIONS = ["--devices", "12", "--rounds", "2", "--seed", "3"]
 
 
 def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "copy.json"
-    run = CliRunner().invoke(
-        app,
-        [
-            "demo",
-            *SMALL_DEMO_OPTIONS,
-            "--contribution",
-            "1",
-            "--out",
-            str(out),
-            "--json",
-            str(copy),
-        ],
-    )
+    options = [*SMALL_DEMO_OPTIONS, "--contribution", "1", "--out", str(out), "--json", str(copy)]
+    run = CliRunner().invoke(app, ["demo", *options])
     assert run.exit_code == 0, run.output
     lines = run.output.strip().splitlines()
     assert lines[-1].startswith("F1 ")
     assert any("blindtally.db" in line and "serve --open --database" in line for line in lines)
     names = {path.name for path in out.iterdir()}
-    assert names == {
-        "blindtally.db",
-        "results.json",
-        "results.png",
-        "results.svg",
-        "server.log",
-    }
+    assert names == {"blindtally.db", "results.json", "results.png", "results.svg", "server.log"}
     results = json.loads(copy.read_text())
     assert results == json.loads((out / "results.json").read_text())
     assert results["sums_exact"] is True
@@ -87,19 +73,8 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
 
 
 def test_json_to_stdout_is_json_and_nothing_else(tmp_path: Path) -> None:
-    run = CliRunner().invoke(
-        app,
-        [
-            "demo",
-            *SMALL_DEMO_OPTIONS,
-            "--rounds",
-            "1",
-            "--out",
-            str(tmp_path / "out"),
-            "--json",
-            "-",
-        ],
-    )
+    options = [*SMALL_DEMO_OPTIONS, "--rounds", "1", "--out", str(tmp_path / "out"), "--json", "-"]
+    run = CliRunner().invoke(app, ["demo", *options])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["sums_exact"] is True
     assert "F1" in run.stderr
@@ -200,17 +175,7 @@ def test_precision_and_recall() -> None:
 
 def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     registrar = Identity.of(bytes(32))
-    setup = build_setup(
-        None,
-        devices=12,
-        rounds=1,
-        dropout=0.1,
-        seed=1,
-        threshold=3,
-        contribution=2,
-        words=None,
-        registrar=registrar,
-    )
+    setup = build_setup(None, **SETUP_OPTIONS, registrar=registrar)
     assert setup.terms.mode == "active"
     assert setup.terms.registrar == registrar.public.hex()
     assert setup.fleet_config.policy.registrar == registrar.public
@@ -218,9 +183,7 @@ def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     assert setup.fleet_config.registrar is registrar
 
 
-SETUP = build_setup(
-    None, devices=12, rounds=1, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
-)
+SETUP = build_setup(None, **SETUP_OPTIONS)
 MECHANISM = MECHANISMS["adaptive-iblt"]
 
 
@@ -278,10 +241,10 @@ def test_a_sum_that_is_its_survivors_vectors_passes_and_counts_as_truth() -> Non
 
 
 def test_blamed_participants_are_named() -> None:
-    one, cohort, _ = played()
+    finished, cohort, _ = played()
     blamed = cohort.model_copy(update={"blamed": {2: "shared false secrets"}})
-    view = one.view.model_copy(update={"cohorts": (blamed,)})
-    result = summarize_round(replace(one, view=view), exact=True)
+    view = finished.view.model_copy(update={"cohorts": (blamed,)})
+    result = summarize_round(replace(finished, view=view), exact=True)
     assert result.violations == ("cohort 0, participant 2 shared false secrets",)
     study = StudyView.model_validate(
         {
@@ -298,33 +261,33 @@ def test_blamed_participants_are_named() -> None:
     )
     screen = Console(record=True, width=80, file=io.StringIO())
     print_results(
-        screen, summarize_study(study, [], [one], rounds=[result], seconds=1, settings={})
+        screen, summarize_study(study, [], [finished], rounds=[result], seconds=1, settings={})
     )
     assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in screen.export_text()
 
 
 def test_a_round_without_a_sum_has_a_reason() -> None:
-    one, cohort, _ = played()
+    finished, cohort, _ = played()
     failure = "3 of 10 sent their vectors in time, where 7 are needed"
     failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
-    view = one.view.model_copy(
+    view = finished.view.model_copy(
         update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
     )
     shown = Console(record=True, width=200, file=io.StringIO())
-    Screen(shown, 1).show_round(summarize_round(replace(one, view=view), exact=False))
+    Screen(shown, 1).show_round(summarize_round(replace(finished, view=view), exact=False))
     text = shown.export_text()
     assert f"no sum, failed: {failure}, " in text
     assert "nothing" not in text
 
 
 def test_a_sum_that_is_off_by_one_bit_is_an_error() -> None:
-    one, cohort, total = played()
+    finished, cohort, total = played()
     total[0][0] ^= 1
     with pytest.raises(InexactSumError, match="is not the sum of its 3 vectors"):
-        verify_sum(one, cohort, total)
+        verify_sum(finished, cohort, total)
 
 
 def test_a_stranger_in_a_sum_is_an_error() -> None:
-    one, cohort, total = played()
+    finished, cohort, total = played()
     with pytest.raises(InexactSumError, match="1 unknown"):
-        verify_sum(replace(one, results=one.results[1:]), cohort, total)
+        verify_sum(replace(finished, results=finished.results[1:]), cohort, total)

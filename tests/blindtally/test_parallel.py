@@ -12,42 +12,21 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from blindtally import parallel
-from blindtally.parallel import (
-    LOCAL_CLUSTER,
-    map_bounded,
-    open_workers,
-    run_parallel,
-)
+from blindtally.parallel import LOCAL_CLUSTER, map_bounded, open_workers, run_parallel
 from client.optional_deps import install_command
-from paper.commands import app
-
-SHORT = ("--rounds", "3", "--tokens", "300", "--words", "400", "--runs", "2", "--json", "-")
 
 
 def square(number: int) -> tuple[int, int]:
     return number * number, os.getpid()
 
 
-def die_once(place: tuple[Path, int]) -> int:
-    """Kill the first worker that runs task 3."""
-    folder, number = place
-    if number == 3 and not (folder / "died").exists():
-        (folder / "died").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
 def refuse(number: int) -> int:
     raise ValueError(f"{number} is wrong")
 
 
-WORKERS: dict[str, tuple[int, str | None]] = {
-    "processes": (2, None),
-    "dask": (2, LOCAL_CLUSTER),
-}
+WORKERS: dict[str, tuple[int, str | None]] = {"processes": (2, None), "dask": (2, LOCAL_CLUSTER)}
 
 
 @contextmanager
@@ -77,15 +56,6 @@ def test_results_do_not_depend_on_the_workers(count: int, dask: str | None) -> N
     assert (os.getpid() in {pid for _, pid in results}) == (count == 1)
     with pytest.raises(ValueError, match="7 is wrong"):
         run_parallel(refuse, [7], "refusals", count, dask)
-
-
-@pytest.mark.parametrize(("count", "dask"), WORKERS.values(), ids=WORKERS)
-def test_a_killed_worker_costs_time_and_no_result(
-    tmp_path: Path, count: int, dask: str | None
-) -> None:
-    tasks = [(tmp_path, number) for number in range(6)]
-    assert run_parallel(die_once, tasks, "tasks", count, dask) == list(range(6))
-    assert (tmp_path / "died").exists()
 
 
 def die(_number: int) -> None:
@@ -137,17 +107,6 @@ def test_without_dask_the_error_names_the_extra(
     with pytest.raises(typer.Exit), open_workers(1, LOCAL_CLUSTER):
         pass
     assert install_command("dask") in capsys.readouterr().err
-
-
-def test_a_figure_does_not_depend_on_the_workers(tmp_path: Path) -> None:
-    data = tmp_path / "words.csv"
-    data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
-    outputs = []
-    for options in ((), ("--workers", "2", "--dask", LOCAL_CLUSTER)):
-        result = CliRunner().invoke(app, ["fig1", "--data", str(data), *SHORT, *options])
-        assert result.exit_code == 0, result.output
-        outputs.append(result.stdout)
-    assert outputs[0] == outputs[1]
 
 
 class Cluster:

@@ -1,4 +1,4 @@
-"""Whoever plays a simulation, and however its work is cut: the result is that of one process."""
+"""The result of a simulation does not depend on workers, chunks and tasks."""
 
 import json
 import os
@@ -27,10 +27,7 @@ from blindtally.simulate import reports, sums
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
 from protocol.simulation.chunks import RoundDevices
-from protocol.simulation.executor import (
-    LOCAL_EXECUTOR,
-    RoundExecutor,
-)
+from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.simulation.study import run_study
 from protocol.study import Terms
@@ -40,11 +37,11 @@ TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
 COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}
 COINS |= {"join_probability": 0.9, "contribution": 1}
 NOISE = {"epsilon": 1, "delta": 1e-6, "mode": "noise"}
-HELD = tuple(
+HISTOGRAMS = tuple(
     dict(Counter(random.Random(n).choices(["ab", "cd", "ef"], k=n % 7))) for n in range(99)
 )
-FLEETS = [DeviceHistograms.of(HELD), ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7]))]
-TINY = 1e-9  # seconds: all work is worth handing out
+FLEETS = [DeviceHistograms.of(HISTOGRAMS), ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7]))]
+MIN_TASK_SECONDS = 1e-9  # all work is worth sending to workers
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +52,15 @@ def processes() -> Iterator[Executor]:
         yield executor
 
 
-def played(fleet: Any, hands: RoundExecutor, stretch: int | None = 7, **options: Any) -> list[Any]:
-    """Return the outcomes of a study in which devices clip, vanish and sample."""
+def played(fleet: Any, executor: RoundExecutor, chunk: int | None = 7, **options: Any) -> list[Any]:
+    """Return the outcomes of a study in which devices clip, drop out and sample."""
     how = options.pop("how", {})
     asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 3000}
     domain = Alphabet(characters="abcdef", length=2)
     question = parse_question(asked | {"contribution": 3, "domain": domain} | how)
-    rounds = fleet.rounds(2, 36, question.contribution, np.random.default_rng(1), 9, stretch)
+    rounds = fleet.rounds(2, 36, question.contribution, np.random.default_rng(1), 9, chunk)
     rounds = options.pop("changed", iter)(rounds)
-    options = {"planned": 2, "dropout": 0.2, "executor": hands} | options
+    options = {"planned": 2, "dropout": 0.2, "executor": executor} | options
     return list(
         run_study(SUM_MECHANISMS[question.mechanism], question, TERMS, rounds, rng(), **options)
     )
@@ -81,41 +78,42 @@ def test_a_study_is_the_same_on_any_number_of_workers(
     alone = played(fleet, LOCAL_EXECUTOR, how=how)
     assert {0 < outcome.devices < 36 for outcome in alone} == {True}
     for workers in (1, 2, 4):
-        assert played(fleet, ParallelExecutor(processes, workers, TINY), how=how) == alone
+        assert (
+            played(fleet, ParallelExecutor(processes, workers, MIN_TASK_SECONDS), how=how) == alone
+        )
 
 
-def test_a_fleet_of_one_stretch_draws_as_one_of_none() -> None:
+def test_a_fleet_of_one_chunk_draws_as_one_without_chunks() -> None:
     for fleet in FLEETS:
         assert played(fleet, LOCAL_EXECUTOR, 36) == played(fleet, LOCAL_EXECUTOR, None)
         assert played(fleet, LOCAL_EXECUTOR, 7) != played(fleet, LOCAL_EXECUTOR, None)
 
 
 def test_secure_cohorts_are_summed_by_workers(processes: Executor) -> None:
-    (fleet, _), hands = FLEETS, ParallelExecutor(processes, 2)
+    (fleet, _), executor = FLEETS, ParallelExecutor(processes, 2)
     alone = played(fleet, LOCAL_EXECUTOR, secure=True)
     assert {outcome.answer is not None for outcome in alone} == {True}
-    assert played(fleet, hands, secure=True) == alone
+    assert played(fleet, executor, secure=True) == alone
     plain, secure = (played(fleet, LOCAL_EXECUTOR, secure=s, dropout=0.0) for s in (False, True))
-    assert [one.answer for one in plain] == [one.answer for one in secure]
+    assert [done.answer for done in plain] == [done.answer for done in secure]
 
 
 def reported(
     name: str,
     fleet: Any,
-    hands: RoundExecutor,
+    executor: RoundExecutor,
     changed: Callable[[Any], Any] = lambda people: people,
 ) -> tuple[Any, Any]:
-    """Return what devices report in a round, and what they hold."""
+    """Return the answer from the reports of a round, and the true counts."""
     domain: Any = {"kind": "listed", "items": ["ab", "cd", "ef"]}
     domain = {"kind": "utf8", "max_bytes": 2} if name == "prefix-extension" else domain
     asked = {"mechanism": name, "threshold": 5, "domain": domain, "epsilon": 4.0}
     plan = REPORT_MECHANISMS[name].first_plan(parse_question(asked), TERMS, "simulation", 1, rng())
     chance = np.random.default_rng(1)
     people = changed(next(fleet.rounds(1, 90, 1, chance, 9, 9)))
-    said = run_report_round(
-        ReportRoundSpec(REPORT_MECHANISMS[name], plan, 1), people, chance, hands
-    )
-    return REPORT_MECHANISMS[name].decode(plan, said.aggregate, EMPTY_STATE), said.truth
+    spec = ReportRoundSpec(REPORT_MECHANISMS[name], plan, 1)
+    reports = run_report_round(spec, people, chance, executor)
+    return REPORT_MECHANISMS[name].decode(plan, reports.aggregate, EMPTY_STATE), reports.truth
 
 
 @pytest.mark.parametrize("name", ["krr", "hadamard", "glps-hh", "prefix-extension"])
@@ -125,7 +123,9 @@ def test_reports_are_the_same_on_any_number_of_workers(
 ) -> None:
     alone = reported(name, fleet, LOCAL_EXECUTOR)
     for workers in (1, 2, 4):
-        assert reported(name, fleet, ParallelExecutor(processes, workers, TINY)) == alone
+        assert (
+            reported(name, fleet, ParallelExecutor(processes, workers, MIN_TASK_SECONDS)) == alone
+        )
 
 
 @pytest.mark.parametrize("mechanism", ["ocms", "prefix-extension"])
@@ -140,23 +140,23 @@ def test_simulate_has_workers_report(
             yield result
 
     monkeypatch.setattr(reports, "CHUNK_DEVICES", 100)
-    monkeypatch.setattr(reports, "_MIN_TASK_SECONDS", TINY)
+    monkeypatch.setattr(reports, "_MIN_TASK_SECONDS", MIN_TASK_SECONDS)
     monkeypatch.setattr(parallel, "map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
     asked = ["simulate", mechanism, "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]
-    found = []
-    for workers, expected in ((1, 0), (2, 6), (4, 4)):  # of nine stretches two stay here
+    documents = []
+    for workers, expected in ((1, 0), (2, 6), (4, 4)):  # of nine chunks two stay here
         pieces.clear()
-        told = CliRunner().invoke(app, [*map(str, asked), "--workers", str(workers)])
-        assert told.exit_code == 0, told.stderr
-        found.append(json.loads(told.stdout))
+        result = CliRunner().invoke(app, [*map(str, asked), "--workers", str(workers)])
+        assert result.exit_code == 0, result.stderr
+        documents.append(json.loads(result.stdout))
         assert len(pieces) == expected
-    assert found[0] == found[1] == found[2]
+    assert documents[0] == documents[1] == documents[2]
 
 
 def die_once(folder: Path, blocks: Callable[[], Iterable[Any]]) -> Iterable[Any]:
-    """Kill the worker that plays this stretch first."""
+    """Kill the worker that runs this chunk first."""
     if not (folder / "died").exists():
         (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -168,34 +168,33 @@ def test_a_worker_that_is_killed_in_mid_round_costs_no_result(
     tmp_path: Path, dask: str | None
 ) -> None:
     def changed(rounds: Iterable[RoundDevices[Any]]) -> Iterator[RoundDevices[Any]]:
-        for one in rounds:  # the third stretch: one is played here, to see how long it takes
-            later = [
-                one.later_chunks[0],
-                partial(die_once, tmp_path, one.later_chunks[1]),
-                *one.later_chunks[2:],
-            ]
-            yield RoundDevices(one.first_batches, later)
+        for devices in rounds:  # the third chunk: the first runs here, to measure its time
+            first, second, *others = devices.later_chunks
+            later = [first, partial(die_once, tmp_path, second), *others]
+            yield RoundDevices(devices.first_batches, later)
 
     with open_workers(2, dask) as (executor, workers):
         assert executor is not None
-        hands = ParallelExecutor(executor, workers, TINY)
-        assert played(FLEETS[0], hands, changed=changed) == played(FLEETS[0], LOCAL_EXECUTOR)
+        parallel_executor = ParallelExecutor(executor, workers, MIN_TASK_SECONDS)
+        assert played(FLEETS[0], parallel_executor, changed=changed) == played(
+            FLEETS[0], LOCAL_EXECUTOR
+        )
         assert (tmp_path / "died").exists()
         (tmp_path / "died").unlink()
-        dying = reported("krr", FLEETS[0], hands, lambda one: next(changed([one])))
+        dying = reported(
+            "krr", FLEETS[0], parallel_executor, lambda people: next(changed([people]))
+        )
         assert dying == reported("krr", FLEETS[0], LOCAL_EXECUTOR)
     assert (tmp_path / "died").exists()
 
 
-def test_what_is_done_in_less_than_half_a_second_is_not_handed_out() -> None:
-    nobody: Any = None  # who would fail if it were asked
-    clock = partial(next, count())  # each stretch that is played here takes a second
-    hands = ParallelExecutor(
-        nobody, 2, min_task_seconds=3.0, clock=clock
-    )  # four stretches are left
-    assert played(FLEETS[0], hands) == played(FLEETS[0], LOCAL_EXECUTOR)
+def test_short_work_is_not_sent_to_workers() -> None:
+    missing: Any = None  # fails if it is used
+    clock = partial(next, count())  # each chunk that runs here takes a second
+    executor = ParallelExecutor(missing, 2, min_task_seconds=3.0, clock=clock)  # for four chunks
+    assert played(FLEETS[0], executor) == played(FLEETS[0], LOCAL_EXECUTOR)
     with pytest.raises(AttributeError, match="submit"):
-        played(FLEETS[0], ParallelExecutor(nobody, 2, min_task_seconds=2.0, clock=clock))
+        played(FLEETS[0], ParallelExecutor(missing, 2, min_task_seconds=2.0, clock=clock))
 
 
 def test_pieces_are_made_when_there_is_room_for_them(processes: Executor) -> None:
@@ -212,7 +211,7 @@ def test_pieces_are_made_when_there_is_room_for_them(processes: Executor) -> Non
     assert list(results) == list(range(1, 9))
 
 
-def test_whoever_stops_waits_for_nothing() -> None:
+def test_a_stop_does_not_wait_for_tasks() -> None:
     before, began = set(active_children()), time.monotonic()
 
     def stop() -> None:
@@ -227,9 +226,7 @@ def test_whoever_stops_waits_for_nothing() -> None:
     assert time.monotonic() < began + 300  # ten minutes otherwise
 
 
-def test_ctrl_c_keeps_what_was_found_and_says_that_it_is_partial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_a_partial_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
     asked = ["simulate", "adaptive-iblt", "--data", str(data), "--rounds", "5", "--clients", "900"]
@@ -243,12 +240,16 @@ def test_ctrl_c_keeps_what_was_found_and_says_that_it_is_partial(
         monkeypatch.setattr(sums, "run_study", stopped)
         return CliRunner().invoke(app, [*asked, "--json", str(tmp_path / "out.json")])
 
-    told = run(2)
-    assert told.exit_code == 130
-    assert "stopped; the result is partial: 2 rounds of 5" in told.stderr
-    assert "partial" in told.stdout
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert (found["partial"], len(found["thresholds"]), found["devices"]) == (True, 2, 1800)
+    result = run(2)
+    assert result.exit_code == 130
+    assert "stopped; the result is partial: 2 rounds of 5" in result.stderr
+    assert "partial" in result.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert (document["partial"], len(document["thresholds"]), document["devices"]) == (
+        True,
+        2,
+        1800,
+    )
     (tmp_path / "out.json").unlink()
     assert run(0).exit_code == 130
     assert not (tmp_path / "out.json").exists()

@@ -59,10 +59,10 @@ def test_a_process_that_dies_costs_its_piece_and_that_is_done_again(
 ) -> None:
     with pool() as executor:
         futures = [executor.submit(once, tmp_path, death, number) for number in range(9)]
-        found = [future.result(PATIENCE) for future in futures]
+        results = [future.result(PATIENCE) for future in futures]
     assert (tmp_path / "died").exists()
-    assert [number for number, _ in found] == list(range(9))
-    assert len({pid for _, pid in found}) == 2 + 1 - (2 not in dict(found))
+    assert [number for number, _ in results] == list(range(9))
+    assert len({pid for _, pid in results}) == 2 + 1 - (2 not in dict(results))
 
 
 def note(folder: Path) -> None:
@@ -84,19 +84,19 @@ def test_a_piece_that_all_die_of_is_given_up_and_others_are_not(tmp_path: Path, 
 class OddError(Exception):
     """One that does not come out of a pickle."""
 
-    def __init__(self, one: str, other: str) -> None:
-        super().__init__(one + other)
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
 
 
 def be_odd() -> None:
     raise OddError("o", "dd")
 
 
-def test_errors_are_those_of_the_work_and_tell_where_they_were() -> None:
+def test_errors_are_those_of_the_work_with_their_trace() -> None:
     with pool(1) as executor:
-        with pytest.raises(ValueError, match="invalid literal") as told:
+        with pytest.raises(ValueError, match="invalid literal") as raised:
             executor.submit(int, "x").result(PATIENCE)
-        assert "in a process of the pool" in told.value.__notes__[0]
+        assert "in a process of the pool" in raised.value.__notes__[0]
         with pytest.raises(RuntimeError, match="OddError: odd"):
             executor.submit(be_odd).result(PATIENCE)
         with pytest.raises(TypeError, match="cannot pickle"):
@@ -106,7 +106,7 @@ def test_errors_are_those_of_the_work_and_tell_where_they_were() -> None:
         assert executor.submit(os.getpid).result(PATIENCE) != os.getpid()
 
 
-def test_processes_never_hear_of_ctrl_c() -> None:
+def test_processes_ignore_ctrl_c() -> None:
     with pool() as executor:
         for future in [executor.submit(interrupt_me) for _ in range(4)]:
             assert future.result(PATIENCE) == "still here"

@@ -24,7 +24,7 @@ def population() -> ItemPopulation:
 def test_the_papers_tables_find_all_if_there_is_room_and_nothing_without() -> None:
     rng = np.random.default_rng(1)
     counts = rng.multinomial(1000, SHARES / SHARES.sum(), 5)
-    tokens = KeyedPopulation.of(population(), 1000).deal(counts, 1, rng)
+    tokens = KeyedPopulation.of(population(), 1000).distribute(counts, 1, rng)
     assert (run_paper_adaptive(tokens, 8000, 30, rng) == (counts.sum(axis=0) >= 30)).all()
     assert run_paper_adaptive(tokens, 24, 30, rng).sum() < 40
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands import doctor_checks
-from blindtally.commands.doctor_checks import Check
+from blindtally.commands import doctor as doctor_command
+from blindtally.commands.doctor import Check
 from client.optional_deps import install_command
 from server.db import migrations
 
@@ -68,7 +68,7 @@ def test_a_setting_that_is_wrong_or_unknown_is_named() -> None:
 
 
 def database(url: str) -> Check:
-    *_, last = doctor_checks.database(url)
+    *_, last = doctor_command.check_database(url)
     return last
 
 
@@ -92,11 +92,7 @@ def made(path: Path, revision: str | None) -> str:
     ],
 )
 def test_the_schema_of_a_database_is_reported(
-    revision: str | None,
-    state: str,
-    what: str,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    revision: str | None, state: str, what: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {"0000", migrations.head_revision()}
     monkeypatch.setattr(migrations, "known_revisions", lambda: known)
@@ -148,23 +144,24 @@ def served() -> Iterator[int]:
 
 
 def test_a_port_of_a_running_service_is_ok(served: int, tmp_path: Path) -> None:
-    assert doctor_checks.port("127.0.0.1", served).state == "ok"
+    assert doctor_command.check_port("127.0.0.1", served).state == "ok"
     (tmp_path / "chain.pem").write_text("-----BEGIN CERTIFICATE-----")
-    assert doctor_checks.port("127.0.0.1", served, tmp_path / "chain.pem").state == "error"
+    assert doctor_command.check_port("127.0.0.1", served, tmp_path / "chain.pem").state == "error"
 
 
 def test_a_port_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(doctor_command, "_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        check = doctor_checks.port("127.0.0.1", taken.getsockname()[1])
+        check = doctor_command.check_port("127.0.0.1", taken.getsockname()[1])
     assert check.state == "error"
     assert "in use" in check.detail
-    assert doctor_checks.port("192.0.2.1", 80).state == "error"  # not an address of this machine
+    other_machine = "192.0.2.1"
+    assert doctor_command.check_port(other_machine, 80).state == "error"
 
 
 def test_missing_packages_are_named() -> None:
     wanted = ["numpy>=1", "typer>=999", "nobody-has-this>=1; extra == 'demo'", "nor-this"]
-    first, *extras = doctor_checks.packages(wanted)
+    first, *extras = doctor_command.check_packages(wanted)
     assert first.state == "error"
     assert "typer is" in first.detail
     assert "nor-this is missing" in first.detail
@@ -174,12 +171,12 @@ def test_missing_packages_are_named() -> None:
 
 
 def test_a_clock_before_the_installation_is_an_error() -> None:
-    assert doctor_checks.clock(datetime(1970, 1, 2, tzinfo=UTC)).state == "error"
-    assert doctor_checks.clock().state == "ok"
+    assert doctor_command.check_clock(datetime(1970, 1, 2, tzinfo=UTC)).state == "error"
+    assert doctor_command.check_clock().state == "ok"
 
 
 def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor_checks.disk(Path("/nowhere/at/all"), "x").state == "error"
+    assert doctor_command.check_disk(Path("/nowhere/at/all"), "x").state == "error"
     for limit, state in (("_LOW_DISK_BYTES", "warning"), ("_CRITICAL_DISK_BYTES", "error")):
-        monkeypatch.setattr(doctor_checks, limit, 10**30)
-        assert doctor_checks.disk(Path.cwd(), "x").state == state
+        monkeypatch.setattr(doctor_command, limit, 10**30)
+        assert doctor_command.check_disk(Path.cwd(), "x").state == state

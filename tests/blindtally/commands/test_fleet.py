@@ -22,6 +22,9 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.messages import HeavyHitter, StudyView, Timeouts
 from protocol.study import Terms
 
+SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -40,9 +43,7 @@ def fleet(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: ServerProcess) -> None:
-    code, output = fleet(
-        "--url", service.url, "--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"
-    )
+    code, output = fleet("--url", service.url, *SMALL_FLEET)
     assert code == 0, output
     assert "round 1/1" in output
     assert "sum exact" in output
@@ -54,8 +55,7 @@ def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
 ) -> None:
     path = tmp_path / "registrar.key"
     public = create_key_file(path).public.hex()
-    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, output = fleet("--url", service.url, *options, "--registrar", str(path))
+    code, output = fleet("--url", service.url, *SMALL_FLEET, "--registrar", str(path))
     assert code == 0, output
     assert "sum exact" in output
     with Analyst(service.url) as analyst:
@@ -66,16 +66,10 @@ def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
 def test_a_fleet_refuses_a_study_of_another_registrar(
     service: ServerProcess, tmp_path: Path
 ) -> None:
+    theirs = create_key_file(tmp_path / "theirs").public.hex()
     with Analyst(service.url) as analyst:
         study = analyst.create(
-            "elsewhere",
-            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
-            Terms(
-                cohort_size=10,
-                minimum=8,
-                registrar=create_key_file(tmp_path / "theirs").public.hex(),
-            ),
-            rounds=1,
+            "elsewhere", QUESTION, Terms(cohort_size=10, minimum=8, registrar=theirs), rounds=1
         )
     mine = tmp_path / "mine"
     create_key_file(mine)
@@ -96,16 +90,12 @@ def test_a_missing_key_of_a_registrar_is_reported(service: ServerProcess, tmp_pa
 
 
 def test_a_fleet_trusts_the_server_only_by_option(service: ServerProcess) -> None:
-    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, output = fleet("--url", service.url, *options, "--mode", "semi-honest")
+    code, output = fleet("--url", service.url, *SMALL_FLEET, "--mode", "semi-honest")
     assert code == 0, output
     with Analyst(service.url) as analyst:
         terms = next(analyst.studies()).view.terms
         assert terms.mode == "semi-honest"
-        question = AdaptiveIbltQuestion(
-            threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500
-        )
-        study = analyst.create("trusting", question, terms, rounds=1)
+        study = analyst.create("trusting", QUESTION, terms, rounds=1)
     code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
     assert code == 1
     assert "modes" in output
@@ -146,15 +136,9 @@ def test_an_item_that_is_a_key_is_explained() -> None:
 
     def table_of(*items: str) -> str:
         screen = Console(record=True, width=120, file=io.StringIO())
-        screen.print(
-            heavy_hitter_table(
-                study,
-                [
-                    HeavyHitter(item=item, estimate=9.0, standard_error=0.0, low=9.0, high=9.0)
-                    for item in items
-                ],
-            )
-        )
+        numbers = {"estimate": 9.0, "standard_error": 0.0, "low": 9.0, "high": 9.0}
+        hitters = [HeavyHitter(item=item, **numbers) for item in items]
+        screen.print(heavy_hitter_table(study, hitters))
         return screen.export_text()
 
     assert "whose string was not fetched" in table_of("cat", "#e2d6ceb8ec")
@@ -176,7 +160,7 @@ def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
     with Analyst(service.url) as analyst:
         study = analyst.create(
             "waits",
-            AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500),
+            QUESTION,
             Terms(cohort_size=20, minimum=15),
             rounds=1,
             timeouts=Timeouts(enrolling=5),
@@ -215,8 +199,7 @@ def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
 
 
 def test_a_fleet_is_shared_by_processes(service: ServerProcess) -> None:
-    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, output = fleet("--url", service.url, *options, "--workers", "2")
+    code, output = fleet("--url", service.url, *SMALL_FLEET, "--workers", "2")
     assert code == 0, output
     assert "sum exact" in output
 
@@ -230,8 +213,7 @@ def test_a_scheduler_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -
 
 def test_lost_workers_are_reported(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client.fleet.fleet.run_shard", die)
-    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    code, output = fleet("--url", service.url, *options, "--workers", "2")
+    code, output = fleet("--url", service.url, *SMALL_FLEET, "--workers", "2")
     assert code == 1
     assert "a worker died" in output
 
@@ -240,10 +222,9 @@ def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
     service: ServerProcess, tmp_path: Path
 ) -> None:
     out = tmp_path / "rounds.json"
-    options = ["--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5"]
-    arrivals = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
+    slow = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
     dropouts = ["--dropout-in", "masking=0.1", "--dropout-in", "unmasking=0.1", "--idle", "1"]
-    code, output = fleet("--url", service.url, *options, *arrivals, *dropouts, "--json", str(out))
+    code, output = fleet("--url", service.url, *SMALL_FLEET, *slow, *dropouts, "--json", str(out))
     assert code == 0, output
     assert "sum exact" in output
     assert json.loads(out.read_text())["rounds"][0]["dropouts"] == {"masking": 1, "unmasking": 1}

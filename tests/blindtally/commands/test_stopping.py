@@ -110,11 +110,11 @@ def test_processes_that_are_killed_cost_time_and_no_result(
     assert documents[0] == documents[1]
 
 
-def wait_for_second_round(command: subprocess.Popen[str]) -> None:
-    """Wait for the first line about a second round of a fleet."""
-    assert command.stderr is not None
-    for line in command.stderr:
-        if line.startswith("round 2"):
+def wait_for_first_round(command: subprocess.Popen[str]) -> None:
+    """Wait until a fleet has printed the result of its first round."""
+    assert command.stdout is not None
+    for line in command.stdout:
+        if line.startswith("round 1/"):
             return
 
 
@@ -139,7 +139,7 @@ def test_a_fleet_that_ends_before_its_study_keeps_the_finished_rounds(
         ServerProcess(tmp_path, is_open=True) as service,
         started(tmp_path, "blindtally", "fleet", "--url", service.url, *options) as command,
     ):
-        wait_for_second_round(command)
+        wait_for_first_round(command)
         workers = psutil.Process(command.pid).children(recursive=True)
         if end == "stopped":
             os.killpg(command.pid, signal.SIGINT)

@@ -41,31 +41,31 @@ def test_the_json_has_what_scripts_read(words: Path, tmp_path: Path) -> None:
         *("--threshold", 50, "--words", 1000, "--seed", 1, "--json", out),
     )
     assert result.exit_code == 0, result.output
-    found = json.loads(out.read_text())
-    assert 0.8 < found["f1"] <= 1
-    assert 0 < found["precision"] <= 1
-    assert 0 < found["recall"] <= 1
-    assert 900 < found["words"] <= 1000
-    assert found["rounds_decoded"] == 5
-    assert len(found["thresholds"]) == 5
-    assert found["devices"] == 10_000
-    assert found["heavy_hitters"][0]["item"] == "w001"
-    assert found["parameters"]["seed"] == 1
-    assert result.stdout.splitlines()[-1].split() == ["F1", f"{found['f1']:.4f}"]
+    document = json.loads(out.read_text())
+    assert 0.8 < document["f1"] <= 1
+    assert 0 < document["precision"] <= 1
+    assert 0 < document["recall"] <= 1
+    assert 900 < document["words"] <= 1000
+    assert document["rounds_decoded"] == 5
+    assert len(document["thresholds"]) == 5
+    assert document["devices"] == 10_000
+    assert document["heavy_hitters"][0]["item"] == "w001"
+    assert document["parameters"]["seed"] == 1
+    assert result.stdout.splitlines()[-1].split() == ["F1", f"{document['f1']:.4f}"]
 
 
-def test_json_to_stdout_is_all_there_is(words: Path) -> None:
-    found = documented(simulate("--data", words, "--rounds", 2, "--clients", 500, "--json", "-"))
-    assert found["parameters"]["words"] == 2000
+def test_json_to_stdout_is_the_only_output(words: Path) -> None:
+    document = documented(simulate("--data", words, "--rounds", 2, "--clients", 500, "--json", "-"))
+    assert document["parameters"]["words"] == 2000
 
 
 def test_the_same_seed_gives_the_same_result(words: Path) -> None:
     options = ["--data", words, "--rounds", 2, "--clients", 900, "--words", 300, "--json", "-"]
-    one, same, other = (
+    first, same, other = (
         documented(simulate(*options, "--seed", seed)) | {"parameters": None} for seed in (3, 3, 4)
     )
-    assert one == same
-    assert one != other
+    assert first == same
+    assert first != other
 
 
 def test_a_secure_sum_gives_the_same_result(words: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_secure_sum_gives_the_same_result(words: Path) -> None:
 
 
 def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
-    found = documented(
+    document = documented(
         CliRunner().invoke(
             app,
             [
@@ -86,32 +86,32 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
             ],
         )
     )
-    assert found["thresholds"] == [2.5, 2.5]
-    assert found["parameters"]["settings"] == {"t": 2.5, "rule": "practical"}
+    assert document["thresholds"] == [2.5, 2.5]
+    assert document["parameters"]["settings"] == {"t": 2.5, "rule": "practical"}
 
 
-def test_devices_may_vanish(words: Path) -> None:
-    found = documented(
+def test_devices_may_drop_out(words: Path) -> None:
+    document = documented(
         simulate(
             *("--data", words, "--rounds", 2, "--clients", 40, "--words", 600, "--json", "-"),
             *("--secagg", "--dropout", 0.1),
         )
     )
-    assert 0 < found["devices"] < 80
+    assert 0 < document["devices"] < 80
 
 
 def test_devices_are_taken_as_they_are(tmp_path: Path) -> None:
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("1 2\n2 3\n" * 60)
-    found = documented(
+    document = documented(
         simulate(
             *("--data", baskets, "--rounds", 4, "--contribution", 2, "--threshold", 30),
             *("--json", "-"),
         )
     )
-    assert found["parameters"]["clients"] == 30
-    assert found["f1"] == 1
-    counts = {hitter["item"]: hitter["true_count"] for hitter in found["heavy_hitters"]}
+    assert document["parameters"]["clients"] == 30
+    assert document["f1"] == 1
+    counts = {hitter["item"]: hitter["true_count"] for hitter in document["heavy_hitters"]}
     assert counts == {"1": 60, "2": 120, "3": 60}
 
 
@@ -127,11 +127,11 @@ def test_devices_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_the_domain_can_be_chosen(
     words: Path, options: list[object], kind: str, left_out: int
 ) -> None:
-    found = documented(
+    document = documented(
         simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "-", *options)
     )
-    assert found["parameters"]["domain"]["kind"] == kind
-    assert found["parameters"]["items_outside_domain"] == left_out
+    assert document["parameters"]["domain"]["kind"] == kind
+    assert document["parameters"]["items_outside_domain"] == left_out
 
 
 @pytest.mark.parametrize(
@@ -154,37 +154,39 @@ def test_the_domain_can_be_chosen(
         ([], "--data"),
     ],
 )
-def test_a_mistake_is_told_in_a_line_with_exit_code_2(
+def test_a_mistake_is_reported_in_a_line_with_exit_code_2(
     words: Path, options: list[object], fault: str
 ) -> None:
-    told = simulate(*("--clients", 100), *(str(option).format(words=words) for option in options))
-    assert told.exit_code == 2
-    assert fault in told.stderr
-    assert "Traceback" not in told.output
+    result = simulate(*("--clients", 100), *(str(option).format(words=words) for option in options))
+    assert result.exit_code == 2
+    assert fault in result.stderr
+    assert "Traceback" not in result.output
 
 
 def test_a_file_that_cannot_be_written_costs_no_result(words: Path) -> None:
-    told = simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "/nowhere/out.json")
-    assert told.exit_code == 2
-    assert told.stdout.splitlines()[-1].startswith("F1")
+    result = simulate(
+        "--data", words, "--rounds", 1, "--clients", 99, "--json", "/nowhere/out.json"
+    )
+    assert result.exit_code == 2
+    assert result.stdout.splitlines()[-1].startswith("F1")
 
 
-def test_too_few_devices_for_the_rounds_are_told(tmp_path: Path) -> None:
+def test_too_few_devices_for_the_rounds_are_reported(tmp_path: Path) -> None:
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("1\n" * 5)
-    told = simulate("--data", baskets, "--rounds", 3)
-    assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
-    assert "--rounds 1 is the most" in told.stderr
+    result = simulate("--data", baskets, "--rounds", 3)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--rounds 1 is the most" in result.stderr
 
 
-def test_an_unknown_mechanism_is_told_with_the_known_ones() -> None:
-    told = CliRunner().invoke(app, ["simulate", "bloom", "--data", "x"])
-    assert told.exit_code == 2
-    assert "no mechanism 'bloom'; known are adaptive-iblt" in told.stderr
+def test_an_unknown_mechanism_is_reported_with_all_known() -> None:
+    result = CliRunner().invoke(app, ["simulate", "bloom", "--data", "x"])
+    assert result.exit_code == 2
+    assert "no mechanism 'bloom'; known are adaptive-iblt" in result.stderr
 
 
 def outcome(
-    answer: Answer | None, truth: dict[str, int], tally: StudyState = EMPTY_STATE
+    answer: Answer | None, truth: dict[str, int], state: StudyState = EMPTY_STATE
 ) -> RoundOutcome[Any]:
     plan = AdaptiveIbltPlan.model_validate(
         {
@@ -203,24 +205,24 @@ def outcome(
             "cells": 12,
         }
     )
-    return RoundOutcome(plan, 2, answer, tally, Counter(truth))
+    return RoundOutcome(plan, 2, answer, state, Counter(truth))
 
 
 def test_measures_are_as_defined() -> None:
-    said = (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1))
-    tally = add_estimates(EMPTY_STATE, said)
-    one = outcome(Answer(True, 3, said, tally), {"a": 5, "b": 7, "c": 1}, tally)
-    two = outcome(None, {"c": 3, "d": 6}, tally)
-    found = score_study([one, two], one.plan.question)
+    estimates = (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1))
+    state = add_estimates(EMPTY_STATE, estimates)
+    first = outcome(Answer(True, 3, estimates, state), {"a": 5, "b": 7, "c": 1}, state)
+    second = outcome(None, {"c": 3, "d": 6}, state)
+    measured = score_study([first, second], first.plan.question)
     # Heavy are a, b and d; found are a and x.
-    compared = found.comparison
+    compared = measured.comparison
     assert compared.score == Score(f1=2 * 1 / 5, precision=1 / 2, recall=1 / 3)
     assert compared.missed == {"b": 7, "d": 6}
-    assert (found.rounds_decoded, found.devices) == (1, 4)
-    assert [hitter.standard_error for hitter in compared.found] == [2.0, 1.0]
+    assert (measured.rounds_decoded, measured.devices) == (1, 4)
+    assert [hitter.standard_error for hitter in compared.found_items] == [2.0, 1.0]
 
 
 def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:
-    one = outcome(None, {"a": 1})
-    found = score_study([one], one.plan.question)
-    assert found.comparison.score == Score(1, 1, 1)
+    undecoded = outcome(None, {"a": 1})
+    measured = score_study([undecoded], undecoded.plan.question)
+    assert measured.comparison.score == Score(1, 1, 1)

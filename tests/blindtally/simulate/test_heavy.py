@@ -1,4 +1,4 @@
-"""`blindtally simulate` by reports that need no dictionary: what is found, missed and wrong."""
+"""`blindtally simulate` by reports that need no dictionary: items found, missed and wrong."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def words(tmp_path: Path) -> Path:
     return path
 
 
-def found(result: Result) -> dict[str, Any]:
+def parsed(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -38,35 +38,35 @@ def found(result: Result) -> dict[str, Any]:
         ("glps-hh", 4000, {"first", "second", "third"}, "alphabet"),
     ],
 )
-def test_what_is_heavy_is_found(
+def test_heavy_items_are_found(
     words: Path, mechanism: str, threshold: int, heavy: set[str], kind: str
 ) -> None:
     options = ["--clients", 40_000, "--epsilon", 6, "--threshold", threshold, "--seed", 2]
-    result = found(simulate(mechanism, "--data", words, *options, "--json", "-"))
-    assert {one["item"] for one in result["heavy_hitters"]} == heavy
+    result = parsed(simulate(mechanism, "--data", words, *options, "--json", "-"))
+    assert {hitter["item"] for hitter in result["heavy_hitters"]} == heavy
     assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
     assert result["missed"] == {}
     assert result["clients"] == 40_000
     assert (result["epsilon"], result["delta"]) == (6, 0)
     assert result["question"]["domain"]["kind"] == kind
-    for one in result["heavy_hitters"]:
-        assert abs(one["estimate"] - one["true_count"]) < 5 * one["standard_error"]
+    for hitter in result["heavy_hitters"]:
+        assert abs(hitter["estimate"] - hitter["true_count"]) < 5 * hitter["standard_error"]
 
 
-def test_what_is_missed_is_told(words: Path) -> None:
+def test_missed_items_are_shown(words: Path) -> None:
     common = ["prefix-extension", "--data", words, "--clients", 2000, "--epsilon", 1]
-    result = found(simulate(*common, "--threshold", 150, "--json", "-"))
+    result = parsed(simulate(*common, "--threshold", 150, "--json", "-"))
     assert set(result["missed"]) >= {"second", "third"}
     assert result["recall"] < 1
-    told = simulate(*common, "--threshold", 150)
-    assert "missed" in told.stdout
-    assert "'second'" in told.stdout
+    shown = simulate(*common, "--threshold", 150)
+    assert "missed" in shown.stdout
+    assert "'second'" in shown.stdout
 
 
 def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
     common = ["--data", words, "--clients", 500, "--epsilon", 2, "--threshold", 100, "--json", "-"]
     sets = ["--set", "noise=laplace", "--delta", 1e-6, "--set", "relation=add-remove"]
-    result = found(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
+    result = parsed(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
     assert result["question"]["rows"] == 32
     assert result["epsilon"] == 4
     assert result["delta"] == pytest.approx(1e-6 * (1 + 2.718281828**2))
@@ -86,52 +86,43 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
         (["--epsilon", 0], "epsilon: must be from 0.01 to 32, not 0"),
     ],
 )
-def test_what_cannot_be_is_told(words: Path, options: list[object], why: str) -> None:
-    told = simulate("bucket-hh", "--data", words, *options)
-    assert told.exit_code == 2
-    assert why in told.stderr
+def test_impossible_options_are_reported(words: Path, options: list[object], why: str) -> None:
+    shown = simulate("bucket-hh", "--data", words, *options)
+    assert shown.exit_code == 2
+    assert why in shown.stderr
 
 
-def test_a_length_bounds_strings_and_what_is_longer_is_told(words: Path) -> None:
+def test_a_length_bounds_strings_and_longer_ones_are_counted(words: Path) -> None:
     words.write_text(words.read_text() + "a string of more bytes,2000\n")
-    common = [
-        "prefix-extension",
-        "--data",
-        words,
-        "--clients",
-        20_000,
-        "--epsilon",
-        6,
-        "--length",
-        6,
-    ]
-    told = simulate(*common, "--threshold", 500)
-    assert told.exit_code == 0, told.stderr
-    assert "outside" in told.stdout
-    assert "found with probability 95%; the threshold is below it" in " ".join(told.stdout.split())
-    result = found(simulate(*common, "--json", "-"))
+    common = ["prefix-extension", "--data", words, "--clients", 20_000, "--epsilon", 6]
+    common += ["--length", 6]
+    shown = simulate(*common, "--threshold", 500)
+    assert shown.exit_code == 0, shown.stderr
+    assert "outside" in shown.stdout
+    assert "found with probability 95%; the threshold is below it" in " ".join(shown.stdout.split())
+    result = parsed(simulate(*common, "--json", "-"))
     assert result["question"]["domain"]["max_bytes"] == 6
     assert 2000 < result["outside_domain"] < 4500  # of 20,000, a sixth
     assert 1000 < result["threshold"] < result["min_detectable_count"] < 10_000
-    assert {one["item"] for one in result["heavy_hitters"]} <= {"first", "second", "third"}
+    assert {hitter["item"] for hitter in result["heavy_hitters"]} <= {"first", "second", "third"}
 
 
 def test_an_alphabet_bounds_items(words: Path) -> None:
     words.write_text(words.read_text() + "Capital,2000\n")
     common = ["glps-hh", "--data", words, "--clients", 20_000, "--epsilon", 6, "--json", "-"]
-    result = found(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
+    result = parsed(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
     assert result["question"]["domain"]["kind"] == "alphabet"
     assert 1500 < result["outside_domain"] < 5000
     assert result["heavy_hitters"][0]["item"] == "first"
-    result = found(simulate(*common, "--length", 6))
+    result = parsed(simulate(*common, "--length", 6))
     assert result["question"]["domain"] == {"kind": "utf8", "max_bytes": 6}
-    told = simulate("prefix-extension", "--data", words, "--alphabet", "abc")
-    assert "of strings of any characters, takes no --alphabet" in told.stderr
+    shown = simulate("prefix-extension", "--data", words, "--alphabet", "abc")
+    assert "of strings of any characters, takes no --alphabet" in shown.stderr
 
 
-def test_where_nothing_is_named_the_threshold_is_that_of_noise(words: Path) -> None:
-    told = simulate("bucket-hh", "--data", words, "--clients", 1000, "--epsilon", 1, "--json", "-")
-    result = found(told)
+def test_the_default_threshold_is_that_of_noise(words: Path) -> None:
+    common = ["--clients", 1000, "--epsilon", 1, "--json", "-"]
+    result = parsed(simulate("bucket-hh", "--data", words, *common))
     assert result["found"] == 0
     assert 4 * 2.1 < result["threshold"] / 1000**0.5 < 4 * 2.4  # its deviation at epsilon 1 is 2.2
 
@@ -139,14 +130,14 @@ def test_where_nothing_is_named_the_threshold_is_that_of_noise(words: Path) -> N
 def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
     words.write_text(words.read_text() + "a long string with Spaces,9000\n")
     options = ["--clients", 40_000, "--epsilon", 6, "--seed", 2, "--json", "-"]
-    result = found(simulate("glps-hh", "--data", words, *options))
+    result = parsed(simulate("glps-hh", "--data", words, *options))
     assert result["question"]["domain"]["kind"] == "hashed"
     assert result["heavy_hitters"][0]["item"] == "a long string with Spaces"
     assert result["threshold"] > 1000
 
 
-def test_where_nothing_is_found_precision_is_not_told(words: Path) -> None:
+def test_precision_of_no_item_is_not_available(words: Path) -> None:
     common = ["jl-hh", "--data", words, "--clients", 500, "--epsilon", 1, "--threshold", 499]
-    told = simulate(*common)
-    assert "n/a (nothing was found)" in told.stdout
-    assert "n/a (nothing was heavy)" in told.stdout
+    shown = simulate(*common)
+    assert "n/a (nothing was found)" in shown.stdout
+    assert "n/a (nothing was heavy)" in shown.stdout

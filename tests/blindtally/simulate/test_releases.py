@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,45 +38,46 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+def deviations_of_first(document: dict[str, Any]) -> list[float]:
+    """Return the errors of the first 40 heavy hitters, in standard errors."""
+    hitters = document["heavy_hitters"][:40]
+    return [(hit["estimate"] - hit["true_count"]) / hit["standard_error"] for hit in hitters]
+
+
 @pytest.mark.parametrize("release", ["sample-threshold", "noise", "both"])
-def test_a_trie_finds_the_commonest_words(words: str, release: str) -> None:
+def test_a_trie_finds_the_most_common_words(words: str, release: str) -> None:
     asked = ["--clients", "100000", "--levels", "6", "--release", release]
     code, text = run("triehh", "--data", words, *asked, "--json", "-")
     assert code == 0, text
-    found = json.loads(text)
-    assert found["mode"] == release
-    assert found["recall_at"]["50"] == 1
-    assert found["f1_at"]["50"] > 0.9
-    assert 0.9 < found["epsilon"] <= 1
-    assert (found["epsilon_by_party"]["server"] is None) == (release == "sample-threshold")
-    assert found["m"] == pytest.approx(found["probability"] * 100_000, abs=1)
-    assert found["levels"] == 6
-    assert found["items_truncated"] == 1
-    assert "averyl" in {one["item"] for one in found["heavy_hitters"]}  # of six symbols
-    hits = {one["item"]: one for one in found["heavy_hitters"]}
-    off = [(one["estimate"] - one["true_count"]) / one["standard_error"] for one in hits.values()]
-    assert abs(np.mean(off[:40])) < 0.8  # 5 deviations of a mean of 40
-    assert np.abs(off[:40]).max() < 5
+    document = json.loads(text)
+    assert document["mode"] == release
+    assert document["recall_at"]["50"] == 1
+    assert document["f1_at"]["50"] > 0.9
+    assert 0.9 < document["epsilon"] <= 1
+    assert (document["epsilon_by_party"]["server"] is None) == (release == "sample-threshold")
+    assert document["m"] == pytest.approx(document["probability"] * 100_000, abs=1)
+    assert document["levels"] == 6
+    assert document["items_truncated"] == 1
+    assert "averyl" in {hitter["item"] for hitter in document["heavy_hitters"]}  # of six symbols
+    deviations = deviations_of_first(document)
+    assert abs(np.mean(deviations)) < 0.8  # 5 deviations of a mean of 40
+    assert np.abs(deviations).max() < 5
 
 
 def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -> None:
     asked = ["--clients", "100000", "--levels", "6", "--invited", "0.2", "--seed", "2"]
     code, text = run("triehh", "--data", words, *asked, "--json", "-")
     assert code == 0, text
-    found = json.loads(text)
-    assert found["invited"] == found["question"]["join_probability"] == 0.2
-    assert abs(found["max_participants"] - 20_000) < 5 * (100_000 * 0.16) ** 0.5
-    assert found["recall_at"]["50"] == 1
-    sights = found["epsilon_by_party"]
+    document = json.loads(text)
+    assert document["invited"] == document["question"]["join_probability"] == 0.2
+    assert abs(document["max_participants"] - 20_000) < 5 * (100_000 * 0.16) ** 0.5
+    assert document["recall_at"]["50"] == 1
+    sights = document["epsilon_by_party"]
     assert 0.9 < sights["analyst"] == sights["public"] <= 1
     assert sights["server"] is sights["devices"] is None
-    off = [
-        (one["estimate"] - one["true_count"]) / one["standard_error"]
-        for one in found["heavy_hitters"][:40]
-    ]
-    assert abs(np.mean(off)) < 0.8  # 5 deviations of a mean of 40
+    assert abs(np.mean(deviations_of_first(document))) < 0.8  # 5 deviations of a mean of 40
     code, text = run("triehh", "--data", words, *asked)
-    assert f"{found['max_participants']:,} devices in a level at most" in " ".join(text.split())
+    assert f"{document['max_participants']:,} devices in a level at most" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -89,17 +91,17 @@ def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -
         (["triehh", "--set", "join_probability=0.5"], "join_probability"),
     ],
 )
-def test_invitations_that_do_not_hold_say_why(words: str, args: list[str], why: str) -> None:
+def test_impossible_invitations_have_a_reason(words: str, args: list[str], why: str) -> None:
     code, text = run(*args, "--data", words, "--clients", "1000", "--levels", "3")
     assert code == 2
     assert why in " ".join(text.split())
 
 
-def test_the_same_seed_gives_the_same_and_losses_cost_what_is_lost(words: str) -> None:
+def test_the_same_seed_gives_the_same_and_dropouts_lower_the_counts(words: str) -> None:
     asked = ["triehh", "--data", words, "--clients", "20000", "--levels", "6", "--json", "-"]
-    (_, one), (_, same), (_, fewer) = run(*asked), run(*asked), run(*asked, "--dropout", "0.3")
-    assert json.loads(one) | {"cpu_seconds": 0} == json.loads(same) | {"cpu_seconds": 0}
-    counts = [json.loads(text)["heavy_hitters"][0]["estimate"] for text in (one, fewer)]
+    (_, first), (_, same), (_, fewer) = run(*asked), run(*asked), run(*asked, "--dropout", "0.3")
+    assert json.loads(first) | {"cpu_seconds": 0} == json.loads(same) | {"cpu_seconds": 0}
+    counts = [json.loads(text)["heavy_hitters"][0]["estimate"] for text in (first, fewer)]
     assert counts[1] == pytest.approx(0.7 * counts[0], rel=0.25)
 
 
@@ -110,8 +112,8 @@ def test_devices_of_several_items_vote_for_each_prefix_once(tmp_path: Path) -> N
     asked = ["--data", str(path), "--levels", "3", "--contribution", "3", "--release", "noise"]
     code, text = run("triehh", *asked, "--clients", "3000", "--epsilon", "4", "--json", "-")
     assert code == 0, text
-    found = {one["item"]: one["estimate"] for one in json.loads(text)["heavy_hitters"]}
-    assert found == {item: pytest.approx(3000, abs=200) for item in ("abc", "abd", "b")}
+    document = {hitter["item"]: hitter["estimate"] for hitter in json.loads(text)["heavy_hitters"]}
+    assert document == {item: pytest.approx(3000, abs=200) for item in ("abc", "abd", "b")}
 
 
 @pytest.mark.parametrize(
@@ -122,11 +124,11 @@ def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> No
     asked = ["--data", numbers, "--low", "0", "--high", "256", "--clients", "20000"]
     code, text = run(mechanism, *asked, "--epsilon", "2", "--json", "-")
     assert code == 0, text
-    found = json.loads(text)
-    assert found["rank_error_mean"] <= found["rank_error_max"] < most
-    assert found["items_outside_domain"] == 1
-    assert found["epsilon"] <= 2
-    for row in found["quantiles"]:
+    document = json.loads(text)
+    assert document["rank_error_mean"] <= document["rank_error_max"] < most
+    assert document["items_outside_domain"] == 1
+    assert document["epsilon"] <= 2
+    for row in document["quantiles"]:
         assert row["low"] <= row["true"] <= row["high"]
 
 
@@ -138,7 +140,7 @@ def test_tables_are_printed(words: str, numbers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "reason"),
     [
         (["--epsilon", "0"], "epsilon"),
         (["--delta", "1e-15"], "delta"),
@@ -152,7 +154,7 @@ def test_tables_are_printed(words: str, numbers: str) -> None:
         (["--dropout", "1"], "dropout"),
     ],
 )
-def test_what_cannot_be_asked_says_why(words: str, args: list[str], says: str) -> None:
+def test_impossible_studies_have_a_reason(words: str, args: list[str], reason: str) -> None:
     code, text = run("triehh", "--data", words, "--clients", "2000", "--levels", "3", *args)
     assert code == 2
-    assert says in text
+    assert reason in text

@@ -1,4 +1,4 @@
-"""`blindtally simulate` by frequency oracles: errors beside what is expected, and who is heavy."""
+"""`blindtally simulate` by frequency oracles: errors, their expectation, and heavy hitters."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def words(tmp_path: Path) -> Path:
 
 
 def test_the_greatest_square_of_normal_errors_is_as_simulated() -> None:
-    """Of 2,000 runs each: a standard error of 1% or less."""
+    """Compare with 2,000 runs each: a standard error of 1% or less."""
     rng = np.random.default_rng(1)
     for variances in (np.ones(100), np.array([4.0, *np.ones(50), 0.0]), np.array([2.0])):
         runs = rng.normal(0, np.sqrt(variances), (2000, len(variances)))
@@ -35,17 +35,17 @@ def test_the_greatest_square_of_normal_errors_is_as_simulated() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["ocms", "recursive-hadamard"])
-def test_the_threshold_that_is_taken_keeps_noise_out(words: Path, mechanism: str) -> None:
-    """One of 299 rare items is above it with odds of 5%."""
+def test_the_default_threshold_keeps_noise_out(words: Path, mechanism: str) -> None:
+    """Check that only one item is above it; one of 299 rare items is with probability 5%."""
     common = [mechanism, "--data", words, "--clients", 4000, "--epsilon", 3]
-    told = simulate(*common, "--json", "-")
-    assert told.exit_code == 0, told.stderr
-    found = json.loads(told.stdout)
-    assert [one["item"] for one in found["heavy_hitters"]] == ["first"]
-    assert found["found"] == 1
-    assert found["threshold"] > 100
-    assert 0.3 < found["worst_mse"] / found["worst_mse_expected"] < 3
-    assert found["worst_mse_expected"] > 2 * found["worst_mse_theory"]
+    result = simulate(*common, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert [hitter["item"] for hitter in document["heavy_hitters"]] == ["first"]
+    assert document["found"] == 1
+    assert document["threshold"] > 100
+    assert 0.3 < document["worst_mse"] / document["worst_mse_expected"] < 3
+    assert document["worst_mse_expected"] > 2 * document["worst_mse_theory"]
     assert "reached by no item that nobody holds in 19 of 20 runs" in " ".join(
         simulate(*common).stdout.split()
     )
@@ -93,21 +93,21 @@ def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: P
 def test_options_of_others_are_refused(
     words: Path, mechanism: str, options: list[object], why: str
 ) -> None:
-    told = simulate(mechanism, "--data", words, *options)
-    assert told.exit_code == 2
-    assert why in told.stderr
+    result = simulate(mechanism, "--data", words, *options)
+    assert result.exit_code == 2
+    assert why in result.stderr
 
 
 def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
     common = ["ocms", "--data", words, "--clients", 4000, "--epsilon", 3, "--json", "-"]
-    told = json.loads(simulate(*common, "--alphabet", "firstw0123", "--length", 5).stdout)
-    assert told["domain"] == 11**5  # shorter ones are filled up
-    assert told["heavy_hitters"][0]["item"] == "first"
-    assert told["outside_domain"] > 1000
-    told = json.loads(simulate(*common, "--length", 3).stdout)
-    assert told["domain"] == 100
-    assert told["l2"] == pytest.approx(told["l2_theory"], rel=0.6)
-    assert 4000 * 0.6 < told["outside_domain"] < 4000
+    result = json.loads(simulate(*common, "--alphabet", "firstw0123", "--length", 5).stdout)
+    assert result["domain"] == 11**5  # shorter ones are filled up
+    assert result["heavy_hitters"][0]["item"] == "first"
+    assert result["outside_domain"] > 1000
+    result = json.loads(simulate(*common, "--length", 3).stdout)
+    assert result["domain"] == 100
+    assert result["l2"] == pytest.approx(result["l2_theory"], rel=0.6)
+    assert 4000 * 0.6 < result["outside_domain"] < 4000
     refused = simulate(*common, "--length", 1)
     assert "has no item of 1 bytes at most: a dictionary must have 2" in refused.stderr
     refused = simulate(*common, "--alphabet", "firstw", "--length", 9)
@@ -122,10 +122,10 @@ def test_how_small_a_dictionary_is_counts_one_for_nothing(tmp_path: Path) -> Non
     assert "(2 items, and no item)" in refused.stderr
 
 
-def test_one_item_is_no_dictionary(tmp_path: Path) -> None:
+def test_one_item_is_too_few_for_a_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("word,count\nonly,9\n")
     for mechanism in ("ocms", "jl-hh"):
-        told = simulate(mechanism, "--data", path)
-        assert told.exit_code == 2
-        assert "one item only" in told.stderr
+        result = simulate(mechanism, "--data", path)
+        assert result.exit_code == 2
+        assert "one item only" in result.stderr

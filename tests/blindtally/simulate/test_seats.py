@@ -1,4 +1,4 @@
-"""Seats for devices that join by coins of their own."""
+"""Seats for devices that join by their own coins."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Simulated rounds of tokens: every token is dealt once, and a study finds heavy items."""
+"""Simulated rounds of tokens: every token is used once, and a study finds heavy items."""
 
 import itertools
 
@@ -20,10 +20,10 @@ def population(domain: Domain = LETTERS) -> ItemPopulation:
 
 
 @pytest.mark.parametrize("contribution", [1, 7])
-def test_all_tokens_are_dealt_and_no_device_gets_more_than_its_share(contribution: int) -> None:
+def test_all_tokens_are_used_and_no_device_gets_too_many(contribution: int) -> None:
     counts = np.random.default_rng(1).multinomial(1000, SHARES / SHARES.sum())
     known = KeyedPopulation.of(population(), 1000)
-    (round_,) = known.deal([counts], contribution, np.random.default_rng(2)).rounds
+    (round_,) = known.distribute([counts], contribution, np.random.default_rng(2)).rounds
     assert (round_.item_totals(round_.counts)[known.places] == counts).all()
     assert len(round_) == -(-1000 // contribution)
     assert round_.device_totals.max() == contribution
@@ -39,7 +39,7 @@ def test_a_study_with_enough_words_finds_the_heavy_items(domain: Domain, contrib
     assert isinstance(known.domain, Hashed) == (domain is not LETTERS)
     rng = np.random.default_rng(3)
     counts = rng.multinomial(800, SHARES / SHARES.sum(), 6)
-    study = run_tokens("tracked", known.deal(counts, contribution, rng), 6000, 60, rng)
+    study = run_tokens("tracked", known.distribute(counts, contribution, rng), 6000, 60, rng)
     assert study.rounds_decoded == 6
     assert (study.found_items == (counts.sum(axis=0) >= 60)).all()
     assert 0 < study.vector_bytes <= 12_000
@@ -49,22 +49,22 @@ def test_a_study_with_enough_words_finds_the_heavy_items(domain: Domain, contrib
 def test_items_outside_the_domain_and_unknown_names_are_not_found() -> None:
     domain = Hashed(max_bytes=9, key_bits=24)
     names = dict[str, str]()
-    one, other = next(
+    first, second = next(
         (item, names[name])
         for item in map(str, itertools.count())
         if (name := domain.name(item)) in names or names.__setitem__(name, item)
     )  # two items with the same key, whose string cannot be fetched
-    items = (one, other, "#00ff00", "green")
+    items = (first, second, "#00ff00", "green")
     known = KeyedPopulation(ItemPopulation(items, np.ones(4) / 4, domain), domain)
     rng = np.random.default_rng(1)
     counts = np.tile([20, 15, 30, 25], (8, 1))
-    study = run_tokens("tracked", known.deal(counts, 1, rng), 3000, 50, rng)
+    study = run_tokens("tracked", known.distribute(counts, 1, rng), 3000, 50, rng)
     assert study.found_items[:4].tolist() == [False, False, False, True]
     assert study.found_items[4:].all()  # names that are not items
 
 
-def test_too_few_words_have_an_error_of_their_own() -> None:
+def test_too_few_words_have_their_own_error() -> None:
     rng = np.random.default_rng(1)
-    tokens = KeyedPopulation.of(population(), 100).deal([np.ones(256, np.int64)], 1, rng)
+    tokens = KeyedPopulation.of(population(), 100).distribute([np.ones(256, np.int64)], 1, rng)
     with pytest.raises(TooFewWordsError):
         run_tokens("tracked", tokens, 2, 50, rng)
