@@ -4,8 +4,8 @@ Every test has one of three speeds. `make quick` runs the fast ones, `make test`
 slow ones, and `make test-slow` the slow ones and, with more examples, all properties:
 
     fast     tests that no table below names
-    medium   tests that MEDIUM names: files whose tests take more than 0.08 s each
-    slow     tests that SLOW names, at least 1.5 s each, and all tests that need PostgreSQL
+    medium   tests that MEDIUM_TESTS names: files whose tests take more than 0.08 s each
+    slow     tests that SLOW_TESTS names, at least 1.5 s each, and all tests that need PostgreSQL
 
 A row is a folder or file with the beginnings of its tests, or "[" and the beginning of their
 cases. Seconds are processor time. Examples of properties are not timed, because the machines they
@@ -23,14 +23,14 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-ALL: Final = ("",)
-SLOW: Final[dict[str, tuple[str, ...]]] = {
+ALL_TESTS: Final = ("",)
+SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_fleet.py": (
         "test_a_fleet_is_shared_by_processes",
         "test_lost_workers_are_reported",
     ),
-    "tests/blindtally/commands/test_query.py": ALL,
-    "tests/blindtally/commands/test_stopping.py": ALL,
+    "tests/blindtally/commands/test_query.py": ALL_TESTS,
+    "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
     "tests/blindtally/datasets/test_reader.py": (
         "test_faults_are_reported_with_their_place[content21",
     ),
@@ -68,18 +68,18 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_simulate_has_workers_report",
     ),
     "tests/client/device/test_journal.py": ("test_of_many_processes_one_gives_its_vector",),
-    "tests/client/device/test_private_studies.py": ALL,
-    "tests/client/fleet/test_shards.py": ALL,
+    "tests/client/device/test_private_studies.py": ALL_TESTS,
+    "tests/client/fleet/test_shards.py": ALL_TESTS,
     "tests/compose/test_compose.py": ("test_a_replica_killed_in_mid_round_costs_no_sum",),
-    "tests/paper/test_cdf.py": ALL,
+    "tests/paper/test_cdf.py": ALL_TESTS,
     "tests/paper/test_figures.py": (
         "test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not",
     ),
-    "tests/paper/test_oracle_experiments.py": ALL,
+    "tests/paper/test_oracle_experiments.py": ALL_TESTS,
     "tests/protocol/mechanisms/central/test_hierarchical_histogram.py": (
         "test_without_noise_what_is_below_theta_is_forgotten",
     ),
-    "tests/protocol/mechanisms/central/test_trie_votes.py": ALL,
+    "tests/protocol/mechanisms/central/test_trie_votes.py": ALL_TESTS,
     "tests/protocol/mechanisms/central/test_triehh.py": (
         "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[both",
         "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[noise",
@@ -98,7 +98,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_an_audit_finds_no_more_than_claimed",
         "test_simulated_runs_have_the_delta_that_is_computed[0.2",
     ),
-    "tests/protocol/privacy/test_pipeline_audit.py": ALL,
+    "tests/protocol/privacy/test_pipeline_audit.py": ALL_TESTS,
     "tests/protocol/privacy/test_planning.py": (
         "test_items_and_replacement_cost_sample",
         "test_the_smallest_thetas_of_sampled_tables",
@@ -127,12 +127,12 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[jl-hh, paper",
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[prefix-extension]",
     ),
-    "tests/server/api/test_contract.py": ALL,
+    "tests/server/api/test_contract.py": ALL_TESTS,
     "tests/server/api/test_idempotency.py": (
         "test_a_budget_that_holds_one_study_is_spent_once_by_one_key",
     ),
-    "tests/server/pages/test_browser.py": ALL,
-    "tests/server/simulation": ALL,
+    "tests/server/pages/test_browser.py": ALL_TESTS,
+    "tests/server/simulation": ALL_TESTS,
     "tests/server/telemetry/test_traces.py": (
         "test_a_service_that_traces_nothing_imports_nothing_for_it",
     ),
@@ -150,7 +150,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_tables_are_for_studies_of_no_population",
         "test_unbounded_loss_is_refused",
     ),
-    "tests/server/test_process.py": ALL,
+    "tests/server/test_process.py": ALL_TESTS,
     "tests/server/test_reports.py": (
         "test_each_mechanism_finds_what_most_devices_hold[bucket-hh",
         "test_each_mechanism_finds_what_most_devices_hold[glps-hh",
@@ -167,45 +167,45 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_commands_in_the_documents_work[plan --mechanism triehh",
         "test_commands_in_the_documents_work[simulate prefix-extension",
     ),
-    "tests/test_kill9.py": ALL,
+    "tests/test_kill9.py": ALL_TESTS,
     "tests/test_notebook.py": ("test_the_notebook_runs_and_shows_what_is_kept_in_it",),
 }
-MEDIUM: Final[dict[str, tuple[str, ...]]] = {
-    "tests/blindtally/commands": ALL,
-    "tests/blindtally/console/test_output.py": ALL,
-    "tests/blindtally/datasets/test_reader.py": ALL,
-    "tests/blindtally/planning": ALL,
-    "tests/blindtally/simulate": ALL,
-    "tests/blindtally/test_cli.py": ALL,
-    "tests/blindtally/test_demo.py": ALL,
-    "tests/blindtally/test_parallel.py": ALL,
-    "tests/blindtally/test_parallel_rounds.py": ALL,
-    "tests/blindtally/test_process_pool.py": ALL,
-    "tests/client/device/test_participation.py": ALL,
+MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
+    "tests/blindtally/commands": ALL_TESTS,
+    "tests/blindtally/console/test_output.py": ALL_TESTS,
+    "tests/blindtally/datasets/test_reader.py": ALL_TESTS,
+    "tests/blindtally/planning": ALL_TESTS,
+    "tests/blindtally/simulate": ALL_TESTS,
+    "tests/blindtally/test_cli.py": ALL_TESTS,
+    "tests/blindtally/test_demo.py": ALL_TESTS,
+    "tests/blindtally/test_parallel.py": ALL_TESTS,
+    "tests/blindtally/test_parallel_rounds.py": ALL_TESTS,
+    "tests/blindtally/test_process_pool.py": ALL_TESTS,
+    "tests/client/device/test_participation.py": ALL_TESTS,
     "tests/client/device/test_policy.py": (
         "test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it",
     ),
-    "tests/client/device/test_take_part.py": ALL,
-    "tests/client/fleet/test_fleet.py": ALL,
-    "tests/paper": ALL,
-    "tests/protocol/mechanisms/central": ALL,
-    "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL,
-    "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": ALL,
-    "tests/protocol/mechanisms/reports": ALL,
-    "tests/protocol/mechanisms/tracked/test_mechanism.py": ALL,
-    "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL,
-    "tests/protocol/oracles/hsu2012": ALL,
-    "tests/protocol/oracles/test_prefix.py": ALL,
-    "tests/protocol/oracles/test_privacy.py": ALL,
-    "tests/protocol/oracles/test_statistics.py": ALL,
-    "tests/protocol/privacy": ALL,
-    "tests/protocol/quantiles/test_distribution.py": ALL,
-    "tests/protocol/simulation/test_study.py": ALL,
-    "tests/protocol/sketches/iblt/test_capacity.py": ALL,
-    "tests/protocol/sketches/iblt/test_known_keys.py": ALL,
-    "tests/protocol/sketches/iblt/test_table.py": ALL,
-    "tests/protocol/sketches/iblt/test_tight.py": ALL,
-    "tests/protocol/sketches/test_devices.py": ALL,
+    "tests/client/device/test_take_part.py": ALL_TESTS,
+    "tests/client/fleet/test_fleet.py": ALL_TESTS,
+    "tests/paper": ALL_TESTS,
+    "tests/protocol/mechanisms/central": ALL_TESTS,
+    "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,
+    "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": ALL_TESTS,
+    "tests/protocol/mechanisms/reports": ALL_TESTS,
+    "tests/protocol/mechanisms/tracked/test_mechanism.py": ALL_TESTS,
+    "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL_TESTS,
+    "tests/protocol/oracles/hsu2012": ALL_TESTS,
+    "tests/protocol/oracles/test_prefix.py": ALL_TESTS,
+    "tests/protocol/oracles/test_privacy.py": ALL_TESTS,
+    "tests/protocol/oracles/test_statistics.py": ALL_TESTS,
+    "tests/protocol/privacy": ALL_TESTS,
+    "tests/protocol/quantiles/test_distribution.py": ALL_TESTS,
+    "tests/protocol/simulation/test_study.py": ALL_TESTS,
+    "tests/protocol/sketches/iblt/test_capacity.py": ALL_TESTS,
+    "tests/protocol/sketches/iblt/test_known_keys.py": ALL_TESTS,
+    "tests/protocol/sketches/iblt/test_table.py": ALL_TESTS,
+    "tests/protocol/sketches/iblt/test_tight.py": ALL_TESTS,
+    "tests/protocol/sketches/test_devices.py": ALL_TESTS,
     "tests/protocol/test_mechanism_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance",
         "test_the_digests_of_plans_change_only_with_the_protocol",
@@ -215,46 +215,46 @@ MEDIUM: Final[dict[str, tuple[str, ...]]] = {
         "test_intervals_of_rare_items_reach_below_nothing_and_cover",
         "test_the_bytes_reveal_no_more_than_is_charged",
     ),
-    "tests/secagg/test_attacks.py": ALL,
-    "tests/secagg/test_graph.py": ALL,
-    "tests/secagg/test_graph_cuts.py": ALL,
-    "tests/secagg/test_liars.py": ALL,
-    "tests/secagg/test_split_view.py": ALL,
-    "tests/secagg/test_state_machine.py": ALL,
-    "tests/secagg/test_sum.py": ALL,
+    "tests/secagg/test_attacks.py": ALL_TESTS,
+    "tests/secagg/test_graph.py": ALL_TESTS,
+    "tests/secagg/test_graph_cuts.py": ALL_TESTS,
+    "tests/secagg/test_liars.py": ALL_TESTS,
+    "tests/secagg/test_split_view.py": ALL_TESTS,
+    "tests/secagg/test_state_machine.py": ALL_TESTS,
+    "tests/secagg/test_sum.py": ALL_TESTS,
     "tests/secagg/test_unmasking.py": (
         "test_with_any_false_shares_the_sum_is_exact_or_there_is_none",
     ),
-    "tests/server/api/test_events.py": ALL,
-    "tests/server/api/test_foreign.py": ALL,
-    "tests/server/api/test_interrupted_bodies.py": ALL,
-    "tests/server/api/test_joining.py": ALL,
-    "tests/server/api/test_questions.py": ALL,
-    "tests/server/api/test_rounds.py": ALL,
-    "tests/server/api/test_uploads.py": ALL,
-    "tests/server/http/test_access.py": ALL,
-    "tests/server/pages": ALL,
-    "tests/server/rounds": ALL,
-    "tests/server/telemetry": ALL,
-    "tests/server/test_blame.py": ALL,
-    "tests/server/test_distributions.py": ALL,
-    "tests/server/test_invited.py": ALL,
-    "tests/server/test_mechanisms.py": ALL,
-    "tests/server/test_overload.py": ALL,
-    "tests/server/test_populations.py": ALL,
-    "tests/server/test_replicas.py": ALL,
-    "tests/server/test_reports.py": ALL,
-    "tests/server/test_service.py": ALL,
-    "tests/test_capacity.py": ALL,
+    "tests/server/api/test_events.py": ALL_TESTS,
+    "tests/server/api/test_foreign.py": ALL_TESTS,
+    "tests/server/api/test_interrupted_bodies.py": ALL_TESTS,
+    "tests/server/api/test_joining.py": ALL_TESTS,
+    "tests/server/api/test_questions.py": ALL_TESTS,
+    "tests/server/api/test_rounds.py": ALL_TESTS,
+    "tests/server/api/test_uploads.py": ALL_TESTS,
+    "tests/server/http/test_access.py": ALL_TESTS,
+    "tests/server/pages": ALL_TESTS,
+    "tests/server/rounds": ALL_TESTS,
+    "tests/server/telemetry": ALL_TESTS,
+    "tests/server/test_blame.py": ALL_TESTS,
+    "tests/server/test_distributions.py": ALL_TESTS,
+    "tests/server/test_invited.py": ALL_TESTS,
+    "tests/server/test_mechanisms.py": ALL_TESTS,
+    "tests/server/test_overload.py": ALL_TESTS,
+    "tests/server/test_populations.py": ALL_TESTS,
+    "tests/server/test_replicas.py": ALL_TESTS,
+    "tests/server/test_reports.py": ALL_TESTS,
+    "tests/server/test_service.py": ALL_TESTS,
+    "tests/test_capacity.py": ALL_TESTS,
     "tests/test_docs.py": (
         "test_commands_in_the_documents_work",
         "test_the_python_of_the_readme_works",
         "test_the_sdk_page_is_one_program",
     ),
-    "tests/test_ledger_again.py": ALL,
+    "tests/test_ledger_again.py": ALL_TESTS,
 }
 # Laws with several examples of each mechanism: all but the first of each are medium.
-LAWS = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_reporting_laws.py")
+LAW_FILES = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_reporting_laws.py")
 POSTGRES = {"postgres", "postgresql"}  # parameters of fixtures that choose a database
 
 for _profile, _examples in (("quick", 3), ("test", 10), ("slow", 100)):
@@ -267,8 +267,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out whole files without importing them, which takes seconds in every worker."""
     path, left_out = collection_path.relative_to(config.rootpath).as_posix(), config.option.markexpr
-    slow = "not slow" in left_out and SLOW.get(path) == ALL
-    medium = "not medium" in left_out and MEDIUM.get(path) == ALL
+    slow = "not slow" in left_out and SLOW_TESTS.get(path) == ALL_TESTS
+    medium = "not medium" in left_out and MEDIUM_TESTS.get(path) == ALL_TESTS
     return slow or medium or None
 
 
@@ -279,9 +279,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path, _, test = item.nodeid.partition("::")
         name, _, case = test.partition("[")
         mechanism = case.partition(",")[0]
-        if _needs_postgres(item) or _is_in(SLOW, path, test):
+        if _needs_postgres(item) or _is_in(SLOW_TESTS, path, test):
             item.add_marker("slow")
-        elif _is_in(MEDIUM, path, test) or (path in LAWS and (name, mechanism) in tried):
+        elif _is_in(MEDIUM_TESTS, path, test) or (path in LAW_FILES and (name, mechanism) in tried):
             item.add_marker("medium")
         else:
             tried.add((name, mechanism))

@@ -29,22 +29,10 @@ EXCEPTIONS = {
     "tests/test_language.py",
 }
 
-# Temporary: folders (without their subfolders) and files that have not been rewritten yet. Remove
-# each as soon as it passes.
-NOT_YET = {
-    "tests",
-}
-
 
 def findings(path: Path) -> list[str]:
     """Return the findings in a file of the tree, one line each."""
     return [str(finding).replace(f"{ROOT}/", "") for finding in language.check(path)]
-
-
-def entry_of(path: Path) -> str:
-    """Return the entry of `NOT_YET` for a file: its folder, or its name at the root."""
-    relative = path.relative_to(ROOT)
-    return str(relative if relative.parent == Path() else relative.parent)
 
 
 def checked() -> list[Path]:
@@ -55,24 +43,8 @@ def checked() -> list[Path]:
 
 
 def test_prose_and_names_are_plain_english() -> None:
-    failures = {
-        path: lines
-        for path in checked()
-        if entry_of(path) not in NOT_YET and (lines := findings(path))
-    }
-    lines = [line for lines in failures.values() for line in lines]
-    entries = sorted({entry_of(path) for path in failures})
-    assert not lines, "\n".join(["rewrite:", *lines, f"findings in {', '.join(entries)}"])
-
-
-def test_an_entry_that_passes_leaves_the_list() -> None:
-    failing = set()
-    for path in checked():
-        entry = entry_of(path)
-        if entry in NOT_YET - failing and findings(path):
-            failing.add(entry)
-    passing = sorted(NOT_YET - failing)
-    assert not passing, f"these pass or are gone, so remove them from NOT_YET: {passing}"
+    lines = [line for path in checked() for line in findings(path)]
+    assert not lines, "\n".join(["rewrite:", *lines])
 
 
 def test_an_exception_that_passes_leaves_the_list() -> None:

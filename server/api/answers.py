@@ -65,9 +65,7 @@ async def heavy_hitters(
     cursor = None if after is None else _parse_cursor(after)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
-    position = last and json.dumps([last.estimate, last.item])
-    following = position and urlsafe_b64encode(position.encode()).decode()
-    return HeavyHitterPage(heavy_hitters=page, next=following)
+    return HeavyHitterPage(heavy_hitters=page, next=last and _cursor(last))
 
 
 router.add_api_route(
@@ -77,6 +75,10 @@ router.add_api_route(
     responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
     route_class_override=ETagRoute,
 )
+
+
+def _cursor(last: HeavyHitter) -> str:
+    return urlsafe_b64encode(json.dumps([last.estimate, last.item]).encode()).decode()
 
 
 def _parse_cursor(cursor: str) -> HeavyHitter:
