@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Generic, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from protocol.arrays import Floats, PackedReports
 from protocol.confidence import CONFIDENCE_LEVEL, normal_interval
@@ -52,12 +52,6 @@ class ReportPlan(Plan):
     """Plan of a round of reports."""
 
     question: ReportQuestion
-
-    @model_validator(mode="after")
-    def _mechanisms_agree(self) -> Self:
-        if self.mechanism != self.question.mechanism:
-            raise ValueError(f"a plan of {self.mechanism} for {self.question.mechanism}")
-        return self
 
     @property
     def registry(self) -> Registry | None:

@@ -173,6 +173,12 @@ class Plan(PublicModel):
     seed: Hex32
     t: float = Field(default=1, ge=1, le=1e15)
 
+    @model_validator(mode="after")
+    def _mechanisms_agree(self) -> Self:
+        if self.mechanism != self.question.mechanism:
+            raise ValueError(f"a plan of {self.mechanism} for {self.question.mechanism}")
+        return self
+
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
         plain = self.model_dump(mode="json")

@@ -12,9 +12,8 @@ Source: the baseline of section 7 of [Gascon23], which calls it both Count-media
 and does not specify whether it has signs; both are here. `rows` is its H.
 """
 
-from abc import ABC
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -36,17 +35,22 @@ from protocol.study import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
+FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
 _CELL_COUNT_LIMIT = 2**31
 _SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by candidate
 
 
-class FrequencySketchQuestion(SumQuestion, ABC):
+class FrequencySketchQuestion(SumQuestion):
     """Question for the heavy items of a `domain` that can be listed; the sketch has `rows` rows."""
 
-    is_signed: ClassVar[bool]
-    mechanism: str
+    mechanism: FrequencySketchName
     rows: int = Field(default=7, ge=1, le=MAX_ROWS)
+
+    @property
+    def is_signed(self) -> bool:
+        """Return whether counts have random signs."""
+        return self.mechanism == "count-sketch"
 
     @model_validator(mode="after")
     def _can_be_enumerated(self) -> Self:
@@ -58,9 +62,10 @@ class FrequencySketchQuestion(SumQuestion, ABC):
         return self
 
 
-class FrequencySketchPlan(Plan, ABC):
+class FrequencySketchPlan(Plan):
     """Plan of a round: add all items to a sketch of `width` cells per row."""
 
+    mechanism: FrequencySketchName
     question: FrequencySketchQuestion
     width: int = Field(ge=2, le=2**26)
 
@@ -84,39 +89,13 @@ class FrequencySketchPlan(Plan, ABC):
         )
 
 
-class CountMedianQuestion(FrequencySketchQuestion):
-    """Question that is answered by counts without signs."""
-
-    is_signed = False
-    mechanism: Literal["count-median"] = "count-median"
-
-
-class CountSketchQuestion(FrequencySketchQuestion):
-    """Question that is answered by counts with signs."""
-
-    is_signed = True
-    mechanism: Literal["count-sketch"] = "count-sketch"
-
-
-class CountMedianPlan(FrequencySketchPlan):
-    """Plan of a sketch without signs."""
-
-    mechanism: Literal["count-median"] = "count-median"
-    question: CountMedianQuestion
-
-
-class CountSketchPlan(FrequencySketchPlan):
-    """Plan of a sketch with signs."""
-
-    mechanism: Literal["count-sketch"] = "count-sketch"
-    question: CountSketchQuestion
-
-
 class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySketchPlan]):
     """Mechanism of a sketch that scores every candidate."""
 
-    def __init__(self, name: str, plan_type: type[FrequencySketchPlan]) -> None:
-        self.name, self.plan_type = name, plan_type
+    plan_type = FrequencySketchPlan
+
+    def __init__(self, name: FrequencySketchName) -> None:
+        self.name = name
 
     def _first_fields(
         self, question: FrequencySketchQuestion, terms: Terms, rounds: int
@@ -175,8 +154,8 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         return estimates_of_values(question.domain, heavy, scores, variances)
 
 
-COUNT_MEDIAN = FrequencySketchMechanism("count-median", CountMedianPlan)
-COUNT_SKETCH = FrequencySketchMechanism("count-sketch", CountSketchPlan)
+COUNT_MEDIAN = FrequencySketchMechanism("count-median")
+COUNT_SKETCH = FrequencySketchMechanism("count-sketch")
 
 
 def candidate_count(domain: Domain) -> int:

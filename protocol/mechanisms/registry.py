@@ -16,10 +16,8 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.mechanisms.frequency_sketches import (
     COUNT_MEDIAN,
     COUNT_SKETCH,
-    CountMedianPlan,
-    CountMedianQuestion,
-    CountSketchPlan,
-    CountSketchQuestion,
+    FrequencySketchPlan,
+    FrequencySketchQuestion,
 )
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.approximate_histogram import (
@@ -57,8 +55,7 @@ AnyQuestion: TypeAlias = Annotated[
     AdaptiveIbltQuestion
     | ApproximateHistogramQuestion
     | BucketQuestion
-    | CountMedianQuestion
-    | CountSketchQuestion
+    | FrequencySketchQuestion
     | GlpsQuestion
     | HierarchicalHistogramQuestion
     | JlQuestion
@@ -72,8 +69,7 @@ AnyQuestion: TypeAlias = Annotated[
 AnyPlan: TypeAlias = Annotated[
     AdaptiveIbltPlan
     | ApproximateHistogramPlan
-    | CountMedianPlan
-    | CountSketchPlan
+    | FrequencySketchPlan
     | HierarchicalHistogramPlan
     | LinearPlan
     | DictionaryPlan

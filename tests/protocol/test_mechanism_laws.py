@@ -35,8 +35,7 @@ from protocol.mechanism import Answer, Estimate, Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.frequency_sketches import (
-    CountMedianQuestion,
-    CountSketchQuestion,
+    FrequencySketchName,
     FrequencySketchQuestion,
 )
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
@@ -129,15 +128,22 @@ def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
     return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
 
 
-def sketch(kind: type[FrequencySketchQuestion], contribution: int, hashes: int) -> Example:
-    question = kind(threshold=5, contribution=contribution, domain=LETTERS, words=300, rows=hashes)
+def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example:
+    question = FrequencySketchQuestion(
+        mechanism=kind,
+        threshold=5,
+        contribution=contribution,
+        domain=LETTERS,
+        words=300,
+        rows=hashes,
+    )
     return Example(
         question,
         TERMS,
         {},
         lambda _: contribution,
         is_sketch=True,
-        is_biased=kind is CountMedianQuestion,
+        is_biased=kind == "count-median",
     )
 
 
@@ -183,9 +189,9 @@ EXAMPLES = {
     "hierarchical-histogram, sampled": hierarchy("sample-threshold", theta=1, probability=0.3),
     "hierarchical-histogram, in noise": hierarchy("noise"),
     "hierarchical-histogram, both": hierarchy("both", probability=0.5),
-    "count-median": sketch(CountMedianQuestion, 6, 3),
-    "count-sketch": sketch(CountSketchQuestion, 6, 3),
-    "count-sketch, one item each": sketch(CountSketchQuestion, 1, 4),
+    "count-median": sketch("count-median", 6, 3),
+    "count-sketch": sketch("count-sketch", 6, 3),
+    "count-sketch, one item each": sketch("count-sketch", 1, 4),
     "tracked, nothing": tracked(6, 2.5),
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
