@@ -54,8 +54,8 @@ def with_envelope(device: Device, body: bytes, number: int, envelope: bytes) -> 
 def signed_reveal(device: Device, reveal: UnmaskingShares) -> bytes:
     """Return `reveal`, signed by the device."""
     state, received = device.confirmed, device.parcels.digest
-    answer = state.transcript.unmasking_statement(
-        state.slot, state.survivors, received, reveal.signed_bytes()
+    answer = state.masked.transcript.unmasking_statement(
+        state.masked.slot, state.survivors, received, reveal.signed_bytes()
     )
     return reveal.signed(device.identity, answer).pack()
 
