@@ -65,7 +65,7 @@ class NeighbourSelection:
         holders = np.empty((len(graph_nonces), self._parameters.holders), np.int64)
         filled = 0
         for slots, words in self._streams(graph_nonces, self._holder_draws):
-            selected = self._scaled(words)
+            selected = words.astype(np.uint64) * np.uint64(self._parameters.n - 1) >> np.uint64(32)
             selected += selected >= slots.astype(np.uint64)[:, np.newaxis]
             batch = _first_distinct(selected, self._parameters.holders)
             holders[filled : filled + len(slots)] = batch
@@ -95,9 +95,6 @@ class NeighbourSelection:
                 if before < m or len({w * scale >> 32 for w in words[row, :before].tolist()}) < m:
                     neighbours.add(int(slots[row]))
         return frozenset(neighbours - {slot})
-
-    def _scaled(self, words: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        return words.astype(np.uint64) * np.uint64(self._parameters.n - 1) >> np.uint64(32)
 
     def _streams(
         self, graph_nonces: Mapping[int, bytes], draws: int

@@ -11,7 +11,6 @@ from tests.secagg.conftest import RING, assemble, same
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
 STAYS = len(PHASES)  # the phase of participants that do not drop out
-modes = pytest.mark.parametrize("mode", ["active", "semi-honest"])
 
 
 def present_in_phases(drops_in: list[int]) -> list[set[int]]:
@@ -46,56 +45,38 @@ def test_the_sum_is_exact_or_the_cohort_failed(pattern: tuple[list[int], float, 
         assert same(total, group.plain_sum(present[1]))
 
 
-@modes
-@pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
-def test_many_dropouts_in_one_phase_leave_the_sum_of_the_others_exact(
-    phase: int, mode: Mode
+# Participants, assumed rates, and the phases in which the first of them drop out.
+DROPOUT_PATTERNS: dict[str, tuple[int, float, float, list[int]]] = {
+    **{f"in {phase}": (30, 0.1, 0.2, [number] * 6) for number, phase in enumerate(PHASES)},
+    "in each phase": (30, 0.1, 0.2, [0, 1, 1, 2, 3, 3]),
+    "in a complete graph": (5, 0.2, 0.2, [1]),
+    "none of two": (2, 0, 0, []),
+    "with few neighbours": (60, 0.1, 0.2, [1] * 6 + [3] * 6),
+}
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize(
+    ("n", "corrupt", "dropout", "phases"), DROPOUT_PATTERNS.values(), ids=DROPOUT_PATTERNS.keys()
+)
+def test_the_allowed_dropouts_leave_the_sum_of_the_survivors_exact(
+    n: int, corrupt: float, dropout: float, phases: list[int], mode: Mode
 ) -> None:
-    group = assemble(30, Assumptions(0.1, 0.2, mode=mode))
-    assert group.session.quorum == 24
-    present = present_in_phases([phase] * 6 + [STAYS] * 24)
+    group = assemble(n, Assumptions(corrupt, dropout, mode=mode))
+    parameters = group.session.parameters
+    assert parameters.is_complete == (n <= 5)
+    assert (parameters.neighbours < parameters.holders) >= (n == 60 and mode == "semi-honest")
+    assert len(phases) == n - group.session.quorum
+    present = present_in_phases(phases + [STAYS] * (n - len(phases)))
     total = group.total(*present)
     assert total is not None
     assert same(total, group.plain_sum(present[1]))
-
-
-@modes
-def test_dropouts_in_each_phase_leave_the_sum_of_the_survivors(mode: Mode) -> None:
-    group = assemble(30, Assumptions(0.1, 0.2, mode=mode))
-    total = group.total(*present_in_phases([0, 1, 1, 2, 3, 3] + [STAYS] * 24))
-    assert total is not None
-    assert same(total, group.plain_sum(range(3, 30)))
 
 
 @pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
 def test_one_dropout_more_than_the_quorum_allows_fails_the_cohort(phase: int) -> None:
     group = assemble(30)
     assert group.total(*present_in_phases([phase] * 7 + [STAYS] * 23)) is None
-
-
-@modes
-def test_a_complete_graph_tolerates_the_allowed_dropouts(mode: Mode) -> None:
-    group = assemble(5, Assumptions(0.2, 0.2, mode=mode))
-    assert group.session.parameters.is_complete
-    total = group.total(*present_in_phases([1] + [STAYS] * 4))
-    assert total is not None
-    assert same(total, group.plain_sum(range(1, 5)))
-
-
-@modes
-def test_two_participants_have_a_sum(mode: Mode) -> None:
-    group = assemble(2, Assumptions(0, 0, mode=mode))
-    total = group.total(*present_in_phases([STAYS] * 2))
-    assert total is not None
-    assert same(total, group.plain_sum(range(2)))
-
-
-def test_with_fewer_neighbours_than_holders_the_sum_is_exact() -> None:
-    group = assemble(60, Assumptions(0.1, 0.2, mode="semi-honest"))
-    assert group.session.parameters.neighbours < group.session.parameters.holders
-    total = group.total(*present_in_phases([1] * 6 + [3] * 6 + [STAYS] * 48))
-    assert total is not None
-    assert same(total, group.plain_sum(range(6, 60)))
 
 
 def chi_squared(values: np.ndarray, bins: int) -> float:

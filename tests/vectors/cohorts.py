@@ -64,7 +64,7 @@ class Sum:
         return self.signatures.get(slot, ref.sign(self.secret("identity", slot), statement))
 
     def enrolment(self, slot: int) -> bytes:
-        """Return the registrar's signature, if there is whole."""
+        """Return the registrar's signature, empty without a registrar."""
         if not self.has_registrar:
             return b""
         public = ref.identity(self.secret("identity", slot))

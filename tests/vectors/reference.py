@@ -75,7 +75,7 @@ def session_label(
 
 
 def transcript_label(label: bytes, dealers: Mapping[int, tuple[bytes, bytes]]) -> bytes:
-    """Return the label of a transcript; `sharers` are graph nonce and digest by slot."""
+    """Return the label of a transcript; `dealers` are graph nonces and digests by slot."""
     payload = [u32(slot) + b"".join(dealers[slot]) for slot in sorted(dealers)]
     return digest(b"blindtally transcript v1\0", label, *payload)
 
@@ -127,7 +127,7 @@ def split(secret: bytes, count: int, threshold: int, drawn: bytes) -> list[bytes
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
-    """Return the secret that shares meet in, or None if it is none of 32 bytes."""
+    """Return the secret of shares, or None if it does not fit 32 bytes."""
     points = {x: int.from_bytes(share, "big") for x, share in shares.items()}
     secret = interpolate(points, 0)
     return secret.to_bytes(32, "big") if secret < 2**256 else None
@@ -235,7 +235,7 @@ def encrypted_share(secret: bytes, label: bytes, purpose: bytes, share: bytes) -
 
 
 def records(payload: Mapping[int, tuple[int, bytes]]) -> bytes:
-    """Return the records of unmasking shares: dealer, kind and share.."""
+    """Return the records of unmasking shares: dealer, kind and share."""
     parts = (
         u32(dealer) + bytes([kind]) + share for dealer, (kind, share) in sorted(payload.items())
     )
