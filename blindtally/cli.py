@@ -13,57 +13,30 @@ from typer.core import TyperCommand, TyperGroup
 
 from protocol.validation import describe_fault
 
+# The first sentence of each command's help, which is listed without importing the command.
 COMMANDS = {
-    "demo": (
-        "blindtally.demo.command:demo",
-        "Find what is common among simulated devices, over a real server on this machine.",
-    ),
-    "serve": (
-        "blindtally.commands.serve:serve",
-        "Serve studies to analysts and devices, until Ctrl-C.",
-    ),
-    "keys": ("blindtally.commands.access:keys", "API keys of operators and analysts."),
-    "tokens": ("blindtally.commands.access:tokens", "Enrolment tokens, which admit devices."),
-    "audit": (
-        "blindtally.commands.access:audit",
-        "Show the actions of users and the refused requests, the newest first.",
-    ),
-    "fleet": (
-        "blindtally.commands.fleet:fleet",
-        "Let simulated devices take part in a study, round after round, until it is over.",
-    ),
-    "registrar": (
-        "blindtally.commands.registrar:registrar",
-        "Make the key of a registrar, and print its public half for a study's terms.",
-    ),
-    "simulate": (
-        "blindtally.simulate.command:simulate",
-        "Simulate a study over a data file and compare its answer with the truth.",
-    ),
-    "params": (
-        "blindtally.commands.params:params",
-        "Compute the secure parameters of a cohort, and their cost for devices and the server.",
-    ),
-    "plan": (
-        "blindtally.commands.plan:plan",
-        "Recommend a mechanism and its parameters, and predict the results of a study.",
-    ),
-    "query": (
-        "blindtally.commands.query:query",
-        "Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the whole CDF.",
-    ),
-    "privacy": (
-        "blindtally.commands.privacy:privacy",
-        "Show the released counts, the privacy loss to each party, and the remaining budget.",
-    ),
-    "mechanisms": (
-        "blindtally.commands.mechanisms:mechanisms",
-        "List the mechanisms, each with its purpose, guarantee and cost.",
-    ),
-    "doctor": (
-        "blindtally.commands.doctor:doctor",
-        "Check this machine and the service's settings; show what is wrong, and how to fix it.",
-    ),
+    "demo": "Find what is common among simulated devices, over a real server on this machine.",
+    "serve": "Serve studies to analysts and devices, until Ctrl-C.",
+    "keys": "API keys of operators and analysts.",
+    "tokens": "Enrolment tokens, which admit devices.",
+    "audit": "Show the actions of users and the refused requests, the newest first.",
+    "fleet": "Let simulated devices take part in a study, round after round, until it is over.",
+    "registrar": "Make the key of a registrar, and print its public half for a study's terms.",
+    "simulate": "Simulate a study over a data file and compare its answer with the truth.",
+    "params": "Compute the secure parameters of a cohort, and their cost to devices and server.",
+    "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
+    "query": "Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the CDF.",
+    "privacy": "Show released counts, the privacy loss to each party, and the remaining budget.",
+    "mechanisms": "List the mechanisms, each with its purpose, guarantee and cost.",
+    "doctor": "Check this machine and the service's settings, and show problems with advice.",
+}
+# Modules of the commands that are not in their own module of `blindtally.commands`.
+_MODULES = {
+    "demo": "blindtally.demo.command",
+    "keys": "blindtally.commands.access",
+    "tokens": "blindtally.commands.access",
+    "audit": "blindtally.commands.access",
+    "simulate": "blindtally.simulate.command",
 }
 
 
@@ -94,7 +67,7 @@ class LazyCommandGroup(CommandGroup):
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
         super().__init__(**settings)
         self.commands = {
-            name: TyperCommand(name, help=about) for name, (_, about) in COMMANDS.items()
+            name: TyperCommand(name, help=sentence) for name, sentence in COMMANDS.items()
         }
 
     def list_commands(self, ctx: object) -> list[str]:
@@ -110,8 +83,7 @@ class LazyCommandGroup(CommandGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import a command of the table."""
-    module, function = COMMANDS[name][0].split(":")
-    target = getattr(import_module(module), function)
+    target = getattr(import_module(_MODULES.get(name, f"blindtally.commands.{name}")), name)
     if isinstance(target, typer.Typer):  # a group of subcommands
         group = cast("TyperGroup", typer.main.get_command(target))
         for command in (group, *group.commands.values()):

@@ -78,7 +78,7 @@ def doctor(
     ] = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Check this machine and the service's settings; show what is wrong, and how to fix it.
+    """Check this machine and the service's settings, and show problems with advice.
 
     Nothing is changed. The exit code is 1 after an error, and 0 after warnings.
 

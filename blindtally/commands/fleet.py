@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console, Group
@@ -23,7 +22,13 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output import JsonOption, exit_with_error, write_json
-from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, service_error_exit
+from blindtally.console.service import (
+    DEFAULT_URL,
+    ApiKeyOption,
+    UrlOption,
+    open_analyst,
+    service_error_exit,
+)
 from blindtally.console.tables import result_table
 from blindtally.fleet_run.results import InexactSumError, RoundResult
 from blindtally.fleet_run.screen import Screen
@@ -41,9 +46,8 @@ from blindtally.fleet_run.setup import (
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, create_study, run_fleet
 from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
 from blindtally.parallel import DaskOption, WorkersOption, open_workers
-from client.analyst.study import Analyst, Study
+from client.analyst.study import Study
 from client.device.policy import Policy, PolicyError
-from client.errors import ServiceError
 from client.fleet.behaviour import Arrivals, FleetBehaviour
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
@@ -66,7 +70,6 @@ _OPTION_BY_LIMIT = {
 _KEY_NOTE = (
     "# and digits: key of an item whose string was not fetched, because it was too rare or too late"
 )
-_TIMEOUT_SECONDS = 30.0  # for the first answer of the service
 
 
 def fleet(
@@ -184,10 +187,7 @@ def fleet(
             api_key=key,
             behaviour=behaviour,
         )
-        with (
-            open_shard_pool(workers, dask) as shards,
-            Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst,
-        ):
+        with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:
             if study is None:
                 setup = new_study_setup(data, config, rounds, mode, idle)
                 joined = create_study(analyst, setup)
@@ -198,13 +198,11 @@ def fleet(
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
-    except httpx.TransportError as error:
-        raise exit_with_error(f"{url} is out of reach: {error}", code=1) from None
     except NobodyEnteredError as error:
         raise exit_with_error(
             f"{error}{suggest_options(error.refusals, _OPTION_BY_LIMIT)}", code=1
         ) from None
-    except (InexactSumError, LostWorkersError, ServiceError, ValueError) as error:
+    except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
 
 

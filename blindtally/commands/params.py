@@ -37,7 +37,7 @@ def params(
     ] = 100_000,
     json_path: JsonOption = None,
 ) -> None:
-    """Compute the secure parameters of a cohort, and their cost for devices and the server.
+    """Compute the secure parameters of a cohort, and their cost to devices and server.
 
     Example:
       blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2

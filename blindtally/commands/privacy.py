@@ -37,7 +37,7 @@ def privacy(
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Show the released counts, the privacy loss to each party, and the remaining budget.
+    """Show released counts, the privacy loss to each party, and the remaining budget.
 
     Example:
       blindtally privacy 3f2a0c55d1e9b7a4

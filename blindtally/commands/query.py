@@ -49,7 +49,7 @@ def query(
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the whole CDF.
+    """Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the CDF.
 
     Options can be repeated; without any, some quantiles are returned. A query uses only counts that
     are released already, so it costs no privacy.

@@ -1,4 +1,4 @@
-"""The demo's results as result figure: what was found, how t moved, where the time went."""
+"""Figure of the demo's results: heavy hitters, thresholds t, capacity and seconds by phase."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -69,34 +69,19 @@ def _draw_heavy_hitters(axes: "Axes", results: StudyResults) -> None:
 
     shown = results.heavy_hitters[:MAX_SHOWN_ITEMS]
     places = range(len(shown))
-    axes.errorbar(
-        [result.estimate for result in shown],
-        places,
-        xerr=[2 * result.standard_error for result in shown],
-        fmt="o",
-        color=_ESTIMATE_COLOUR,
-        ecolor=_ESTIMATE_COLOUR,
-        elinewidth=2,
-        capsize=4,
-        markersize=8,
-        label="estimate ± 2 s.e.",
-    )
-    axes.scatter(
-        [result.true_count for result in shown],
-        places,
-        marker="|",
-        s=260,
-        linewidths=2.5,
-        color=_TRUTH_COLOUR,
-        zorder=3,
-        label="true count",
-    )
+    estimates = [hitter.estimate for hitter in shown]
+    errors = [2 * hitter.standard_error for hitter in shown]
+    marks: dict[str, Any] = {"fmt": "o", "color": _ESTIMATE_COLOUR, "markersize": 8}
+    bars: dict[str, Any] = {"elinewidth": 2, "capsize": 4, "label": "estimate ± 2 s.e."}
+    axes.errorbar(estimates, places, xerr=errors, **marks, **bars)
+    marks = {"marker": "|", "s": 260, "linewidths": 2.5, "color": _TRUTH_COLOUR, "zorder": 3}
+    axes.scatter([hitter.true_count for hitter in shown], places, **marks, label="true count")
     axes.axvline(results.threshold, color=_CAPACITY_COLOUR, linestyle=":", label="threshold")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_yticks(places, [result.item for result in shown], fontsize=10)
+    axes.set_yticks(places, [hitter.item for hitter in shown], fontsize=10)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="x", color=_GRID_COLOUR, linewidth=0.6)
     axes.set_title("Heavy hitters")
@@ -114,27 +99,17 @@ def _draw_thresholds(axes: "Axes", results: StudyResults) -> None:
 
 def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
     numbers = [result.number for result in results.rounds]
-    axes.plot(
-        numbers,
-        [result.capacity for result in results.rounds],
-        "_--",
-        color=_CAPACITY_COLOUR,
-        label="room for",
-    )
-    for state, marker, filled in (("decoded", "o", True), ("undecoded", "X", False)):
-        counted = [
-            result
-            for result in results.rounds
-            if result.state == state and result.distinct is not None
-        ]
-        if counted:
+    capacities = [result.capacity for result in results.rounds]
+    axes.plot(numbers, capacities, "_--", color=_CAPACITY_COLOUR, label="room for")
+    for state, marker, colour, label in (
+        ("decoded", "o", _ESTIMATE_COLOUR, "in the sum"),
+        ("undecoded", "X", _TRUTH_COLOUR, "estimated, not decoded"),
+    ):
+        rounds = [result for result in results.rounds if result.state == state]
+        points = [(r.number, r.distinct) for r in rounds if r.distinct is not None]
+        if points:
             axes.scatter(
-                [result.number for result in counted],
-                [result.distinct or 0.0 for result in counted],
-                marker=marker,
-                color=_ESTIMATE_COLOUR if filled else _TRUTH_COLOUR,
-                zorder=3,
-                label="in the sum" if filled else "estimated, not decoded",
+                *zip(*points, strict=True), marker=marker, color=colour, zorder=3, label=label
             )
     axes.set_ylim(bottom=0)
     axes.set_title("Distinct items in the table")

@@ -185,7 +185,7 @@ def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
 
 
 def test_a_service_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blindtally.commands.fleet._TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("blindtally.console.service._TIMEOUT_SECONDS", 0.2)
     code, output = fleet("--url", f"http://127.0.0.1:{free_port()}", "--create")
     assert code == 1
     assert "is out of reach" in output
