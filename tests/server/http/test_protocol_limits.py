@@ -82,7 +82,7 @@ async def test_a_head_that_does_not_end_is_refused(app: FastAPI) -> None:
             writer.write(b"GET / HTTP/1.1\r\nX-Slow: ")
             while True:
                 writer.write(b"a")
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.15)  # rare, so that the refusal is read before the next
 
         dripping = asyncio.create_task(drip())
         status, problem = await answer(reader)
