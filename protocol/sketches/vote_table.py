@@ -234,17 +234,16 @@ class VoteTable:
         digits = (hashed[0][:, : cell.chunks] >> _U32) * np.uint64(cell.radix) >> _U32
         elements = keys * np.uint64(cell.radix) + digits
         halves = [
-            part for words in hashed for word in words[:, cell.chunks :].T for part in _halves(word)
+            half
+            for words in hashed
+            for word in words[:, cell.chunks :].T
+            for half in (word >> _U32, word & _LOW32)
         ]
         columns = [
             (half * width >> _U32).astype(np.int64) + number * self.shape.width
             for number, half in enumerate(halves)
         ]
         return elements.astype(np.int64), np.stack(columns, axis=1)
-
-
-def _halves(word: Keys) -> tuple[Keys, Keys]:
-    return word >> _U32, word & _LOW32
 
 
 @lru_cache(maxsize=256)
