@@ -137,7 +137,8 @@ class VoteTable:
 
     def insert(self, numbers: Integers, votes: Integers) -> Vector:
         """Return the table of `votes` for `numbers` below the bound, as a vector of the ring."""
-        counts, sums = self._zeros()
+        counts = np.zeros(SUBTABLES * self.shape.width, np.int64)
+        sums = np.zeros((len(counts), self.cell.chunks), np.int64)
         self._add(counts, sums, numbers, votes)
         pairs = zip(self.shape.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
         return tuple(array.reshape(-1).astype(lane.dtype) for lane, array in pairs)
@@ -184,10 +185,6 @@ class VoteTable:
         if int(counts[0]) > max_total:
             return "there are more votes than devices have items"
         return None
-
-    def _zeros(self) -> tuple[Integers, Integers]:
-        cells = SUBTABLES * self.shape.width
-        return np.zeros(cells, np.int64), np.zeros((cells, self.cell.chunks), np.int64)
 
     def _add(
         self, counts: Integers, sums: Integers, numbers: Integers, votes: Integers
