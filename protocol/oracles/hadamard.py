@@ -55,14 +55,9 @@ class _SignOracle(HashedResponseOracle):
     def _residues(self) -> int: ...
 
     @property
-    def columns(self) -> int:
-        """Return the columns of the Hadamard matrix: a power of 2."""
-        quotients = -(-self.domain // self._residues)
-        return 1 << (quotients - 1).bit_length()
-
-    @property
     def _functions(self) -> int:
-        return self.columns
+        quotients = -(-self.domain // self._residues)
+        return 1 << (quotients - 1).bit_length()  # columns of the Hadamard matrix
 
     @property
     def _symbols(self) -> int:
@@ -115,11 +110,11 @@ class _SignOracle(HashedResponseOracle):
         table: NDArray[np.int64] = np.bincount(
             codes.astype(np.int64), minlength=self.possible_reports
         )
-        residues = (table[0::2] + table[1::2]).reshape(self.columns, self._residues).sum(axis=0)
+        residues = (table[0::2] + table[1::2]).reshape(self._functions, self._residues).sum(axis=0)
         return np.concatenate([table[0::2] - table[1::2], residues])
 
     def _support(self, cells: Support) -> Support:
-        signs = cells[: self.possible_reports // 2].reshape(self.columns, self._residues)
+        signs = cells[: self.possible_reports // 2].reshape(self._functions, self._residues)
         by_residue = walsh_hadamard(signs.T)
         return by_residue.T.reshape(-1)[: self.domain]
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtri
 
-from protocol.arrays import Bytes, Floats, ItemValues, PackedReports
+from protocol.arrays import Bytes, ItemValues, PackedReports
 from protocol.hashing import HashFamily, fast_range
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle
@@ -149,7 +149,8 @@ class PrefixExtension:
                 raise ValueError(f"no report is of {length} bits: more devices are needed")
             candidates = self._extensions(candidates, group)
             candidate_count = len(candidates)
-            counts = self._estimated_counts(group_reports, self._keys(candidates, group))
+            distinct, index = np.unique(self._keys(candidates, group), return_inverse=True)
+            counts = len(group_reports) * self.oracle.estimate(group_reports, distinct)[index]
             order = np.argsort(-counts, kind="stable")[: self.keep]
             order = order[counts[order] > 0]
             candidates, counts = candidates[order], counts[order]
@@ -199,12 +200,6 @@ class PrefixExtension:
             return count > n / last * threshold + margin
 
         return boundary(is_detected, 0.0, float(n), 1e-6) if is_detected(n) else math.inf
-
-    def _estimated_counts(self, reports: PackedReports, keys: ItemValues) -> Floats:
-        """Return the estimated count of each of `keys`, some of which may be equal."""
-        distinct, index = np.unique(keys, return_inverse=True)
-        counts: Floats = len(reports) * self.oracle.estimate(reports, distinct)
-        return counts[index]
 
     def _group_size(self, n: int) -> int:
         return max(1, round(n / len(self.lengths)))

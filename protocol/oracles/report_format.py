@@ -196,9 +196,6 @@ class BitVectorOracle(Oracle):
     def _perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
         return np.packbits(self._random_bits(values, chance), axis=1, bitorder="little")
 
-    def _unpacked(self, reports: PackedReports) -> PackedReports:
-        return np.unpackbits(reports, axis=1, count=self.domain, bitorder="little")
-
     def _check(self, reports: PackedReports) -> None:
         surplus = reports[:, -1] >> np.uint8((self.domain - 1) % 8 + 1)
         if surplus.any():
@@ -212,6 +209,7 @@ class BitVectorOracle(Oracle):
     def _aggregate(self, reports: PackedReports) -> Support:
         total = np.zeros(self.domain, np.int64)
         for start in range(0, len(reports), self.encode_batch):
-            batch = self._unpacked(reports[start : start + self.encode_batch])
-            total += batch.sum(axis=0, dtype=np.int64)
+            batch = reports[start : start + self.encode_batch]
+            bits = np.unpackbits(batch, axis=1, count=self.domain, bitorder="little")
+            total += bits.sum(axis=0, dtype=np.int64)
         return total

@@ -160,18 +160,14 @@ def epsilon_of(loss: "PrivacyLossDistribution", delta: float) -> float:
     Raises:
         ValueError: if `delta` is not from 1e-11 to below 1.
     """
-    _check_delta(delta)
+    if not MIN_DELTA <= delta < 1:  # also refuses NaN
+        raise ValueError(f"delta must be from {MIN_DELTA} to below 1, not {delta}")
     return float(loss.get_epsilon_for_delta(delta))
 
 
 def delta_of(loss: "PrivacyLossDistribution", epsilon: float) -> float:
     """Return the smallest delta of `loss` with `epsilon`, exact to about 1e-13."""
     return float(loss.get_delta_for_epsilon(epsilon))
-
-
-def _check_delta(delta: float) -> None:
-    if not MIN_DELTA <= delta < 1:  # also refuses NaN
-        raise ValueError(f"delta must be from {MIN_DELTA} to below 1, not {delta}")
 
 
 def _value_at(curve: DivergenceCurve, x: float) -> float:

@@ -137,7 +137,8 @@ class VoteTable:
 
     def insert(self, numbers: Integers, votes: Integers) -> Vector:
         """Return the table of `votes` for `numbers` below the bound, as a vector of the ring."""
-        counts, sums = self._zeros()
+        counts = np.zeros(SUBTABLES * self.shape.width, np.int64)
+        sums = np.zeros((len(counts), self.cell.chunks), np.int64)
         self._add(counts, sums, numbers, votes)
         pairs = zip(self.shape.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
         return tuple(array.reshape(-1).astype(lane.dtype) for lane, array in pairs)
@@ -185,10 +186,6 @@ class VoteTable:
             return "there are more votes than devices have items"
         return None
 
-    def _zeros(self) -> tuple[Integers, Integers]:
-        cells = SUBTABLES * self.shape.width
-        return np.zeros(cells, np.int64), np.zeros((cells, self.cell.chunks), np.int64)
-
     def _add(
         self, counts: Integers, sums: Integers, numbers: Integers, votes: Integers
     ) -> Integers:
@@ -234,17 +231,16 @@ class VoteTable:
         digits = (hashed[0][:, : cell.chunks] >> _U32) * np.uint64(cell.radix) >> _U32
         elements = keys * np.uint64(cell.radix) + digits
         halves = [
-            part for words in hashed for word in words[:, cell.chunks :].T for part in _halves(word)
+            half
+            for words in hashed
+            for word in words[:, cell.chunks :].T
+            for half in (word >> _U32, word & _LOW32)
         ]
         columns = [
             (half * width >> _U32).astype(np.int64) + number * self.shape.width
             for number, half in enumerate(halves)
         ]
         return elements.astype(np.int64), np.stack(columns, axis=1)
-
-
-def _halves(word: Keys) -> tuple[Keys, Keys]:
-    return word >> _U32, word & _LOW32
 
 
 @lru_cache(maxsize=256)

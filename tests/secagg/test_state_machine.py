@@ -54,7 +54,7 @@ class _Sum(RuleBasedStateMachine):
         mode=st.sampled_from(["active", "active", "semi-honest"]),
         liars=st.sets(slots, max_size=2),
         lies=st.tuples(several, several),
-        how=st.sampled_from(["truly", "complaining", "silently", "falsely"]),
+        how=st.sampled_from(["truly", "reporting", "silently", "falsely"]),
         seed=st.integers(0, 2**32),
     )
     def gather(
@@ -275,7 +275,7 @@ class _Sum(RuleBasedStateMachine):
         own = {slot: message.seed_shares[slot]}
         others = frozenset({**message.seed_shares, **message.key_shares}) - {slot}
         instead = {
-            "complaining": UnmaskingShares(own, {}, others | message.invalid_dealers),
+            "reporting": UnmaskingShares(own, {}, others | message.invalid_dealers),
             "silently": UnmaskingShares(own, {}),
             "falsely": replace(
                 message, seed_shares={o: lying.false(s) for o, s in message.seed_shares.items()}

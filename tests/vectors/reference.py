@@ -44,7 +44,6 @@ def key_public(secret: bytes) -> bytes:
 
 
 def agree(secret: bytes, public: bytes) -> bytes:
-    """Return the X25519 agreement."""
     their_key = X25519PublicKey.from_public_bytes(public)
     return X25519PrivateKey.from_private_bytes(secret).exchange(their_key)
 
@@ -55,12 +54,10 @@ def identity(secret: bytes) -> bytes:
 
 
 def statement(what: str, label: bytes, slot: int, payload: bytes) -> bytes:
-    """Return the statement that is signed."""
     return b"blindtally v1 " + what.encode() + b"\0" + label + u32(slot) + digest(payload)
 
 
 def sign(secret: bytes, payload: bytes) -> bytes:
-    """Return the Ed25519 signature."""
     return Ed25519PrivateKey.from_private_bytes(secret).sign(payload)
 
 
@@ -134,12 +131,10 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
 
 
 def commit_seed(seed: bytes) -> bytes:
-    """Return the commitment to a seed."""
     return digest(b"blindtally seed v1\0", seed)
 
 
 def commit_share(share: bytes) -> bytes:
-    """Return the commitment to a share."""
     return digest(b"blindtally share v1\0", share)
 
 
@@ -179,7 +174,6 @@ def neighbours(slot: int, selected: Mapping[int, Sequence[int]], m: int) -> list
 
 
 def bits(q: int) -> int:
-    """Return the bits of an element."""
     return (q - 1).bit_length()
 
 
@@ -190,7 +184,7 @@ def word_bytes(q: int) -> int:
 
 
 def mask(key: bytes, lanes: Iterable[Lane]) -> list[list[int]]:
-    """Return the mask that a 16-byte key grows into."""
+    """Return the mask that is expanded from a 16-byte key."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     result = []
     for q, length in lanes:
@@ -205,7 +199,6 @@ def mask(key: bytes, lanes: Iterable[Lane]) -> list[list[int]]:
 
 
 def pack(vector: Iterable[Sequence[int]], lanes: Iterable[Lane]) -> bytes:
-    """Return the bytes of a vector."""
     body = b""
     for elements, (q, length) in zip(vector, lanes, strict=True):
         number = sum(element << (i * bits(q)) for i, element in enumerate(elements))

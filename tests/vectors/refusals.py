@@ -111,7 +111,7 @@ def survivors() -> list[dict[str, Any]]:
 
 
 def confirmations() -> list[dict[str, Any]]:
-    """Return signatures on which participant 0 gives nothing; null is one left out."""
+    """Return signatures for which participant 0 reveals no share; null is one left out."""
     surviving = SUM.survivors
     others = [slot for slot in surviving if slot != RECEIVER]
     more = (*surviving, DROPOUT_SLOT)
@@ -360,7 +360,6 @@ def to_the_server() -> list[dict[str, Any]]:
 
 
 def refusals() -> dict[str, Any]:
-    """Return all of them."""
     return {
         "rosters": rosters(),
         "share_commitments": transcripts(),

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 
-from protocol.arrays import Flags, Floats, Indices
+from protocol.arrays import Indices
 from protocol.confidence import reaches_threshold
 from protocol.domains.digits import Digits
 from protocol.histograms import Histogram
@@ -174,7 +174,9 @@ class HierarchicalHistogram(
         estimates, variances = plan.release.estimate_counts(sums, noise)
         p = plan.release.probability
         counts = sums / p if plan.release.variance else np.where(shown, estimates, 0.0)
-        leaves = _shown_leaves(plan.question, shown, estimates, variances)
+        size = plan.question.digits.base**plan.question.digits.width  # the last cells are leaves
+        rows, ends = np.flatnonzero(shown[-size:]), (estimates[-size:], variances[-size:])
+        leaves = estimates_of_values(plan.question.domain, rows, *ends)
         earlier = state.arrays.get(COUNTS_ARRAY, np.zeros(len(counts)))
         earlier_noise = state.arrays.get(NOISE_ARRAY, np.zeros(1))
         devices = np.append(devices_per_level(state), float(participants))
@@ -221,12 +223,3 @@ def _check_words(question: HierarchicalHistogramQuestion, bits: int) -> None:
             f"{question.digits.width} levels, {bits} bits each, take "
             f"{-(-question.cells * bits // WORD_BITS):,} words; use more words or fewer digits"
         )
-
-
-def _shown_leaves(
-    question: HierarchicalHistogramQuestion, shown: Flags, counts: Floats, variances: Floats
-) -> list[Estimate]:
-    """Return the shown leaves, highest first; the last cells are the leaves."""
-    size = question.digits.base**question.digits.width
-    rows = np.flatnonzero(shown[-size:])
-    return estimates_of_values(question.domain, rows, counts[-size:], variances[-size:])

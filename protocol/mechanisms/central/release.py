@@ -35,15 +35,11 @@ class ReleasePlan(Plan):
     release: Release
 
     @model_validator(mode="after")
-    def _has_the_mode_of_the_question(self) -> Self:
+    def _fits_the_question(self) -> Self:
         if self.release.mode != self.question.mode:
             raise ValueError(
                 f"a release of mode {self.release.mode} for a question of mode {self.question.mode}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _votes_by_a_coin(self) -> Self:
         check_join_probability(self.question.join_probability, self.release)
         return self
 

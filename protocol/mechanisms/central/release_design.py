@@ -55,7 +55,12 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
         ValueError: if no release keeps the budget, or the given numbers do not; the text names
             numbers that do.
     """
-    _check_release_count(releases, question.contribution)
+    items = question.contribution
+    if max(releases, items) > _MAX_RELEASES or releases * items > _MAX_ACCOUNTED_VOTES:
+        raise ValueError(
+            f"{releases:,} releases of {items:,} items of a device are too many for the ledger: "
+            f"at most {_MAX_RELEASES:,} of each and {_MAX_ACCOUNTED_VOTES:,} of both together"
+        )
     if question.mode == "sample-threshold":
         release = _sampled_release(question, releases)
         check_join_probability(question.join_probability, release)
@@ -108,14 +113,6 @@ def cell_bits(release: Release, terms: Terms) -> int:
     if noise:
         return (2 * (terms.max_devices + noise) + 1).bit_length()
     return terms.max_devices.bit_length()
-
-
-def _check_release_count(releases: int, items: int) -> None:
-    if max(releases, items) > _MAX_RELEASES or releases * items > _MAX_ACCOUNTED_VOTES:
-        raise ValueError(
-            f"{releases:,} releases of {items:,} items of a device are too many for the ledger: "
-            f"at most {_MAX_RELEASES:,} of each and {_MAX_ACCOUNTED_VOTES:,} of both together"
-        )
 
 
 def _sampled_release(question: ReleaseQuestion, releases: int) -> Release:

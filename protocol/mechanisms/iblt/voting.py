@@ -57,16 +57,12 @@ class TableReadings:
     def record(self, state: StudyState) -> StudyState:
         """Return `state` with the means and the lists added."""
         state = add_estimates(state, self.mean())
-        earlier: Flags = state.arrays.get(_LISTS_ARRAY, self._no_lists)
-        lists = np.zeros((len(state.items), len(self.lists)), np.bool_)
+        lists: Flags = np.zeros((len(state.items), len(self.lists)), np.bool_)
+        earlier = state.arrays.get(_LISTS_ARRAY, lists[:0])
         lists[: len(earlier)] = earlier
         for repetition, estimates in enumerate(self.lists):
             lists[[state.rows[each.item] for each in estimates], repetition] = True
         return state.with_array(_LISTS_ARRAY, lists)
-
-    @property
-    def _no_lists(self) -> Flags:
-        return np.zeros((0, len(self.lists)), np.bool_)
 
 
 def elected_rows(state: StudyState) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, cast, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Frequencies, PackedReports
+from protocol.arrays import PackedReports
 from protocol.confidence import reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
@@ -139,7 +139,9 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
 
     def decode(self, plan: DictionaryPlan, aggregate: ReportCounts, state: StudyState) -> Answer:
         """Return the `MAX_SHOWN_ESTIMATES` highest estimates; the study state has all."""
-        scores, variances = _scores(plan.oracle, aggregate)
+        n, oracle = aggregate.reports, plan.oracle
+        scores = n * oracle.frequencies(aggregate)[:-1]  # without the value for "no item"
+        variances = n**2 * oracle.estimated_variances(aggregate)[:-1]
         for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
         top = np.argsort(-scores, kind="stable")[:MAX_SHOWN_ESTIMATES]
@@ -160,10 +162,3 @@ DICTIONARY_MECHANISMS = tuple(
     DictionaryMechanism(name)
     for name in cast("tuple[DictionaryMechanismName, ...]", get_args(DictionaryMechanismName))
 )
-
-
-def _scores(oracle: Oracle, counts: ReportCounts) -> tuple[Frequencies, Frequencies]:
-    """Return the counts (d,) and variances of all items, without the value for "no item"."""
-    n = counts.reports
-    shares, variances = oracle.frequencies(counts), oracle.estimated_variances(counts)
-    return n * shares[:-1], n**2 * variances[:-1]

@@ -49,7 +49,8 @@ def record_round(
     sampled: Sequence[Estimate] | None,
 ) -> StudyState:
     """Return `state` with a round's `counted` and `sampled` items; None if the table is unread."""
-    sampler, block = ThresholdSampler(plan.t, plan.question.contribution), _block_of_round(plan)
+    sampler = ThresholdSampler(plan.t, plan.question.contribution)
+    block = (plan.round - 1) * min(plan.rounds, tuning.MAX_BLOCKS) // plan.rounds
     sampled_exposure = participants / sampler.mean_threshold if sampled is not None else 0.0
     by_block = ((_DEVICES_ARRAY, participants), (_SAMPLED_EXPOSURE_ARRAY, sampled_exposure))
     for name, amount in by_block:
@@ -260,7 +261,3 @@ def _device_level(state: StudyState, participants: int) -> Floats:
     if not 1 / tuning.MAX_DEVICES_CHANGE <= latest / usual <= tuning.MAX_DEVICES_CHANGE:
         return np.array([latest, latest])
     return np.array([latest, usual + tuning.DEVICES_SMOOTHING * (latest - usual)])
-
-
-def _block_of_round(plan: Plan) -> int:
-    return (plan.round - 1) * min(plan.rounds, tuning.MAX_BLOCKS) // plan.rounds

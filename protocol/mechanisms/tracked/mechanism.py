@@ -8,11 +8,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocol.confidence import reaches_threshold
 from protocol.domains.hashed import Hashed
-from protocol.histograms import Histogram, ItemIndex
+from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
 from protocol.mechanisms.encode_input import KeyedHistograms, keyed_histograms
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
@@ -85,8 +84,13 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         """Return the sum of the devices' vectors."""
         counters, whole = plan.counters, keyed_histograms(plan.question, histograms)
         held, items = whole.histograms, whole.histograms.items
-        names = items.cached("names", plan.question.domain, lambda: _item_names(plan, items))
-        rows = items.cached("rows", plan, lambda: _counter_rows(plan, names))
+        domain = plan.question.domain  # no device holds an item outside it
+        names = items.cached(
+            "names", domain, lambda: [domain.name(x) if x in domain else "" for x in items]
+        )
+        rows = items.cached(
+            "rows", plan, lambda: np.array([counters.rows.get(x, -1) for x in names], np.int64)
+        )
         totals = held.item_totals(held.counts)
         tracked = np.flatnonzero((rows >= 0) & (totals > 0))
         counts = np.zeros(len(counters.rows), dtype=np.int64)
@@ -208,18 +212,6 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
         items = [state.items[row] for row in heavy.tolist()]
         return ranked(map(Estimate, items, totals, variances))
-
-
-def _item_names(plan: TrackedPlan, items: ItemIndex) -> list[str]:
-    """Return the name of each item; empty outside the domain, where no device holds it."""
-    domain = plan.question.domain
-    return [domain.name(item) if item in domain else "" for item in items]
-
-
-def _counter_rows(plan: TrackedPlan, names: list[str]) -> NDArray[np.int64]:
-    """Return the index of the counter of each name, -1 if it has none."""
-    rows = plan.counters.rows
-    return np.array([rows.get(name, -1) for name in names], np.int64)
 
 
 def _list_table(plan: TrackedPlan, table: Vector, state: StudyState) -> DecodedTable:

@@ -68,7 +68,9 @@ class ResidualSampling:
 
     def next_round(self, keys: float, values: float, nbytes: int) -> "ResidualSampling":
         """Return the sampling into `nbytes`, given expected `keys` and `values` at this t."""
-        factor = keys / self._target_keys(capacity(self.cells(nbytes)))
+        limit = capacity(self.cells(nbytes))
+        margin = tuning.TABLE_MARGIN_SDS[self.question.table] * math.sqrt(limit)
+        factor = keys / max(1.0, limit - margin)
         t = self.t * float(np.clip(factor, 1 / tuning.MAX_T_FACTOR, tuning.MAX_T_FACTOR))
         max_t = tuning.MAX_T_PER_WORST_CASE * worst_case_threshold(self.question, self.terms)
         t = min(max(1.0, t), max_t)
@@ -79,10 +81,6 @@ class ResidualSampling:
         all_tokens = likely_max_value(self.question, self.terms, t)
         max_value = int(min(all_tokens, max(expected, tuning.NEW_ITEM_TOKEN_SHARE * all_tokens)))
         return replace(self, t=t, max_value=max_value)
-
-    def _target_keys(self, limit: int) -> float:
-        """Return the best expected number of keys in a table with room for `limit` keys."""
-        return max(1.0, limit - tuning.TABLE_MARGIN_SDS[self.question.table] * math.sqrt(limit))
 
     @property
     def _cell(self) -> CellFormat:

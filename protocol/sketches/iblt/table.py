@@ -167,7 +167,8 @@ class Iblt:
         """
         cell = self.cell
         self.check_keys(keys)
-        if values.shape != keys.shape[:1] or not _all_within(values, 1, 2**32 - 1):
+        within = (values >= 1) & (values <= 2**32 - 1)
+        if values.shape != keys.shape[:1] or not within.all():
             raise ValueError("values from 1 to 2^32 - 1 expected, one per key")
         weights = values.astype(np.uint64)
         words = self.family.hash(keys, slice(self.layout.light_words))
@@ -237,7 +238,3 @@ class Iblt:
             if name == "counts" and not self.cell.q and sums.max() > allowed:
                 return f"the counts add up to {sums.max():,}, which is more than {allowed:,}"
         return None
-
-
-def _all_within(values: Integers, low: int, high: int) -> bool:
-    return bool((values >= low).all() and (values <= high).all())

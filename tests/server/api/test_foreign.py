@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select
 
 from secagg.keys import statement
-from secagg.messages import KeyShares, MaskedInput, SeedShares
+from secagg.messages import KeyShares, MaskedInput
 from secagg.shares import EncryptedShare
 from server.db.schema import MessageRow
 from tests.server.device import KINDS, Device
@@ -62,12 +62,8 @@ async def test_shares_with_a_holder_missing_extra_or_oneself_are_refused(
     upload = MaskedInput.unpack(body, device.ring.nbytes)
     true = list(upload.seed_shares.encrypted_shares)
     for bundle in (true[1:], [*true, ANY_SHARE], [ANY_SHARE, *true], []):
-        seeds = SeedShares(
-            upload.seed_shares.seed_commitment,
-            upload.seed_shares.own_share_commitment,
-            tuple(bundle),
-        )
-        false = signed_upload(device, upload.vector, seeds)
+        seed_shares = replace(upload.seed_shares, encrypted_shares=tuple(bundle))
+        false = signed_upload(device, upload.vector, seed_shares)
         detail = await refuse(served, device, "masked-input", false)
         assert detail == f"participant 5 sent {len(bundle)} shares of its seed to 4 holders"
     assert (await device.put("masked-input", body)).status_code == 204

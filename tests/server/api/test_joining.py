@@ -83,35 +83,24 @@ async def test_a_device_with_another_ones_keys_is_refused(served: Served) -> Non
     assert await enrolled(served, study) == 1
 
 
-Statement = Callable[[Plan, PublicKeys], bytes]
+Signed = Callable[[Plan, PublicKeys], tuple[Plan, PublicKeys]]
+WRONG_STATEMENTS: dict[str, Signed] = {
+    "keys": lambda plan, _: (plan, join(OTHER_IDENTITY, Random(1)).public_keys),
+    "keys in another order": lambda plan, keys: (plan, PublicKeys(keys.encryption, keys.mask)),
+    "round": lambda plan, keys: (plan.model_copy(update={"round": 2}), keys),
+    "study": lambda plan, keys: (plan.model_copy(update={"study": "b"}), keys),
+}
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        lambda plan, _keys: advertisement_statement(
-            plan.digest(), join(OTHER_IDENTITY, Random(1)).public_keys
-        ),
-        lambda plan, keys: advertisement_statement(
-            plan.digest(), PublicKeys(keys.encryption, keys.mask)
-        ),
-        lambda plan, keys: advertisement_statement(
-            plan.model_copy(update={"round": 2}).digest(), keys
-        ),
-        lambda plan, keys: advertisement_statement(
-            plan.model_copy(update={"study": "b"}).digest(), keys
-        ),
-        lambda plan, keys: advertisement_statement(plan.digest(), keys)[:-1],
-    ],
-    ids=["keys", "keys in another order", "round", "study", "less"],
-)
+@pytest.mark.parametrize("change", WRONG_STATEMENTS.values(), ids=WRONG_STATEMENTS.keys())
 async def test_a_signature_over_another_statement_is_refused(
-    served: Served, statement: Statement
+    served: Served, change: Signed
 ) -> None:
     study = await served.create()
     device = await stranger(served, study)
     wish = device.wish()
-    signed = statement(device.view.plan, device.joined.public_keys)
+    plan, keys = change(device.view.plan, device.joined.public_keys)
+    signed = advertisement_statement(plan.digest(), keys)
     false = wish.model_copy(update={"signature": device.identity.sign(signed).hex()})
     detail = refused(await send(device, false), 422, "malformed")
     assert "signature" in detail
