@@ -48,11 +48,7 @@ _LOW_DISK_BYTES, _CRITICAL_DISK_BYTES = 2 * 10**9, 2 * 10**8
 _DISK_ADVICE: Final = "free some space: a round of 1,000 devices may take 1 GB"
 _UPGRADE_ADVICE: Final = "pip install --upgrade blindtally, or name another --database"
 _FROM_ENVIRONMENT: Final = "from the environment"  # an invalid value must not stop this command
-_STATE_STYLES: Final[dict[CheckState, str]] = {
-    "ok": "green",
-    "warning": "yellow",
-    "error": "bold red",
-}
+_STYLES: Final[dict[CheckState, str]] = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def doctor(
     if json_path != "-":
         _show(checks)
         typer.echo(f"\nerrors: {states.count('error')}, warnings: {states.count('warning')}")
-    worst = max(states, key=[*_STATE_STYLES].index)
+    worst = max(states, key=[*_STYLES].index)
     write_json(json_path, {"state": worst, "checks": [asdict(check) for check in checks]})
     if worst == "error":
         raise typer.Exit(1)
@@ -115,7 +111,7 @@ def _show(checks: list[Check]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for check in checks:
-        state = Text(check.state, _STATE_STYLES[check.state])
+        state = Text(check.state, _STYLES[check.state])
         table.add_row(state, Text(check.name), Text(check.detail))
         if check.advice:
             table.add_row("", "", Text(f"→ {check.advice}"))
@@ -227,7 +223,8 @@ def _check_sqlite(url: URL) -> Iterator[Check]:
         yield Check("database", "error", detail, "make the folder, or name another one")
         return
     if not os.access(file if file.exists() else file.parent, os.W_OK):
-        advice = f"chown or chmod it: this is {_current_user()}"
+        user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "another user"
+        advice = f"chown or chmod it: this is {user}"
         yield Check("database", "error", f"{file} cannot be written", advice)
         return
     if file.parent != Path.cwd():  # whose disk is checked anyway
@@ -302,7 +299,3 @@ def _is_service(host: str, number: int, certificate: Path | None) -> bool:
         return bool(response.json() == {"status": "ok"})
     except (httpx.HTTPError, OSError, ValueError):
         return False
-
-
-def _current_user() -> str:
-    return f"user {os.geteuid()}" if hasattr(os, "geteuid") else "another user"

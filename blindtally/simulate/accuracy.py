@@ -15,8 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from scipy.special import erf
+
+from protocol.arrays import Floats
 from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
 from protocol.study_state import EMPTY_STATE
 
@@ -157,3 +162,38 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
 def vector_words(plan: AnyPlan) -> int:
     """Return the 16-bit words of a device's vector."""
     return -(-SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
+
+
+def error_measures(
+    oracle: Oracle, devices: int, estimates: Floats, truth: Floats
+) -> dict[str, float]:
+    """Return the errors of the shares of all items, each with its value in theory.
+
+    `worst_mse` is the largest square, `l1` the sum of absolute errors and `l2` the sum of squares.
+    Theory gives the variance of each share. A mean of `worst_mse` over many runs approaches
+    `worst_mse_theory`, the largest variance; that of a single run approaches `worst_mse_expected`.
+    """
+    errors = (estimates - truth) / devices
+    shares = np.append(truth, devices - truth.sum()) / devices
+    variances = oracle.variances(shares, devices)[:-1]
+    return {
+        "worst_mse": float((errors**2).max()),
+        "worst_mse_theory": float(variances.max()),
+        "worst_mse_expected": expected_max_squared_error(variances),
+        "l1": float(np.abs(errors).sum()),
+        "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
+        "l2": float((errors**2).sum()),
+        "l2_theory": float(variances.sum()),
+    }
+
+
+def expected_max_squared_error(variances: Floats) -> float:
+    """Return the mean of the largest square of independent normal errors with `variances`."""
+    distinct, times = np.unique(variances[variances > 0], return_counts=True)
+    if not len(distinct):
+        return 0.0
+    # The mean is the integral of P(largest > t). P beyond the last t is below 1e-20.
+    ends = np.linspace(0, math.sqrt(distinct[-1] * 2 * (math.log(len(variances)) + 46)), 2001)
+    below = np.array([np.sum(times * np.log(erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]])
+    above = np.append(1.0, -np.expm1(below))
+    return float(np.trapezoid(above, ends**2))

@@ -1,11 +1,7 @@
 """Simulation of locally private reports: estimates and errors, compared with the true counts.
 
 One round: each device sends one report. A frequency oracle estimates the count of every item of a
-dictionary, and the errors are those of all shares: `worst_mse` is the largest square, `l1` the sum
-of absolute errors, `l2` the sum of squares. Theory gives the variance of each share. A mean over
-many runs approaches `worst_mse_theory`, the largest variance; the largest square of a single run
-approaches `worst_mse_expected`.
-
+dictionary, and the errors of all shares are compared with theory (`accuracy.error_measures`).
 Mechanisms without a dictionary find heavy hitters, which are compared with the heavy items.
 """
 
@@ -15,16 +11,14 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 
 from blindtally.console.progress import spinner
 from blindtally.console.tables import fact_table, result_table
 from blindtally.datasets.reader import read_dataset
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.accuracy import Comparison, compare_estimates
+from blindtally.simulate.accuracy import Comparison, compare_estimates, error_measures
 from blindtally.simulate.request import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
-from protocol.arrays import Floats
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, alphabet_of, smallest_domain
 from protocol.mechanism import VARIANCE_COLUMN
@@ -170,14 +164,11 @@ def _dictionary_domain(request: SimulationRequest, items: tuple[str, ...]) -> Li
 def _dictionary_result(
     request: SimulationRequest, finished: _Round, plan: DictionaryPlan
 ) -> SimulationResult:
-    found_items = finished.comparison.found_items
-    items = plan.question.domain.names_of(
-        np.arange(plan.question.domain.value_count, dtype=np.uint64)
-    )
+    found_items, domain = finished.comparison.found_items, plan.question.domain
+    items = domain.names_of(np.arange(domain.value_count, dtype=np.uint64))
     truth = [0 if item is None else finished.truth.get(item, 0) for item in items]
-    measures = _error_measures(
-        plan, finished.clients, finished.state.arrays["scores"], np.array(truth, float)
-    )
+    scores = finished.state.arrays["scores"]
+    measures = error_measures(plan.oracle, finished.clients, scores, np.array(truth, float))
     sizes = {
         "clients": finished.clients,
         "domain": len(items),
@@ -221,36 +212,6 @@ def _dictionary_result(
     ]
     table = result_table(["error of shares"], ["measured", "expected"], rows)
     return SimulationResult(document, [summary, heavy_hitter_table(found_items), table])
-
-
-def _error_measures(
-    plan: DictionaryPlan, devices: int, estimates: Floats, truth: Floats
-) -> dict[str, float]:
-    """Return the errors of the shares of all items, each with its value in theory."""
-    errors = (estimates - truth) / devices
-    shares = np.append(truth, devices - truth.sum()) / devices
-    variances = plan.oracle.variances(shares, devices)[:-1]
-    return {
-        "worst_mse": float((errors**2).max()),
-        "worst_mse_theory": float(variances.max()),
-        "worst_mse_expected": expected_max_squared_error(variances),
-        "l1": float(np.abs(errors).sum()),
-        "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
-        "l2": float((errors**2).sum()),
-        "l2_theory": float(variances.sum()),
-    }
-
-
-def expected_max_squared_error(variances: Floats) -> float:
-    """Return the mean of the largest square of independent normal errors with `variances`."""
-    distinct, times = np.unique(variances[variances > 0], return_counts=True)
-    if not len(distinct):
-        return 0.0
-    # The mean is the integral of P(largest > t). P beyond the last t is below 1e-20.
-    ends = np.linspace(0, math.sqrt(distinct[-1] * 2 * (math.log(len(variances)) + 46)), 2001)
-    below = np.array([np.sum(times * np.log(erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]])
-    above = np.append(1.0, -np.expm1(below))
-    return float(np.trapezoid(above, ends**2))
 
 
 def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> SimulationResult:
