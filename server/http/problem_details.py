@@ -54,13 +54,10 @@ STATUS_AND_TITLE = {
     ProblemType.UNAVAILABLE: (503, "Unavailable"),
     ProblemType.INTERNAL: (500, "Internal error"),
 }
-_TYPE_OF_STATUS = {
-    400: ProblemType.MALFORMED,
-    404: ProblemType.NOT_FOUND,
-    405: ProblemType.METHOD_NOT_ALLOWED,
-    408: ProblemType.TOO_SLOW,
-    413: ProblemType.TOO_LARGE,
-    415: ProblemType.WRONG_MEDIA_TYPE,
+_TYPE_OF_STATUS = {400: ProblemType.MALFORMED} | {
+    status: kind
+    for kind, (status, _) in STATUS_AND_TITLE.items()
+    if status in (404, 405, 408, 413, 415)
 }
 _RETRYABLE = frozenset({ProblemType.UNAVAILABLE, ProblemType.NO_ROUND, ProblemType.TOO_MANY})
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 import structlog
 
 from server.settings import Settings
 from tests.server import application
-from tests.server.harness import Clock, Served
+from tests.server.harness import Clock, Served, serving
 from tests.server.party import Party, gather_party
 from tests.server.simulation.shelf import postgres
 
@@ -79,11 +78,8 @@ def serve(clock: Clock) -> Serve:
             "open": True,
         }
         chosen = Settings(database_url=url, **(quick | settings))
-        app = application.create(chosen, clock, Random(next(seeds)))
-        async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                yield Served(app, client, clock)
+        async with serving(application.create(chosen, clock, Random(next(seeds))), clock) as served:
+            yield served
 
     return run
 

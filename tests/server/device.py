@@ -3,6 +3,7 @@
 import asyncio
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field
+from functools import partialmethod
 from hashlib import sha256
 from random import Random
 
@@ -74,6 +75,12 @@ class Device:
             f"{self.path}/{name}", params={"wait": wait}, headers=self.headers
         )
 
+    async def read(self, name: str) -> bytes:
+        """Return a document that must be there."""
+        response = await self.get(name)
+        assert response.status_code == 200, response.text
+        return response.content
+
     async def put(self, kind: str, body: bytes, **headers: str) -> httpx.Response:
         octets = {"Content-Type": "application/octet-stream"}
         return await self.client.put(
@@ -126,20 +133,14 @@ class Device:
 
     async def compute_shares(self) -> bytes:
         """Take the step after the roster; return the key shares."""
-        response = await self.get("roster")
-        assert response.status_code == 200, response.text
         assert self.seat is not None
         plan = self.view.plan
-        roster = Roster.unpack(response.content, has_registrar=plan.registry is not None)
+        roster = Roster.unpack(await self.read("roster"), has_registrar=plan.registry is not None)
         assumptions, registry = plan.terms.assumptions, plan.registry
         self.cohort = Session(plan.digest(), self.seat.cohort, roster, assumptions, registry)
         self.shared: Shared
         self.shared, key_shares = self.joined.share(self.seat.slot, self.cohort, self.rng)
         return key_shares.pack()
-
-    async def share(self) -> None:
-        self.shares_body = await self.compute_shares()
-        await self.upload("key-shares", self.shares_body)
 
     @property
     def ring(self) -> Ring:
@@ -152,45 +153,37 @@ class Device:
 
     async def compute_vector(self) -> bytes:
         """Take the step after the share commitments; return the masked input."""
-        response = await self.get("share-commitments")
-        assert response.status_code == 200, response.text
+        commitments = ShareCommitments.unpack(await self.read("share-commitments"))
         self.vector: Vector = self.encode()
         self.masked: Masked
-        graph = Transcript(self.cohort, ShareCommitments.unpack(response.content))
+        graph = Transcript(self.cohort, commitments)
         self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)
         return upload.pack()
 
-    async def mask(self) -> None:
-        self.vector_body = await self.compute_vector()
-        await self.upload("masked-input", self.vector_body)
-
     async def compute_confirmation(self) -> bytes:
         """Take the step after the survivors; return the signature of their list."""
-        response = await self.get("survivors")
-        assert response.status_code == 200, response.text
-        survivors = Survivors.model_validate_json(response.content)
+        survivors = Survivors.model_validate_json(await self.read("survivors"))
         self.confirmed: Confirmed
         self.confirmed, signature = self.masked.confirm(survivors.survivors)
         return signature
-
-    async def confirm(self) -> None:
-        self.confirmation_body = await self.compute_confirmation()
-        await self.upload("confirmation", self.confirmation_body)
 
     async def compute_reveal(self) -> bytes:
         """Take the step after the confirmations; return the unmasking shares."""
         confirmations: dict[int, bytes] = {}
         if self.view.plan.terms.mode == "active":
-            signatures = await self.get("confirmations")
-            assert signatures.status_code == 200, signatures.text
-            confirmations = unpack_confirmations(signatures.content)
+            confirmations = unpack_confirmations(await self.read("confirmations"))
         else:
             await self.compute_confirmation()  # and keep it to myself
-        response = await self.get("encrypted-shares")
-        assert response.status_code == 200, response.text
-        self.parcels = ReceivedShares.unpack(response.content)
+        self.parcels = ReceivedShares.unpack(await self.read("encrypted-shares"))
         return self.confirmed.unmask(confirmations, self.parcels, self.rng).pack()
 
-    async def reveal(self) -> None:
-        self.reveal_body = await self.compute_reveal()
-        await self.upload("unmasking-shares", self.reveal_body)
+    async def take_step(self, kind: str) -> None:
+        """Compute the message of this kind, record it and send it."""
+        body = await self.compute(kind)
+        self.record(kind, body)
+        await self.upload(kind, body)
+
+    share = partialmethod(take_step, "key-shares")
+    mask = partialmethod(take_step, "masked-input")
+    confirm = partialmethod(take_step, "confirmation")
+    reveal = partialmethod(take_step, "unmasking-shares")

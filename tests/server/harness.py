@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -139,6 +140,15 @@ class Served:
         for device in devices:
             await device.join(study, view)
         return devices
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, clock: Clock) -> AsyncIterator[Served]:
+    """Run an application; yield the service."""
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield Served(app, client, clock)
 
 
 def study_request(**changes: Any) -> dict[str, Any]:

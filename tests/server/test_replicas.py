@@ -23,7 +23,7 @@ from server.db.repositories.messages import MessageRepository
 from server.rounds.decoding import UnmaskedCohort, unmask_cohort
 from server.settings import Settings
 from tests.server.conftest import Serve
-from tests.server.harness import NOON, STEPS, Clock, Served, sum_of, together
+from tests.server.harness import NOON, STEPS, Clock, Served, serving, sum_of, together
 from tests.server.test_process import running
 
 LISTENING = "listener connected"
@@ -158,21 +158,18 @@ async def test_no_server_clock_counts(postgres_url: str, monkeypatch: pytest.Mon
         if name.startswith("server.") and getattr(module, "datetime", None) is datetime:
             monkeypatch.setattr(module, "datetime", Jumped)
     app = create_app(Settings(database_url=postgres_url, open=True), None, Random(os.getpid()))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            served = Served(app, client, Clock())
-            study = await served.create()
-            devices = await served.join(study, 6)
-            await together(devices, "share")
-            await together(devices[:5], "mask")
-            await served.service.orchestrator.poll()
-            await served.until_phase(study, "masking")
-            look = await app.state.service.store.cohorts.snapshot()
-            assert look.cohorts[0].phase_status.deadline - look.now < timedelta(seconds=61)
-            await together(devices[5:], "mask")
-            await together(devices, *STEPS[2:])
-            assert (await served.until_closed(study)).participants == 6
+    async with serving(app, Clock()) as served:
+        study = await served.create()
+        devices = await served.join(study, 6)
+        await together(devices, "share")
+        await together(devices[:5], "mask")
+        await served.service.orchestrator.poll()
+        await served.until_phase(study, "masking")
+        look = await served.store.cohorts.snapshot()
+        assert look.cohorts[0].phase_status.deadline - look.now < timedelta(seconds=61)
+        await together(devices[5:], "mask")
+        await together(devices, *STEPS[2:])
+        assert (await served.until_closed(study)).participants == 6
 
 
 @contextmanager
@@ -263,7 +260,7 @@ async def test_a_server_that_starts_extends_no_phase_that_another_one_receives(
             clock.advance(2)
             assert (await other.until_closed(study)).state == "failed"
     async with serve(postgres_url) as again:
-        assert set(await store_of(again).processes.other_heartbeats("nobody")) == {name_of(again)}
+        assert set(await again.store.processes.other_heartbeats("nobody")) == {name_of(again)}
 
 
 async def test_a_server_that_was_killed_a_moment_ago_receives_nothing(
@@ -272,19 +269,15 @@ async def test_a_server_that_was_killed_a_moment_ago_receives_nothing(
     """The row is as fresh as that of a living process, but is not written again."""
     async with serve(postgres_url) as served:
         await served.create(timeouts={"enrolling": 6, "idle": 5})
-        monkeypatch.setattr(type(store_of(served).processes), "remove", AsyncMock())
+        monkeypatch.setattr(type(served.store.processes), "remove", AsyncMock())
         name = name_of(served)
     clock.advance(2)
     monkeypatch.setattr("server.rounds.heartbeat.ALIVE_WITHIN", timedelta(seconds=0.3))
     async with serve(postgres_url) as again:
-        assert name in await store_of(again).processes.other_heartbeats(name_of(again))
-        (due,) = await store_of(again).cohorts.pending()
+        assert name in await again.store.processes.other_heartbeats(name_of(again))
+        (due,) = await again.store.cohorts.pending()
         assert due.phase_status.deadline == clock() + timedelta(seconds=5)
 
 
-def store_of(served: Served) -> Any:
-    return served.store
-
-
 def name_of(served: Served) -> str:
-    return str(served.service.orchestrator.heartbeat.name)
+    return served.service.orchestrator.heartbeat.name

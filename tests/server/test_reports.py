@@ -45,6 +45,12 @@ QUESTION = {
 TERMS = {"cohort_size": 60, "minimum": 10, "mode": "semi-honest", "corrupt": 0.1, "dropout": 0.3}
 
 
+async def create(served: Served) -> tuple[str, RoundView]:
+    """Return a study of reports, and its open round."""
+    study = await served.create(question=QUESTION, terms=TERMS)
+    return study, await served.open_round(study)
+
+
 def identity(number: int) -> Identity:
     return Identity.of(number.to_bytes(32, "big"))
 
@@ -129,8 +135,7 @@ async def test_each_mechanism_finds_what_most_devices_hold(served: Served, mecha
 
 
 async def test_a_repeated_report_counts_once_and_another_one_is_refused(served: Served) -> None:
-    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    view = await served.open_round(study)
+    study, view = await create(served)
     signed = report(view, 1)
     for _ in range(2):
         assert (await put(served, study, signed)).status_code == 204
@@ -140,8 +145,8 @@ async def test_a_repeated_report_counts_once_and_another_one_is_refused(served: 
 
 
 async def test_both_of_one_device_that_arrive_together_are_one(served: Served) -> None:
-    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    signed = report(await served.open_round(study), 1)
+    study, view = await create(served)
+    signed = report(view, 1)
     answers = await asyncio.gather(*(put(served, study, signed) for _ in range(8)))
     assert [answer.status_code for answer in answers] == [204] * 8
     assert (await served.show_round(study)).cohorts[0].enrolled == 1
@@ -214,8 +219,7 @@ async def test_a_study_that_no_device_may_answer_is_refused(served: Served) -> N
 
 
 async def test_an_identity_of_low_order_proves_nothing(served: Served) -> None:
-    study = await served.create(question=QUESTION, terms=TERMS)
-    view = await served.open_round(study)
+    study, view = await create(served)
     good, weak = report(view, 1), (1).to_bytes(32, "little")
     forged = SignedReport(weak, good.plan_digest, good.body, weak + bytes(32))
     assert "low order" in refused(await put(served, study, forged), 422, "malformed")
@@ -264,8 +268,7 @@ async def test_too_few_reports_fail_the_round_and_reveal_nothing(served: Served)
 
 async def test_reports_survive_a_restart(serve: Serve, database_url: str) -> None:
     async with serve(database_url) as served:
-        study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-        view = await served.open_round(study)
+        study, view = await create(served)
         for number in range(30):
             await put(served, study, report(view, number))
     async with serve(database_url) as served:
@@ -332,8 +335,7 @@ async def test_reports_are_joined_to_batches_of_any_size(
     served: Served, monkeypatch: pytest.MonkeyPatch, rows: int, most: int, batches: list[int]
 ) -> None:
     monkeypatch.setattr("server.db.repositories.reports._REPORTS_PER_QUERY", rows)
-    study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-    view = await served.open_round(study)
+    study, view = await create(served)
     reports = [report(view, number) for number in range(7)]
     for signed in reports:
         assert (await put(served, study, signed)).status_code == 204

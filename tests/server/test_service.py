@@ -85,24 +85,6 @@ async def test_a_service_restarted_in_the_middle_of_a_phase_goes_on_from_its_row
         await until_summed(again, study, devices)
 
 
-@pytest.mark.parametrize("step", range(1, 5))
-async def test_a_restarted_service_accepts_repetitions(
-    serve: Serve, sqlite_url: str, step: int
-) -> None:
-    """The answers to the last messages were lost, so all are sent once more."""
-    async with serve(sqlite_url) as served:
-        study = await served.create()
-        devices = await served.join(study, 6)
-        await together(devices, *STEPS[:step])
-    async with serve(sqlite_url) as again:
-        for device in devices:
-            device.client = again.client
-            for kind, body in device.bodies.items():
-                assert (await device.put(kind, body)).status_code == 204
-        await together(devices, *STEPS[step:])
-        await until_summed(again, study, devices)
-
-
 @pytest.mark.parametrize("lost", [(), (2,)])
 async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(
     serve: Serve, database_url: str, lost: tuple[int, ...]

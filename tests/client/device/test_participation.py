@@ -491,14 +491,6 @@ async def test_a_draw_of_holders_counts_even_if_they_are_refused() -> None:
         cheat = Service(view_of(), cheats={"roster": borrowed_signatures})
         with pytest.raises(UnsafeRequestError, match="not its own"):
             await play(cheat, device(journal=journal), policy)
-    with pytest.raises(PolicyError, match="max_sharings"):
-        await play(Service(view_of()), device(journal=journal), policy)
-
-
-async def test_keys_are_shared_a_limited_number_of_times() -> None:
-    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
-    for number in range(2):
-        journal.record(JournalEntry.of(STUDY, 1, number + 1, MessageKind.KEY_SHARES, b"earlier"), 2)
     service = Service(view_of())
     with pytest.raises(PolicyError, match="max_sharings"):
         await play(service, device(journal=journal), policy)

@@ -152,6 +152,10 @@ async def test_a_scope_opens_its_pages_and_no_others(
         {"Origin": "http://evil.example"},
         {"Origin": "http://test.evil.example"},
         {"Origin": "http://test:81"},
+        *(
+            {"Origin": invalid}
+            for invalid in ("http://[", "http://", "://test", "http://test/", "")
+        ),
         {"Origin": "http://test", "Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://test", "Sec-Fetch-Site": "same-site"},
     ],
@@ -170,11 +174,3 @@ async def test_an_open_service_requires_no_login(served: Served) -> None:
     assert (await served.client.get("/login")).headers["location"] == "/"
     page = await served.client.get("/")
     assert (page.status_code, "open service" in page.text) == (200, True)
-
-
-@pytest.mark.parametrize("origin", ["http://[", "http://", "://test", "null", "http://test/", ""])
-async def test_an_invalid_origin_is_refused(closed: Served, origin: str) -> None:
-    """An Origin header that is not an address causes a refusal and not an internal error."""
-    headers = {"Origin": origin}
-    answer = await closed.client.post("/login", data={"key": "x"}, headers=headers)
-    assert (answer.status_code, "Forbidden" in answer.text) == (403, True)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from random import Random
 
-import httpx
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -14,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from server.app import create_app
 from server.settings import Settings
 from server.telemetry import traces
-from tests.server.harness import Clock, Served, play
+from tests.server.harness import Clock, play, serving
 
 
 async def test_spans_of_requests_and_jobs_name_no_device(sqlite_url: str, clock: Clock) -> None:
@@ -24,16 +23,12 @@ async def test_spans_of_requests_and_jobs_name_no_device(sqlite_url: str, clock:
     settings = Settings(
         database_url=sqlite_url, poll_seconds=0.05, min_poll_seconds=0.005, open=True
     )
-    app = create_app(settings, clock, Random(1), provider)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            served = Served(app, client, clock)
-            study = await served.create()
-            devices = await play(served, study)
-            await served.until_closed(study)
-            await client.get(f"/v1/studies/{study}?say=marmalade")
-            await client.get("/healthz")
+    async with serving(create_app(settings, clock, Random(1), provider), clock) as served:
+        study = await served.create()
+        devices = await play(served, study)
+        await served.until_closed(study)
+        await served.client.get(f"/v1/studies/{study}?say=marmalade")
+        await served.client.get("/healthz")
     spans = exporter.get_finished_spans()
     names = {span.name for span in spans}
     assert {"poll", "sum-cohort", "close-round", "decode"} <= names
