@@ -22,7 +22,7 @@ from blindtally.fleet_run.setup import (
     DEFAULT_ROUNDS,
     build_setup,
 )
-from blindtally.simulate.accuracy import score_study
+from blindtally.simulate.scores import score_study
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study
 

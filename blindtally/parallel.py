@@ -29,7 +29,7 @@ from uuid import uuid4
 
 from typer import Option
 
-from blindtally.console.output import exit_with_error
+from blindtally.console.errors import exit_with_error
 from blindtally.console.progress import with_progress
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool, sigint_blocked
 from client.fleet.shards import is_worker_death

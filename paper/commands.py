@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from blindtally.cli import CommandGroup
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.planning.f1_curves import GOALS, StudySetting

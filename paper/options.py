@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from blindtally.console import completion
-from blindtally.console.output import atomic_write, exit_with_error
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import atomic_write
 from blindtally.parallel import run_parallel
 from blindtally.simulate.populations import ItemPopulation, load_item_population
 from client.optional_deps import install_command

@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 from blindtally.console import completion
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
 from paper import drawing, options, oracle_experiments

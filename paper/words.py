@@ -10,13 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.planning.f1_curves import GOALS, F1Curve, StudySetting
 from blindtally.planning.word_budget import TRACKED, Method, StudyCase, f1_over_sizes
+from blindtally.simulate.population_study import KeyedPopulation
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
-from blindtally.simulate.token_rounds import KeyedPopulation
 from paper import drawing, options
 from paper.curves import ADAPTIVE, PAPER, TRACKED_MECHANISM, MethodComparison, compare_methods
 from paper.options import (

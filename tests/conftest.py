@@ -35,7 +35,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_faults_are_reported_with_their_place[content21",
     ),
     "tests/blindtally/planning/test_plan.py": ("test_ways_to_release_counts_are_compared",),
-    "tests/blindtally/planning/test_predictions.py": (
+    "tests/blindtally/planning/test_form_predictions.py": (
         "test_a_prediction_ends_with_the_service",
         "test_the_memory_of_a_prediction_is_limited",
         "test_the_times_of_other_sums_are_predicted",
@@ -45,7 +45,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_length_bounds_strings_and_longer_ones_are_counted",
         "test_heavy_items_are_found[prefix-extension",
     ),
-    "tests/blindtally/simulate/test_releases.py": (
+    "tests/blindtally/simulate/test_triehh.py": (
         "test_a_trie_finds_the_most_common_words[sample-threshold",
         "test_a_trie_of_devices_that_join_by_coins_finds_the_same_words",
         "test_impossible_invitations_have_a_reason[args0",
@@ -172,7 +172,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands": ALL_TESTS,
-    "tests/blindtally/console/test_output.py": ALL_TESTS,
+    "tests/blindtally/console/test_output_files.py": ALL_TESTS,
     "tests/blindtally/datasets/test_reader.py": ALL_TESTS,
     "tests/blindtally/planning": ALL_TESTS,
     "tests/blindtally/simulate": ALL_TESTS,

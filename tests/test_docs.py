@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
 from blindtally.commands.registrar import create_key_file
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from client import Analyst
 from paper.commands import app as paper
 from protocol.messages import Timeouts

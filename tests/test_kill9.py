@@ -12,7 +12,7 @@ from random import Random, SystemRandom
 import numpy as np
 import pytest
 
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.study import Analyst, Study
 from client.device.device import STEP_OF_PHASE, Device, DeviceStep
@@ -165,7 +165,7 @@ def test_a_server_killed_while_it_computes_a_sum_computes_it_again(
 ) -> None:
     """Before it reads messages for the sum, and when it has not yet published the sum."""
     held = (sys.executable, "-m", "tests.held_sums", str(tmp_path))
-    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", held)
+    monkeypatch.setattr("blindtally.demo.server_process.COMMAND_PREFIX", held)
     holds = {1: tmp_path / "1 before", 2: tmp_path / "2 after"}  # by cohort
     for hold in holds.values():
         hold.touch()

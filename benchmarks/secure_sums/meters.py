@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 
 from benchmarks.rows import cpu_seconds
 from benchmarks.secure_sums.load import HttpResponse
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from secagg.keys import Identity, is_signed
 from server.db.database import parse_url
 

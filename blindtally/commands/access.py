@@ -13,7 +13,8 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 from typer import Argument, Option
 
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from server.db import migrations
 from server.db.database import Database

@@ -26,7 +26,8 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from typer import Option
 
-from blindtally.console.output import JsonOption, setting_faults, write_json
+from blindtally.console.errors import setting_faults
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import spinner
 from client.optional_deps import install_command
 from server.db import migrations

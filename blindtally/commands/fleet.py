@@ -14,6 +14,7 @@ from rich.text import Text
 from typer import Option
 
 from blindtally.commands.registrar import load_key_file
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DropoutOption,
     FleetDataOption,
@@ -21,7 +22,7 @@ from blindtally.console.options import (
     ModeOption,
     SeedOption,
 )
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import (
     DEFAULT_URL,
     ApiKeyOption,

@@ -4,7 +4,7 @@ from typing import Final
 
 from rich.text import Text
 
-from blindtally.console.output import JsonOption, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import ModeOption
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import format_seconds
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from secagg.errors import InfeasibleError

@@ -1,7 +1,7 @@
 """`blindtally plan`: mechanism and parameters for a study, and a forecast of its results.
 
 Sums are simulated (`planning/forecast.py`). Locally private reports and released counts have exact
-formulas (`planning/reports.py`, `planning/releases.py`).
+formulas (`planning/reports.py`, `planning/release_designs.py`).
 """
 
 from dataclasses import asdict
@@ -12,11 +12,12 @@ import typer
 from typer import Option
 
 from blindtally.console import completion
+from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.options import MaxShareOption, SeedOption
-from blindtally.console.output import JsonOption, exit_with_error, refuse_unused_options, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
-from blindtally.planning import releases
+from blindtally.planning import release_designs
 from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
@@ -26,10 +27,10 @@ from blindtally.planning.forecast import (
     forecast_study,
     zipf_population,
 )
-from blindtally.planning.reports import recommend_reports
+from blindtally.planning.oracle_recommendation import recommend_reports
 from blindtally.planning.word_budget import StudyCase
+from blindtally.simulate.population_study import KeyedPopulation
 from blindtally.simulate.populations import load_item_population
-from blindtally.simulate.token_rounds import KeyedPopulation
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
 from protocol.mechanisms.registry import AnyQuestion, parse_question
@@ -121,7 +122,7 @@ def plan(
         if mechanism != "triehh" or epsilon is None:
             raise exit_with_error("--mechanism is triehh or left out, and triehh takes --epsilon")
         refuse_unused_options(context, _RELEASE_OPTIONS, "a plan of triehh")
-        releases.compare_releases(devices, epsilon, delta, levels, contribution, json_path)
+        release_designs.compare_releases(devices, epsilon, delta, levels, contribution, json_path)
         return
     if epsilon is not None:
         taken = _REPORT_OPTIONS | ({"max_bytes"} if domain == "strings" else set())

@@ -14,7 +14,8 @@ from typing import Annotated, Final
 import typer
 from typer import Argument, Option
 
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import JsonOption, write_json
 from secagg.keys import KEY_BYTES, Identity
 
 _KEY_FILE_HEADER: Final = "blindtally registrar v1 "  # so that no other file is taken as a key

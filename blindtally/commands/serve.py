@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from typer import Option
 
-from blindtally.console.output import exit_with_error, setting_faults
-from blindtally.planning.predictions import predict
+from blindtally.console.errors import exit_with_error, setting_faults
+from blindtally.planning.form_predictions import predict
 from client.optional_deps import install_command
 from server.app import create_app
 from server.db import migrations

@@ -8,7 +8,7 @@ import httpx
 import typer
 from typer import Option
 
-from blindtally.console.output import exit_with_error
+from blindtally.console.errors import exit_with_error
 from client.analyst.study import Analyst
 from client.errors import BadRequestError, NotFoundError, ServiceError, WrongStateError
 

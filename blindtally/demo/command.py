@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     ContributionOption,
     DropoutOption,
@@ -22,10 +23,10 @@ from blindtally.console.options import (
     ModeOption,
     SeedOption,
 )
-from blindtally.console.output import JsonOption, exit_with_error, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import service_error_exit
 from blindtally.demo.picture import draw
-from blindtally.demo.service import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.results import InexactSumError, StudyResults
 from blindtally.fleet_run.screen import Screen, print_results
 from blindtally.fleet_run.setup import (

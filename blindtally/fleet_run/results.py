@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from blindtally.simulate.accuracy import FoundItem, Score, compare_with_truth
+from blindtally.simulate.scores import FoundItem, Score, compare_with_truth
 from client.fleet.config import FleetRound
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan

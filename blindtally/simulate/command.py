@@ -5,9 +5,10 @@ from typing import Any
 
 import typer
 
-from blindtally.console.output import JsonOption, exit_with_error, refuse_unused_options, write_json
+from blindtally.console.errors import exit_with_error, refuse_unused_options
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
-from blindtally.simulate import numbers, releases, reports, sums
+from blindtally.simulate import local_privacy, quantiles, sums, triehh
 from blindtally.simulate.request import SimulationRequest, accepted_options
 from blindtally.simulate.result import SimulationResult
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
@@ -62,7 +63,7 @@ def run(request: SimulationRequest) -> SimulationResult:
         ValueError: if the data or the parameters do not allow it.
     """
     if request.mechanism in REPORT_MECHANISMS:
-        return reports.simulate(request)
+        return local_privacy.simulate(request)
     if request.is_of_numbers:
-        return numbers.simulate(request)
-    return releases.simulate(request) if request.mechanism == "triehh" else sums.simulate(request)
+        return quantiles.simulate(request)
+    return triehh.simulate(request) if request.mechanism == "triehh" else sums.simulate(request)

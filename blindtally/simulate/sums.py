@@ -14,9 +14,10 @@ from blindtally.datasets.reader import (
     too_few_devices_message,
 )
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.accuracy import StudyScore, score_study
 from blindtally.simulate.request import SimulationRequest
-from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share, terms_for
+from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
+from blindtally.simulate.rounds import terms_for
+from blindtally.simulate.scores import StudyScore, score_study
 from protocol.domains.strings import Alphabet, Domain, Utf8, alphabet_of, smallest_domain
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation.chunks import CHUNK_DEVICES

@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.service import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.results import (
     InexactSumError,
     summarize_round,
@@ -30,7 +30,7 @@ from blindtally.fleet_run.results import (
 )
 from blindtally.fleet_run.screen import Screen, print_results
 from blindtally.fleet_run.setup import build_setup
-from blindtally.simulate.accuracy import score
+from blindtally.simulate.scores import score
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.encoding import Contribution
@@ -134,7 +134,7 @@ def test_a_signal_that_would_leave_the_server_alone_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = (sys.executable, "-c", "import time; time.sleep(600)")
-    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", endless)
+    monkeypatch.setattr("blindtally.demo.server_process.COMMAND_PREFIX", endless)
     service = ServerProcess(tmp_path, is_open=True)
     before = signal.getsignal(signal.SIGTERM)
 
@@ -161,7 +161,7 @@ def test_a_server_that_ends_shows_the_end_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = (sys.executable, "-c", "print('what went wrong'); raise SystemExit(3)")
-    monkeypatch.setattr("blindtally.demo.service.COMMAND_PREFIX", failing)
+    monkeypatch.setattr("blindtally.demo.server_process.COMMAND_PREFIX", failing)
     with pytest.raises(ServerDownError, match=r"(?s)code 3.*what went wrong"):
         ServerProcess(tmp_path).start()
 

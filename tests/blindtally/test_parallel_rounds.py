@@ -23,7 +23,7 @@ from blindtally.cli import app
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.parallel import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
-from blindtally.simulate import reports, sums
+from blindtally.simulate import local_privacy, sums
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
 from protocol.simulation.chunks import RoundDevices
@@ -139,8 +139,8 @@ def test_simulate_has_workers_report(
             pieces.append(1)
             yield result
 
-    monkeypatch.setattr(reports, "CHUNK_DEVICES", 100)
-    monkeypatch.setattr(reports, "_MIN_TASK_SECONDS", MIN_TASK_SECONDS)
+    monkeypatch.setattr(local_privacy, "CHUNK_DEVICES", 100)
+    monkeypatch.setattr(local_privacy, "_MIN_TASK_SECONDS", MIN_TASK_SECONDS)
     monkeypatch.setattr(parallel, "map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.commands.fleet import heavy_hitter_table, suggest_options
 from blindtally.commands.registrar import create_key_file, load_key_file
-from blindtally.demo.service import ServerProcess, free_port
+from blindtally.demo.server_process import ServerProcess, free_port
 from client.analyst.study import Analyst
 from client.device.policy import PolicyError
 from protocol.domains.strings import Utf8

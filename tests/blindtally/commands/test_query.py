@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from client.analyst.study import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig

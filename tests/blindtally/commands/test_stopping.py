@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from blindtally.parallel import LOCAL_CLUSTER
 
 SECURE = ("blindtally", "simulate", "adaptive-iblt", "--secagg", "--data", "words", "--clients=30")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.planning.forecast import zipf_population
-from blindtally.planning.releases import best_designs
+from blindtally.planning.release_designs import best_designs
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import parse_question

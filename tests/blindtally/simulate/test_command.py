@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.simulate.accuracy import Score, score_study
+from blindtally.simulate.scores import Score, score_study
 from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blindtally.demo.service import ServerProcess
+from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.study import Analyst, Study
 from client.device.device import DeviceStep

@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 import typer
 
-from blindtally.console.output import exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import write_json
 from blindtally.console.tables import print_parts
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import MAX_DICTIONARY_ITEMS

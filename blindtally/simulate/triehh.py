@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from blindtally.console import tables
 from blindtally.datasets.reader import MIN_ROUND_DEVICES, Dataset, read_dataset
-from blindtally.simulate.accuracy import Comparison, compare_estimates, vector_words
 from blindtally.simulate.request import SimulationRequest
 from blindtally.simulate.result import (
     SimulationResult,
@@ -24,10 +23,9 @@ from blindtally.simulate.result import (
     heavy_hitter_table,
     ledger_of,
     privacy_facts,
-    run_rounds,
-    seats_for,
-    terms_for,
 )
+from blindtally.simulate.rounds import run_rounds, seats_for, terms_for
+from blindtally.simulate.scores import Comparison, compare_estimates, vector_words
 from protocol.arrays import Integers
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.histograms import Histograms

@@ -1,7 +1,7 @@
 """Simulation of locally private reports: estimates and errors, compared with the true counts.
 
 One round: each device sends one report. A frequency oracle estimates the count of every item of a
-dictionary, and the errors of all shares are compared with theory (`accuracy.error_measures`).
+dictionary, and the errors of all shares are compared with theory (`scores.error_measures`).
 Mechanisms without a dictionary find heavy hitters, which are compared with the heavy items.
 """
 
@@ -16,9 +16,9 @@ from blindtally.console.progress import spinner
 from blindtally.console.tables import fact_table, result_table
 from blindtally.datasets.reader import read_dataset
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.accuracy import Comparison, compare_estimates, error_measures
 from blindtally.simulate.request import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
+from blindtally.simulate.scores import Comparison, compare_estimates, error_measures
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, alphabet_of, smallest_domain
 from protocol.mechanism import VARIANCE_COLUMN

@@ -1,18 +1,13 @@
-"""Output files, JSON for scripts, and exits with an error.
+"""Errors of commands: one line on stderr, and the exit code.
 
 Exit codes: 0, success; 1, failure (the service is out of reach, nothing is feasible, a check found
 a fault); 2, a wrong request (an unknown option, a file that cannot be read or written); 130,
-stopped by Ctrl-C. A file is written whole or not at all.
+stopped by Ctrl-C.
 """
 
-import json
-import os
-import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Final
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -21,9 +16,6 @@ from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.messages import PopulationRequest, StudyRequest
 from protocol.validation import validation_faults
 
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-]
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _VALIDATED_MODELS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
@@ -69,42 +61,3 @@ def refuse_unused_options(
         because = "; ".join(dict.fromkeys(reasons[name] for name in given if name in reasons))
         names = ", ".join(given.values())
         raise exit_with_error(f"{by} takes no {names}" + (f": {because}" if because else ""))
-
-
-def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = False) -> None:
-    """Write `document` to the file at `path`, to stdout if that is `-`, nowhere if it is None.
-
-    Only the owner may read a file that `is_secret`.
-
-    Raises:
-        typer.Exit: if the file cannot be written.
-    """
-    text = json.dumps(document, indent=2) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-    elif path is not None:
-        with atomic_write(Path(path)) as file:
-            if is_secret:
-                file.touch(0o600)
-            file.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary file to write, which replaces `path` at the end.
-
-    Raises:
-        typer.Exit: if the file cannot be written.
-    """
-    target = path.resolve()  # so that a link is kept
-    part = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
-    if target.exists() and not target.is_file():  # a pipe, which cannot be replaced, or a folder
-        part = target
-    try:
-        yield part
-        os.replace(part, target)
-    except OSError as error:
-        raise exit_with_error(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if part != target:  # after an error or a stop; otherwise it does not exist any more
-            part.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from blindtally.planning import predictions
+from blindtally.planning import form_predictions
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.study import Terms
 
@@ -27,7 +27,7 @@ def plan_of(
 
 async def test_a_study_that_finds_items_is_simulated_and_its_costs_are_measured() -> None:
     plan = plan_of("tracked", domain=HASHED)
-    lines = {line.label: line for line in await predictions.predict(plan)}
+    lines = {line.label: line for line in await form_predictions.predict(plan)}
     assert lines["F1"].value.startswith("0.")
     assert lines["Rounds decoded"].note == "of 2"
     assert {"Words for an F1 of 0.95", "A device computes", "The server computes"} <= lines.keys()
@@ -35,27 +35,27 @@ async def test_a_study_that_finds_items_is_simulated_and_its_costs_are_measured(
 
 def test_the_times_of_other_sums_are_predicted() -> None:
     domain = {"kind": "alphabet", "characters": "ab", "length": 3}
-    lines = predictions.predict_here(plan_of("count-median", domain=domain, rows=1))
+    lines = form_predictions.predict_here(plan_of("count-median", domain=domain, rows=1))
     assert [line.label for line in lines] == ["A device computes", "The server computes"]
 
 
 @pytest.mark.parametrize("beyond", [{"cohorts": 1000, "size": 1001}, {"rounds": 1001}, {"size": 9}])
 def test_a_study_that_is_too_large_to_simulate_is_reported(beyond: dict[str, int]) -> None:
     plan = plan_of("tracked", domain=HASHED, words=2000, **beyond)
-    first, *others = predictions.predict_here(plan)
+    first, *others = form_predictions.predict_here(plan)
     assert (first.label, first.value, len(others)) == ("F1", "not simulated", 2)
 
 
 async def test_a_prediction_that_fails_has_the_reason() -> None:
     with pytest.raises(ValueError, match="allow longer ones"):
-        await predictions.predict(plan_of("tracked", domain=HASHED | {"max_bytes": 5}))
+        await form_predictions.predict(plan_of("tracked", domain=HASHED | {"max_bytes": 5}))
 
 
 async def test_a_prediction_that_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(form_predictions, "_TIMEOUT_SECONDS", 0.5)
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(TimeoutError):
-        await predictions.predict(plan_of("tracked", domain=HASHED, cohorts=900, size=1000))
+        await form_predictions.predict(plan_of("tracked", domain=HASHED, cohorts=900, size=1000))
     after = set(psutil.Process().children(recursive=True)) - before
     assert not [child for child in after if "--multiprocessing-fork" in child.cmdline()]
 
@@ -63,10 +63,10 @@ async def test_a_prediction_that_takes_too_long_is_killed(monkeypatch: pytest.Mo
 def test_a_prediction_ends_with_the_service() -> None:
     program = (
         "import asyncio, os, sys\n"
-        "from blindtally.planning import predictions\n"
-        "from tests.blindtally.planning.test_predictions import announce_and_sleep\n"
-        "predictions._predict_with_limits = announce_and_sleep\n"
-        "asyncio.run(predictions.predict(None))\n"
+        "from blindtally.planning import form_predictions\n"
+        "from tests.blindtally.planning.test_form_predictions import announce_and_sleep\n"
+        "form_predictions._predict_with_limits = announce_and_sleep\n"
+        "asyncio.run(form_predictions.predict(None))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as service:
         assert service.stdout is not None
@@ -81,7 +81,9 @@ def announce_and_sleep(_plan: object) -> None:
 
 
 def test_the_memory_of_a_prediction_is_limited() -> None:
-    program = "import blindtally.planning.predictions as p; p.limit_memory(2**28); bytearray(2**29)"
+    program = (
+        "import blindtally.planning.form_predictions as p; p.limit_memory(2**28); bytearray(2**29)"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert ended.returncode == 1
     assert b"MemoryError" in ended.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from blindtally.simulate.result import seats_for
+from blindtally.simulate.rounds import seats_for
 
 
 @pytest.mark.parametrize(("devices", "probability"), [(1000, 0.2), (10**6, 0.15), (50, 0.9)])

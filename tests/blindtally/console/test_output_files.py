@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.console.output import atomic_write, write_json
+from blindtally.console.output_files import atomic_write, write_json
 
 SMALL_STUDY_OPTIONS = ["--clients", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
 

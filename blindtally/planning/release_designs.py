@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blindtally.console.output import exit_with_error, write_json
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import write_json
 from blindtally.console.tables import format_epsilon, print_parts, result_table
-from blindtally.simulate.result import seats_for, terms_for
+from blindtally.simulate.rounds import seats_for, terms_for
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.release_design import (
     cell_bits,

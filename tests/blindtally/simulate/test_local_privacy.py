@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.simulate.accuracy import expected_max_squared_error
+from blindtally.simulate.scores import expected_max_squared_error
 
 
 def simulate(*arguments: object) -> Result:

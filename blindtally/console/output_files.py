@@ -1,0 +1,56 @@
+"""Output files of commands: JSON for scripts, and files that are written whole or not at all."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blindtally.console.errors import exit_with_error
+
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+]
+
+
+def write_json(path: str | None, document: dict[str, Any], *, is_secret: bool = False) -> None:
+    """Write `document` to the file at `path`, to stdout if that is `-`, nowhere if it is None.
+
+    Only the owner may read a file that `is_secret`.
+
+    Raises:
+        typer.Exit: if the file cannot be written.
+    """
+    text = json.dumps(document, indent=2) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    elif path is not None:
+        with atomic_write(Path(path)) as file:
+            if is_secret:
+                file.touch(0o600)
+            file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary file to write, which replaces `path` at the end.
+
+    Raises:
+        typer.Exit: if the file cannot be written.
+    """
+    target = path.resolve()  # so that a link is kept
+    part = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    if target.exists() and not target.is_file():  # a pipe, which cannot be replaced, or a folder
+        part = target
+    try:
+        yield part
+        os.replace(part, target)
+    except OSError as error:
+        raise exit_with_error(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if part != target:  # after an error or a stop; otherwise it does not exist any more
+            part.unlink(missing_ok=True)
