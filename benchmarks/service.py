@@ -39,8 +39,8 @@ from benchmarks.secure_sums.meters import (
     measure_floor,
     postgres,
 )
+from protocol.api.messages import RoundView, Timeouts
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import RoundView, Timeouts
 
 _MAX_COHORT_SIZE = 1_000  # devices
 _MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close

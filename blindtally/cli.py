@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from protocol.validation import describe_fault
+from protocol.api.validation import describe_fault
 
 # The first sentence of each command's help, which is listed without importing the command.
 COMMANDS = {

@@ -20,7 +20,7 @@ from client.device.journal import JournalError
 from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import ServiceError
-from protocol.messages import HeavyHitter, QueryResult
+from protocol.api.messages import HeavyHitter, QueryResult
 
 __all__ = [
     "Analyst",

@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 import httpx
 from pydantic import ValidationError
 
-from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
-from protocol.phases import Phase
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.phases import Phase
 
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 502, 503, 504})  # worth a repetition
 MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After

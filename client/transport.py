@@ -18,7 +18,7 @@ import httpx
 import stamina
 
 from client.errors import check_response, is_retryable, retry_after_seconds
-from protocol.messages import MAX_RETRY_SECONDS
+from protocol.api.messages import MAX_RETRY_SECONDS
 
 POLL_SECONDS: Final = 25.0  # wait of a long poll; the service allows 30
 MIN_POLL_INTERVAL_SECONDS: Final = 0.2  # between two polls, even if the service does not wait

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from protocol.messages import ProblemType
-from protocol.phases import Phase
+from protocol.api.messages import ProblemType
+from protocol.api.phases import Phase
 
 INTERNAL_FAULT = "an internal error of the service, which was logged"
 

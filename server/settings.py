@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, bearer_secret
+from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, bearer_secret
 from server.db.database import parse_url
 
 

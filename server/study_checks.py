@@ -11,6 +11,9 @@ from random import Random
 
 from pydantic import BaseModel, ValidationError
 
+from protocol.api.messages import PopulationName, RoundCount
+from protocol.api.signed_report import packed_report_bytes
+from protocol.api.validation import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import (
     MECHANISMS,
@@ -19,10 +22,7 @@ from protocol.mechanisms.registry import (
     AnyPlan,
     AnyQuestion,
 )
-from protocol.messages import PopulationName, RoundCount
-from protocol.signed_report import packed_report_bytes
 from protocol.study import Terms
-from protocol.validation import validation_faults
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import SeedShares, UnmaskingShares
 from secagg.parameters import MAX_HOLDERS

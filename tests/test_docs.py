@@ -14,7 +14,7 @@ from blindtally.commands.registrar import create_key_file
 from blindtally.demo.server_process import ServerProcess
 from client import Analyst
 from paper.commands import app as paper
-from protocol.messages import Timeouts
+from protocol.api.messages import Timeouts
 from server.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -24,10 +24,10 @@ from client.device.policy import Policy
 from client.fleet.config import DeviceResult, FleetConfig, FleetRound, missed_phases
 from client.fleet.fleet import Fleet
 from client.transport import Transport, http_client
+from protocol.api.messages import RoundView, StudyView, Timeouts
+from protocol.api.phases import Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import RoundView, StudyView, Timeouts
-from protocol.phases import Phase
 from protocol.randomness import system_words
 from protocol.study import Terms
 from secagg.keys import Identity

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import messages
+from protocol.api import messages
+from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
@@ -28,7 +29,6 @@ from protocol.mechanisms.registry import (
     parse_question,
 )
 from protocol.oracles.hsu2012.bit_fields import BitFields
-from protocol.signed_report import SignedReport, packed_report_bytes
 from protocol.study_state import EMPTY_STATE
 from secagg.messages import (
     KeyShares,
@@ -135,7 +135,7 @@ DECODERS = {
     "secagg.messages.unpack_confirmations": Decoder(
         pack_confirmations({1: bytes(64), 3: bytes(64)}), unpack_confirmations, pack_confirmations
     ),
-    "protocol.signed_report.SignedReport.unpack": Decoder(
+    "protocol.api.signed_report.SignedReport.unpack": Decoder(
         bytes(packed_report_bytes(7, True)),
         lambda body: SignedReport.unpack(KEY, body, 7, has_registrar=True),
         SignedReport.pack,

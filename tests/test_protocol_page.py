@@ -6,17 +6,17 @@ from random import Random
 
 import pytest
 
+from protocol.api.messages import (
+    ProblemType,
+)
+from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_pieces import StringPiece
-from protocol.messages import (
-    ProblemType,
-)
 from protocol.reporting import ALL_REPORT_STUDIES
-from protocol.signed_report import SignedReport, packed_report_bytes
 from protocol.sketches.primes import widest_prime
 from protocol.study import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
@@ -27,7 +27,7 @@ from secagg.shares import ENCRYPTED_SHARE_BYTES, EncryptedShare, received_shares
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
-SOURCES = [*ROOT.glob("secagg/*.py"), *ROOT.glob("protocol/*.py")]
+SOURCES = [*ROOT.glob("secagg/*.py"), *ROOT.glob("protocol/*.py"), *ROOT.glob("protocol/api/*.py")]
 CODE = "".join(path.read_text() for path in SOURCES)
 ENTRY = RosterEntry(
     b"\x09" * 31 + b"\1", PublicKeys(b"\x09" + bytes(31), b"\x0a" + bytes(31)), bytes(64)

@@ -16,8 +16,8 @@ from threading import local
 
 import httpx
 
+from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from secagg.keys import Identity
 from secagg.messages import unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join

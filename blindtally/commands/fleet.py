@@ -53,8 +53,8 @@ from client.fleet.behaviour import Arrivals, FleetBehaviour
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
+from protocol.api.messages import HeavyHitter, StudyView
 from protocol.domains.hashed import Hashed
-from protocol.messages import HeavyHitter, StudyView
 from secagg.parameters import Mode
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters

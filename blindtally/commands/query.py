@@ -8,7 +8,7 @@ from typer import Argument, Option
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
-from protocol.messages import QueryResult
+from protocol.api.messages import QueryResult
 
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 

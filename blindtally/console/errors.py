@@ -12,9 +12,9 @@ from typing import Final
 import typer
 from pydantic import BaseModel, ValidationError
 
+from protocol.api.messages import PopulationRequest, StudyRequest
+from protocol.api.validation import validation_faults
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
-from protocol.messages import PopulationRequest, StudyRequest
-from protocol.validation import validation_faults
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _VALIDATED_MODELS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blindtally.fleet_run.results import StudyResults
-from protocol.phases import participant_phases
+from protocol.api.phases import participant_phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

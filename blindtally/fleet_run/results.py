@@ -13,10 +13,10 @@ from typing import Any
 
 from blindtally.simulate.scores import FoundItem, Score, compare_with_truth
 from client.fleet.config import FleetRound
+from protocol.api.messages import CohortView, HeavyHitter, StudyView
+from protocol.api.phases import Phase
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from protocol.messages import CohortView, HeavyHitter, StudyView
-from protocol.phases import Phase
 from protocol.reporting import ReportPlan
 from protocol.sketches.iblt.capacity import capacity
 from secagg.parameters import Mode

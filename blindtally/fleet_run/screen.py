@@ -15,8 +15,8 @@ from blindtally.console.tables import fact_table, result_table
 from blindtally.fleet_run.results import RoundResult, StudyResults
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config import FleetProgress
-from protocol.messages import RoundView
-from protocol.phases import Phase, participant_phases
+from protocol.api.messages import RoundView
+from protocol.api.phases import Phase, participant_phases
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 

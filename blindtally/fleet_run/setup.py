@@ -22,12 +22,12 @@ from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config import FleetConfig
+from protocol.api.messages import StudyView, Timeouts
+from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
-from protocol.messages import StudyView, Timeouts
-from protocol.phases import Phase
 from protocol.sketches.iblt.capacity import cells_for
 from protocol.study import Terms
 from secagg.keys import Identity

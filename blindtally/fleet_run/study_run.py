@@ -23,10 +23,10 @@ from client.fleet.config import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
 from client.fleet.shards import ShardPool
 from client.transport import http_client
+from protocol.api.messages import Timeouts
+from protocol.api.phases import Phase
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.messages import Timeouts
-from protocol.phases import Phase
 from protocol.study import Terms
 
 _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive

@@ -19,8 +19,8 @@ import httpx
 
 from client.analyst.async_study import AsyncAnalyst, AsyncStudy
 from client.errors import UnavailableError
-from protocol.messages import CohortView, RoundView, StudyView
-from protocol.phases import Phase
+from protocol.api.messages import CohortView, RoundView, StudyView
+from protocol.api.phases import Phase
 from protocol.study import Terms
 
 POLL_SECONDS: Final = 1.0

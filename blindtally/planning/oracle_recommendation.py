@@ -15,13 +15,13 @@ import typer
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.tables import print_parts
+from protocol.api.signed_report import packed_report_bytes
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import MAX_DICTIONARY_ITEMS
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
 from protocol.oracles import parameters as goals
 from protocol.oracles.recommend import GUESS_ERRORS, Goal, Recommendation, min_users, recommend
 from protocol.oracles.registry import oracle_from_parameters
-from protocol.signed_report import packed_report_bytes
 
 MAX_USERS = 10**9
 _MAX_STRING_BYTES = 512  # with prefix extension

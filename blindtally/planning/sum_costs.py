@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from protocol.messages import JoinRequest, Survivors
+from protocol.api.messages import JoinRequest, Survivors
 from secagg.graph import NeighbourSelection
 from secagg.keys import (
     KEY_BYTES,

@@ -23,8 +23,8 @@ from client.analyst.requests import (
 )
 from client.analyst.tables import ResultTable
 from client.errors import WrongStateError, check_response, is_retryable
-from protocol.events import Event, EventKind
-from protocol.messages import MAX_RETRY_SECONDS
+from protocol.api.events import Event, EventKind
+from protocol.api.messages import MAX_RETRY_SECONDS
 
 T = TypeVar("T")
 

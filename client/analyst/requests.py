@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from client.analyst.tables import ROUND_COLUMNS
 from client.errors import check_response
-from protocol.events import Event
-from protocol.messages import (
+from protocol.api.events import Event
+from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
     PopulationPage,

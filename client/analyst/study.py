@@ -23,9 +23,8 @@ from client.analyst import requests
 from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
 from client.analyst.sender import Sender
 from client.analyst.tables import ResultTable
-from protocol.events import Event
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
-from protocol.messages import (
+from protocol.api.events import Event
+from protocol.api.messages import (
     HeavyHitter,
     PopulationRequest,
     PopulationView,
@@ -36,6 +35,7 @@ from protocol.messages import (
     StudyView,
     Timeouts,
 )
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
 from protocol.quantiles.cdf import Estimator
 from protocol.study import Terms

@@ -12,8 +12,8 @@ from client.device.encoding import Contribution
 from client.device.journal import Journal
 from client.device.policy import Policy
 from client.transport import Transport
-from protocol.messages import RoundView, SlotAssignment
-from protocol.phases import Phase, participant_phases
+from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.phases import Phase, participant_phases
 from protocol.randomness import RandomWords
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity

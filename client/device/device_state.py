@@ -27,7 +27,7 @@ import numpy as np
 from platformdirs import user_state_path
 
 from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
-from protocol.credentials import encode_secret
+from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
 
 _FILE_HEADER: Final = "blindtally device v1"  # marks the file as a device's secret

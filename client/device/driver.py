@@ -25,8 +25,8 @@ from client.errors import (
     WrongPhaseError,
 )
 from client.transport import POLL_SECONDS, Transport
+from protocol.api.messages import RoundView
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
-from protocol.messages import RoundView
 from secagg.errors import ProtocolError
 
 _DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time

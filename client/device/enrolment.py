@@ -5,8 +5,8 @@ studies. The device chooses its credential, which stands for one identity.
 """
 
 from client.transport import Transport
-from protocol.credentials import possession_statement, secret_digest
-from protocol.messages import EnrolmentRequest
+from protocol.api.credentials import possession_statement, secret_digest
+from protocol.api.messages import EnrolmentRequest
 from secagg.keys import Identity
 
 

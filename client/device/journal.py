@@ -44,7 +44,7 @@ from types import NoneType
 from typing import Self
 
 from client.device.policy import PolicyError
-from protocol.phases import MessageKind
+from protocol.api.phases import MessageKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from client.device.device import DeviceStep, RoundParticipation, refusing_malfor
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
 from client.device.policy import rho_of
-from protocol.credentials import new_secret
+from protocol.api.credentials import new_secret
+from protocol.api.messages import JoinRequest, SlotAssignment, Survivors
+from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from protocol.messages import JoinRequest, SlotAssignment, Survivors
-from protocol.phases import MessageKind
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations
 from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join

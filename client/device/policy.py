@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from protocol.api.messages import SlotAssignment
+from protocol.api.signed_report import packed_report_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from protocol.messages import SlotAssignment
-from protocol.signed_report import packed_report_bytes
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares, SeedShares

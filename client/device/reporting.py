@@ -13,9 +13,9 @@ from functools import partial
 from client.device.device import DeviceStep, RoundParticipation
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError
+from protocol.api.phases import MessageKind
+from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.phases import MessageKind
-from protocol.signed_report import SignedReport
 
 
 class ReportParticipation(RoundParticipation):

@@ -32,9 +32,9 @@ from client.device.enrolment import enrol_device
 from client.device.policy import Policy
 from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
 from client.transport import Transport, http_client
+from protocol.api.messages import RoundView, SlotAssignment, StudyPage
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import RoundView, SlotAssignment, StudyPage
 from protocol.randomness import system_words
 from secagg.session import Registry
 

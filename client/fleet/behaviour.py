@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.device import STEP_OF_PHASE, DeviceStep, steps_in_mode
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 from secagg.parameters import Mode
 
 _BURST_COUNT: Final = 5

@@ -17,8 +17,8 @@ from client.device.encoding import Contribution
 from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
 from client.transport import Traffic
-from protocol.messages import CohortView, RoundView
-from protocol.phases import Phase, participant_phases
+from protocol.api.messages import CohortView, RoundView
+from protocol.api.phases import Phase, participant_phases
 from secagg.keys import Identity
 from secagg.parameters import Mode
 from secagg.ring import Vector

@@ -24,10 +24,10 @@ from client.device.journal import JournalEntry, MemoryJournal
 from client.fleet.behaviour import DeviceBehaviour
 from client.fleet.config import DeviceResult, FleetConfig
 from client.transport import Transport
-from protocol.credentials import new_secret
+from protocol.api.credentials import new_secret
+from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import RoundView, StudyView
 from protocol.randomness import system_words
 from protocol.reporting import ALL_REPORT_STUDIES
 from protocol.study import enrolment_scope

@@ -27,7 +27,7 @@ from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
 from client.fleet.config import DeviceResult, FleetConfig, FleetProgress, FleetRound, select_devices
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
-from protocol.messages import RoundView, StudyView
+from protocol.api.messages import RoundView, StudyView
 
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
 _PROGRESS_POLL_SECONDS: Final = 1.0  # between two requests for a round that shards run

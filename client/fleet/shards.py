@@ -20,8 +20,8 @@ import stamina.instrumentation
 from client.device.journal import JournalEntry
 from client.fleet.config import DeviceResult, FleetConfig
 from client.fleet.devices import ClientFactory, DeviceSnapshot, FleetDevices
+from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
-from protocol.messages import RoundView, StudyView
 
 T = TypeVar("T")
 ShardResults: TypeAlias = list[tuple[DeviceResult, tuple[JournalEntry, ...]]]

@@ -19,10 +19,10 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.api.phases import Phase, participant_phases
 from protocol.arrays import Flags
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import SumMechanism
-from protocol.phases import Phase, participant_phases
 from protocol.randomness import RandomWords, seeded_words
 from protocol.sampling import clip_histograms
 from protocol.study import P

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from protocol.phases import Phase, participant_phases
+from protocol.api.phases import Phase, participant_phases
 from protocol.simulation.chunks import Accumulator, Chunk, Part
 from protocol.study import Plan
 from secagg.errors import RecoveryError

@@ -17,9 +17,9 @@ from typing import Generic
 
 import numpy as np
 
+from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, SumMechanism, add_noise
-from protocol.phases import Phase
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
     NO_DROPOUT,

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 
-from protocol.credentials import (
+from protocol.api.credentials import (
     ENROLMENT_TOKEN_PREFIX,
     bearer_secret,
     possession_statement,
     secret_digest,
 )
-from protocol.messages import AuditPage, EnrolmentRequest, ProblemType
+from protocol.api.messages import AuditPage, EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
 from server.api.common import json_only, paginate, problem_responses
 from server.api.dependencies import as_malformed, require

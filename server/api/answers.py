@@ -15,10 +15,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from protocol.api.messages import (
+    HeavyHitter,
+    HeavyHitterPage,
+    ProblemType,
+    QueryResult,
+    QueryResults,
+)
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.registry import AnyPlan
-from protocol.messages import HeavyHitter, HeavyHitterPage, ProblemType, QueryResult, QueryResults
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
 from protocol.study_state import StudyState

@@ -11,9 +11,9 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Request, Response, params
 
-from protocol.credentials import bearer_secret, secret_digest
-from protocol.messages import Pending, ProblemType
-from protocol.phases import MessageKind, Phase
+from protocol.api.credentials import bearer_secret, secret_digest
+from protocol.api.messages import Pending, ProblemType
+from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError
 from server.api.common import ParticipantId
 from server.db.channels import cohort_channel

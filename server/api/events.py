@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from protocol.events import Event
+from protocol.api.events import Event
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import Caller, require
 from server.principals import Permission

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.api.common import problem_responses
 from server.api.dependencies import require
 from server.db import migrations

@@ -9,15 +9,15 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.domains.strings import Utf8
-from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import (
+from protocol.api.messages import (
     EnrolmentRequest,
     JoinRequest,
     PopulationRequest,
     Problem,
     StudyRequest,
 )
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
 from protocol.study import Terms

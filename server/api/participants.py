@@ -16,8 +16,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
-from protocol.phases import MESSAGE_KIND, Phase, participant_phases
+from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
+from protocol.api.phases import MESSAGE_KIND, Phase, participant_phases
 from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_confirmations
 from secagg.roster import RosterEntry

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Path as InPath
 
-from protocol.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
+from protocol.api.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
 from protocol.privacy.ledger import Ledger, Statement
 from protocol.privacy.loss import MIN_DELTA
 from server.api.common import StudyId, json_only, paginate, problem_responses

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from protocol.messages import ProblemType, RoundPage, RoundView
+from protocol.api.messages import ProblemType, RoundPage, RoundView
 from server.api.common import (
     OCTET_STREAM_RESPONSE,
     CohortNumber,

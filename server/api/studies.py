@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
 
-from protocol.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from protocol.validation import validation_faults
+from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from protocol.api.validation import validation_faults
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, require
 from server.api.etag import ETagRoute, reading

@@ -13,7 +13,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 
-from protocol.phases import MESSAGE_KIND, MessageKind, Phase, participant_phases
+from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase, participant_phases
 from secagg.aggregator import (
     UnmaskingRequest,
     check_confirmation,

@@ -7,7 +7,7 @@ from sqlalchemy import JSON, DateTime, Dialect, Enum, LargeBinary, MetaData
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 
 # Constraints need names so that SQLite's batch mode can drop them in a later migration.
 _CONSTRAINT_NAMES = {

@@ -39,7 +39,7 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from protocol.events import Event
+from protocol.api.events import Event
 from server.db.columns import UtcDateTime
 from server.db.database_errors import BusyError, classified_errors, is_disk_full, is_retryable
 from server.telemetry.metrics import Metrics

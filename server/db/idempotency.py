@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.db.schema import IdempotencyKeyRow
 from server.errors import ProblemError
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 from server.db.columns import Base, Utf8Bytes
 
 FINAL_PHASES = tuple(phase for phase in Phase if phase.is_over)

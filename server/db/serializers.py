@@ -7,11 +7,11 @@ facts that would reveal it: slots, message counts, the number of holders.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocol.events import Event
+from protocol.api.events import Event
+from protocol.api.messages import CohortView, RoundView, StudyView
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.messages import CohortView, RoundView, StudyView
 from protocol.model import PublicModel
-from protocol.phases import Phase
 from protocol.study import Terms
 from secagg.parameters import choose_parameters
 from server.db.columns import Base

@@ -24,8 +24,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from protocol.credentials import API_KEY_PREFIX, bearer_secret, secret_digest
-from protocol.messages import ProblemType
+from protocol.api.credentials import API_KEY_PREFIX, bearer_secret, secret_digest
+from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.access import AccessRepository
 from server.errors import ProblemError

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.errors import ProblemError, malformed
 from server.http.problem_details import problem_response
 from server.settings import Settings

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
-from protocol.validation import describe_fault
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.validation import describe_fault
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.errors import INTERNAL_FAULT, FieldError, ProblemError, malformed_fields
 from server.telemetry.logs import bind_log_fields

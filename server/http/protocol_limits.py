@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.errors import ProblemError
 from server.http.limits import SECURITY_HEADERS
 from server.http.problem_details import problem_response

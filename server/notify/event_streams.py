@@ -16,8 +16,8 @@ from time import monotonic
 
 import structlog
 
-from protocol.events import Event, EventKind
-from protocol.messages import ProblemType
+from protocol.api.events import Event, EventKind
+from protocol.api.messages import ProblemType
 from server.db.channels import study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.events import EventRepository

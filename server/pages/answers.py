@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Domain
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.registry import AnyPlan
-from protocol.messages import HeavyHitter, QueryResult, StudyView
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState

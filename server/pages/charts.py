@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from protocol.messages import StudyView
+from protocol.api.messages import StudyView
 from protocol.study import WORD_BITS
 from server.db.repositories.progress import RoundSummary
 from server.pages.formatting import items_label, significant

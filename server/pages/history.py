@@ -17,10 +17,10 @@ import structlog
 from cachetools import LRUCache
 from fastapi import Depends, Request
 
+from protocol.api.messages import StudyView
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.mechanisms.tracked.plan import TrackedPlan
-from protocol.messages import StudyView
 from protocol.sketches.iblt.capacity import capacity
 from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.credentials import API_KEY_PREFIX, bearer_secret
+from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
 from server.http.auth import COOKIE_NAME, client_address, is_page
 from server.pages.page_routes import page_router, read_form

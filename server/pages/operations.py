@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from protocol.messages import PopulationView
+from protocol.api.messages import PopulationView
 from protocol.privacy.ledger import Statement
 from server.api.common import paginate
 from server.db.repositories.leases import ALIVE_WITHIN

@@ -16,7 +16,7 @@ from starlette.datastructures import URL
 from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.api.messages import StudyView
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import StudyView
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.study import Terms
 from server.pages.formatting import small_number

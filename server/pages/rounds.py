@@ -7,9 +7,9 @@ from typing import Final
 
 from fastapi import Request, Response
 
+from protocol.api.messages import CohortView, RoundView
+from protocol.api.phases import Phase, participant_phases
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import CohortView, RoundView
-from protocol.phases import Phase, participant_phases
 from protocol.study import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares

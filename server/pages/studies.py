@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from protocol.api.messages import HeavyHitterPage, ProblemType, StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.messages import HeavyHitterPage, ProblemType, StudyView
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss import MIN_DELTA
 from server.api import studies as api

@@ -11,7 +11,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from protocol.events import EventKind
+from protocol.api.events import EventKind
 from server.db.store import Store
 from server.pages import formatting
 from server.pages.assets import url_of

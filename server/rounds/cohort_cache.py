@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
+from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
-from protocol.phases import MessageKind
 from secagg.aggregator import UnmaskingRequest
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript

@@ -14,10 +14,10 @@ from random import Random
 import numpy as np
 import structlog
 
+from protocol.api.messages import RoundState
+from protocol.api.phases import MessageKind
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from protocol.messages import RoundState
-from protocol.phases import MessageKind
 from protocol.reporting import ReportAggregate
 from protocol.study_state import StudyState
 from secagg.aggregator import UnmaskingRequest, collect_masked_inputs

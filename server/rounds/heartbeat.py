@@ -18,7 +18,7 @@ from time import monotonic
 
 import structlog
 
-from protocol.messages import MAX_RETRY_SECONDS
+from protocol.api.messages import MAX_RETRY_SECONDS
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import ALIVE_WITHIN
 from server.db.store import Store

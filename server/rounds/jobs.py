@@ -21,7 +21,7 @@ from secrets import token_hex
 import structlog
 from opentelemetry.trace import Tracer
 
-from protocol.events import FailureCause
+from protocol.api.events import FailureCause
 from protocol.mechanisms.registry import AnyPlan
 from protocol.study_state import StudyState
 from secagg.errors import RecoveryError

@@ -1,6 +1,6 @@
 """Orchestrator of rounds: checks all pending cohorts, and closes the phases that are due.
 
-    read a snapshot -> settle each cohort (protocol/phases.py) -> move, fail or sum it
+    read a snapshot -> settle each cohort (protocol/api/phases.py) -> move, fail or sum it
                     -> close the rounds whose cohorts are all closed
 
 It keeps no state that rows do not have. Each poll reads the rows and the database's clock. Each
@@ -27,8 +27,8 @@ from typing import Any
 import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
 
-from protocol.events import FailureCause
-from protocol.phases import Phase, PhaseStatus, settle
+from protocol.api.events import FailureCause
+from protocol.api.phases import Phase, PhaseStatus, settle
 from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel

@@ -22,8 +22,8 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from protocol.events import Event, EventKind
-from protocol.phases import Phase, PhaseStatus
+from protocol.api.events import Event, EventKind
+from protocol.api.phases import Phase, PhaseStatus
 
 _TRANSACTION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -36,9 +36,9 @@ from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.fleet.config import DeviceResult, FleetRound
 from client.transport import Traffic
+from protocol.api.messages import CohortView, RoundView, StudyView
+from protocol.api.phases import participant_phases
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import CohortView, RoundView, StudyView
-from protocol.phases import participant_phases
 from protocol.randomness import seeded_words
 from secagg.keys import Identity
 from secagg.ring import Vector

@@ -12,10 +12,10 @@ from random import Random
 import httpx
 import numpy as np
 
+from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
-from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.randomness import seeded_words
 from protocol.study import Terms
 from secagg.aggregator import (

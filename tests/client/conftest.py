@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 
 from client.fleet.devices import ClientFactory
+from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import StudyRequest, StudyView, Timeouts
 from protocol.study import Terms
 from secagg.keys import Identity
 from server.settings import Settings

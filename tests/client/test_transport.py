@@ -18,8 +18,8 @@ from client.errors import (
     is_retryable,
 )
 from client.transport import Transport, http_client
-from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
-from protocol.phases import Phase
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.phases import Phase
 
 
 def problem(kind: ProblemType, status: int, **more: object) -> httpx.Response:

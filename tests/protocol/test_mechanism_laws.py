@@ -29,6 +29,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.histograms import Histogram, Histograms
 from protocol.mechanism import Answer, Estimate, Mechanism
@@ -46,7 +47,6 @@ from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.phases import Phase
 from protocol.randomness import seeded_words
 from protocol.sampling import clip, clip_histograms
 from protocol.simulation.executor import SecureCohort, sum_cohort

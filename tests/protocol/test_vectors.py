@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from protocol.credentials import possession_statement
+from protocol.api.credentials import possession_statement
+from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import parse_plan
-from protocol.signed_report import SignedReport
 from protocol.study import enrolment_scope
 from secagg.keys import Identity
 from secagg.messages import pack_confirmations, unpack_confirmations

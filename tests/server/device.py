@@ -10,8 +10,8 @@ from random import Random
 import httpx
 import numpy as np
 
+from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.randomness import seeded_words
 from protocol.study import enrolment_scope
 from secagg.keys import Identity

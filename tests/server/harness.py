@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from protocol.messages import HeavyHitter, HeavyHitterPage, RoundView
-from protocol.phases import Phase
+from protocol.api.messages import HeavyHitter, HeavyHitterPage, RoundView
+from protocol.api.phases import Phase
 from secagg.keys import Identity
 from server.db.store import Store
 from server.service import Service

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from httpx_sse._decoders import SSEDecoder
 
-from protocol.events import Event
+from protocol.api.events import Event
 from tests.server.harness import Served
 
 _PATIENCE = 60.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from protocol.messages import PROBLEM_TYPE_PREFIX
+from protocol.api.messages import PROBLEM_TYPE_PREFIX
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares
 from tests.server.device import KINDS, Device

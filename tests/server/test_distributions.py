@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.messages import QueryResults
+from protocol.api.messages import QueryResults
 from tests.server.device import Device
 from tests.server.harness import Served, together
 from tests.server.party import refused

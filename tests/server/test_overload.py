@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
-from protocol.messages import SlotAssignment
+from protocol.api.messages import SlotAssignment
 from secagg.roster import Roster
 from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
 from tests.server.conftest import Serve

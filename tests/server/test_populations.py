@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 from protocol.privacy.ledger import Statement
 from server.db.schema import CohortRow
 from tests.server.conftest import Serve

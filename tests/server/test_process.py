@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from tests.server.harness import Clock, Served
 
 

@@ -17,11 +17,11 @@ from client.device.journal import MemoryJournal
 from client.device.policy import Policy, PolicyError
 from client.device.reporting import ReportParticipation
 from client.transport import Transport
+from protocol.api.messages import RoundView
+from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
-from protocol.messages import RoundView
 from protocol.randomness import seeded_words
 from protocol.reporting import ALL_REPORT_STUDIES
-from protocol.signed_report import SignedReport
 from protocol.study import Terms, enrolment_scope
 from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from protocol.messages import SlotAssignment
-from protocol.phases import Phase
+from protocol.api.messages import SlotAssignment
+from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed

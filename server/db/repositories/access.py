@@ -8,8 +8,13 @@ from random import Random
 from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
-from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret, secret_digest
-from protocol.messages import AuditRecord, ProblemType
+from protocol.api.credentials import (
+    API_KEY_PREFIX,
+    ENROLMENT_TOKEN_PREFIX,
+    new_secret,
+    secret_digest,
+)
+from protocol.api.messages import AuditRecord, ProblemType
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow
 from server.errors import ProblemError

@@ -7,9 +7,9 @@ import numpy as np
 from sqlalchemy import and_, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
+from protocol.api.messages import HeavyHitter
 from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import HeavyHitter
 from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study

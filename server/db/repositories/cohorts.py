@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, exists, select, update
 from sqlalchemy.orm import Session
 
-from protocol.events import FailureCause
-from protocol.phases import Phase
+from protocol.api.events import FailureCause
+from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since

@@ -12,8 +12,8 @@ from datetime import datetime
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from protocol.events import Event, EventKind
-from protocol.messages import ProblemType
+from protocol.api.events import Event, EventKind
+from protocol.api.messages import ProblemType
 from server.db.database import Repository, count_on_commit, read_transaction
 from server.db.schema import EventCounterRow, EventRow, StudyRow
 from server.db.serializers import event_without_sizes, hides_sizes
@@ -69,7 +69,7 @@ class EventRepository(Repository):
 def record_event(
     session: Session, study: str, kind: EventKind, at: datetime, **facts: object
 ) -> None:
-    """Record an event of `study`; `protocol/events.py` lists the facts of each kind."""
+    """Record an event of `study`; `protocol/api/events.py` lists the facts of each kind."""
     next_number = (
         update(EventCounterRow)
         .where(EventCounterRow.study == study)

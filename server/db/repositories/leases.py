@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import CohortRow, LeaseRow, MessageRow, ProcessRow, RoundRow
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
+from protocol.api.messages import ProblemType
+from protocol.api.phases import MessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan
-from protocol.messages import ProblemType
-from protocol.phases import MessageKind, Phase
 from secagg.ring import Ring
 from secagg.roster import Roster
 from secagg.session import Session as SumSession

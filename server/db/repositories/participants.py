@@ -11,9 +11,9 @@ from sqlalchemy import Row, Select, bindparam, exists, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from protocol.api.messages import ProblemType, SlotAssignment
+from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
 from protocol.mechanisms.registry import parse_question
-from protocol.messages import ProblemType, SlotAssignment
-from protocol.phases import MESSAGE_KIND, MessageKind, Phase
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
 from server.db.database import Repository, read_transaction, write_transaction

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from protocol.messages import Timeouts
-from protocol.phases import MESSAGE_KIND, Phase, PhaseStatus
+from protocol.api.messages import Timeouts
+from protocol.api.phases import MESSAGE_KIND, Phase, PhaseStatus
 from protocol.study import Terms
 from secagg.parameters import Assumptions
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, StudyRow
@@ -67,7 +67,7 @@ def _pending_cohort(
     messages: int,
     last: datetime | None,
 ) -> PendingCohort:
-    """Return the cohort with its phase status (`protocol/phases.py`)."""
+    """Return the cohort with its phase status (`protocol/api/phases.py`)."""
     rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
     received, expected, quorum = messages, row.enrolled, rules.assumptions.quorum(row.enrolled)
     patience = limits.idle

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from protocol.api.messages import PopulationRequest, PopulationView, ProblemType
 from protocol.mechanisms.registry import parse_question
-from protocol.messages import PopulationRequest, PopulationView, ProblemType
 from protocol.privacy.events import DpEvent, LedgerEntry
 from protocol.privacy.ledger import Budget, BudgetError, Ledger
 from server.db.database import Repository, read_transaction, write_transaction

@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from protocol.messages import RoundState
-from protocol.phases import Phase
+from protocol.api.messages import RoundState
+from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from protocol.events import EventKind
+from protocol.api.events import EventKind
+from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
+from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
 from protocol.mechanism import Answer, Estimate
 from protocol.mechanisms.registry import AnyPlan, parse_plan
-from protocol.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
-from protocol.phases import MESSAGE_KIND, MessageKind, Phase
 from protocol.study import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction

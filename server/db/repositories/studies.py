@@ -10,10 +10,10 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from protocol.events import EventKind, FailureCause
+from protocol.api.events import EventKind, FailureCause
+from protocol.api.messages import ProblemType, StudyRequest, StudyView
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
-from protocol.messages import ProblemType, StudyRequest, StudyView
-from protocol.phases import Phase
 from protocol.privacy.events import DpEvent
 from protocol.privacy.ledger import Ledger
 from server.db.channels import notify_on_commit, study_channel

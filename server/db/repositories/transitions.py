@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from protocol.events import EventKind, FailureCause
+from protocol.api.events import EventKind, FailureCause
+from protocol.api.messages import StudyView
+from protocol.api.phases import MESSAGE_KIND, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import StudyView
-from protocol.phases import MESSAGE_KIND, Phase
 from protocol.study import Plan
 from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.repositories.events import record_event

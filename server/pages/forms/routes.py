@@ -12,7 +12,7 @@ from fastapi import Query, Request, Response
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
-from protocol.messages import ProblemType, StudyRequest
+from protocol.api.messages import ProblemType, StudyRequest
 from server.api import studies as api
 from server.api.dependencies import Caller
 from server.errors import FieldError, ProblemError

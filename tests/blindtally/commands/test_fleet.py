@@ -17,9 +17,9 @@ from blindtally.commands.registrar import create_key_file, load_key_file
 from blindtally.demo.server_process import ServerProcess, free_port
 from client.analyst.study import Analyst
 from client.device.policy import PolicyError
+from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import HeavyHitter, StudyView, Timeouts
 from protocol.study import Terms
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")

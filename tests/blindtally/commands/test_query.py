@@ -14,9 +14,9 @@ from client.analyst.study import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
+from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
-from protocol.messages import StudyView
 from protocol.study import Terms
 
 QUESTION = HierarchicalHistogramQuestion(

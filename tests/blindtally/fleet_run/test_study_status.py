@@ -8,9 +8,9 @@ import pytest
 
 from blindtally.fleet_run.setup import build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
+from protocol.api.messages import RoundView, StudyView
+from protocol.api.phases import Phase, participant_phases
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import RoundView, StudyView
-from protocol.phases import Phase, participant_phases
 
 SETUP = build_setup(
     None, devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None

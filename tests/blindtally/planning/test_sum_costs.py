@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
-from protocol.messages import JoinRequest, Survivors
+from protocol.api.messages import JoinRequest, Survivors
 from secagg.aggregator import collect_masked_inputs
 from secagg.keys import Identity
 from secagg.messages import pack_confirmations

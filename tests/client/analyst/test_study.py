@@ -15,9 +15,9 @@ from client.analyst.async_study import AsyncAnalyst, AsyncStudy
 from client.analyst.study import Analyst, Study
 from client.analyst.tables import ResultTable
 from client.errors import BadRequestError, NotFoundError
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType, StudyRequest
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType, StudyRequest
 from protocol.study import Terms
 from tools import unasync
 

@@ -7,7 +7,7 @@ import pytest
 
 from client.analyst.tables import ResultTable
 from client.optional_deps import install_command
-from protocol.messages import QueryResult
+from protocol.api.messages import QueryResult
 
 COLUMNS = ("at", "value", "low", "high")
 ROWS = [QueryResult(at=at, value=2.0 * at, low=0.0, high=9.0) for at in (1.0, 2.0, 3.0)]

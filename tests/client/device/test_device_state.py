@@ -11,7 +11,7 @@ import pytest
 
 from client.device.device_state import DeviceState
 from client.device.journal import JournalEntry, JournalError, MemoryJournal
-from protocol.phases import MessageKind
+from protocol.api.phases import MessageKind
 
 HOME, OTHER_SERVICE = "https://one.example", "https://other.example"
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "device_identities.json").read_text())

@@ -16,7 +16,7 @@ import pytest
 
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
 from client.device.policy import PolicyError
-from protocol.phases import MessageKind
+from protocol.api.phases import MessageKind
 
 
 def vector(body: bytes, number: int = 1, cohort: int = 0, study: str = "study-1") -> JournalEntry:
@@ -329,7 +329,7 @@ def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from client.device.journal import FileJournal, JournalEntry\n"
-        "from protocol.phases import MessageKind\n"
+        "from protocol.api.phases import MessageKind\n"
         "from client.device.policy import PolicyError\n"
         "vector = sys.argv[2].encode()\n"
         "given = JournalEntry.of('study', int(sys.argv[2]), 0, MessageKind.MASKED_INPUT, vector)\n"

@@ -19,10 +19,10 @@ from client.device.participation import SumParticipation
 from client.device.policy import Policy, PolicyError
 from client.fleet.devices import ClientFactory
 from client.transport import Transport
+from protocol.api.messages import JoinRequest, RoundView, StudyView, Survivors
+from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.messages import JoinRequest, RoundView, StudyView, Survivors
-from protocol.phases import MessageKind
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity

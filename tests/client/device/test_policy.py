@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from client.device.policy import Policy, PolicyError, rho_of, upload_bytes
+from protocol.api.messages import SlotAssignment
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
-from protocol.messages import SlotAssignment
 from protocol.study import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity

@@ -13,9 +13,9 @@ from client.device.policy import Policy, rho_of
 from client.fleet.config import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet, NobodyEnteredError
+from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.messages import StudyRequest, StudyView, Timeouts
 from protocol.privacy.ledger import Statement
 from protocol.study import Terms
 

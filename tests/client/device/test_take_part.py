@@ -21,9 +21,9 @@ from client.device.policy import Policy
 from client.device.take_part import MAX_STUDIES_AT_ONCE, ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.transport import Transport
-from protocol.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
+from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
+from protocol.api.messages import StudyView, Timeouts
 from protocol.mechanisms.registry import parse_question
-from protocol.messages import StudyView, Timeouts
 from protocol.study import Terms
 from secagg.keys import Identity
 from secagg.session import Registry

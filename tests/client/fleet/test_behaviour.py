@@ -16,7 +16,7 @@ from client.fleet.behaviour import (
     dropouts_by_step,
 )
 from client.fleet.config import FleetConfig, select_devices
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 
 COUNT, SPAN = 4000, 100.0
 

@@ -18,8 +18,8 @@ from client.fleet.config import (
 )
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet, NobodyEnteredError
-from protocol.messages import StudyView
-from protocol.phases import Phase
+from protocol.api.messages import StudyView
+from protocol.api.phases import Phase
 from secagg.keys import Identity
 from secagg.parameters import Mode
 

@@ -21,10 +21,10 @@ from client.fleet.devices import DeviceSnapshot
 from client.fleet.fleet import Fleet
 from client.fleet.shards import LostWorkersError, ShardPool, gather_results
 from client.transport import http_client
+from protocol.api.messages import Timeouts
+from protocol.api.phases import MessageKind, Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.messages import Timeouts
-from protocol.phases import MessageKind, Phase
 from protocol.study import Terms
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(18)]

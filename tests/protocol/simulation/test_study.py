@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
+from protocol.api.phases import Phase, participant_phases
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
-from protocol.phases import Phase, participant_phases
 from protocol.simulation.chunks import NO_DROPOUT, PHASES, PHASES_BEFORE_INPUT, DropoutModel
 from protocol.simulation.executor import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round, run_study

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from protocol.api.messages import HeavyHitterPage
 from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.messages import HeavyHitterPage
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
 from tests.server.conftest import Serve

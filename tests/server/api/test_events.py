@@ -8,8 +8,8 @@ from unittest.mock import AsyncMock
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from protocol.events import Event, EventKind, FailureCause
-from protocol.phases import Phase
+from protocol.api.events import Event, EventKind, FailureCause
+from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play, together
 from tests.server.listener import Listener, listening

@@ -6,7 +6,7 @@ from random import Random
 import httpx
 import pytest
 
-from protocol.messages import (
+from protocol.api.messages import (
     JoinRequest,
 )
 from protocol.study import Plan

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest
+from protocol.api.messages import EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 
 LISTS = ("roster", "share-commitments", "confirmations", "encrypted-shares")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from client.errors import ERROR_CLASSES
-from protocol.messages import ProblemType
+from protocol.api.messages import ProblemType
 from server.http.problem_details import STATUS_AND_TITLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from protocol.messages import Survivors
+from protocol.api.messages import Survivors
 from secagg.messages import unpack_confirmations
 from secagg.roster import Roster, ShareCommitments
 from secagg.shares import ReceivedShares

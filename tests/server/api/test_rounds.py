@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from protocol.messages import RoundPage
+from protocol.api.messages import RoundPage
 from tests.server.harness import Served, play
 from tests.server.party import refused
 

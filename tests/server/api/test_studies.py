@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
 from tests.server.party import refused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.phases import Phase
+from protocol.api.phases import Phase
 from secagg.messages import KeyShares, UnmaskingShares
 from secagg.shares import EncryptedShare
 from tests.server.conftest import Serve

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from protocol.credentials import (
+from protocol.api.credentials import (
     API_KEY_PREFIX,
     ENROLMENT_TOKEN_PREFIX,
     new_secret,
     possession_statement,
     secret_digest,
 )
-from protocol.messages import EnrolmentRequest, RoundView
+from protocol.api.messages import EnrolmentRequest, RoundView
 from secagg.keys import Identity
 from server.db.repositories.access import AccessRepository
 from server.http.auth import rate_limit_key

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from uvicorn.server import ServerState
 
-from protocol.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from server.http.protocol_limits import ConnectionLimits, LimitedHttpProtocol
 from tests.server.conftest import Serve
 from tests.server.party import refused

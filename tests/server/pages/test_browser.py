@@ -31,8 +31,8 @@ from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
 from client.transport import http_client
-from protocol.credentials import new_secret
-from protocol.messages import StudyView, Timeouts
+from protocol.api.credentials import new_secret
+from protocol.api.messages import StudyView, Timeouts
 from tests.client.conftest import REQUEST
 
 CHROMIUM = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")

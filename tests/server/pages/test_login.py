@@ -5,7 +5,7 @@ from random import SystemRandom
 import httpx
 import pytest
 
-from protocol.credentials import new_secret
+from protocol.api.credentials import new_secret
 from server.http.auth import COOKIE_NAME
 from server.principals import Permission
 from tests.server.conftest import Serve

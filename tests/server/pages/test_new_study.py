@@ -6,7 +6,7 @@ from html import unescape
 import httpx
 import pytest
 
-from protocol.messages import StudyView
+from protocol.api.messages import StudyView
 from server.pages.forms.fields import QUESTION_FORMS, form_fields
 from tests.server.harness import Served
 from tests.server.pages.browsing import SAME_ORIGIN, post

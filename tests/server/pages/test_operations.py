@@ -3,7 +3,7 @@
 from datetime import timedelta
 from random import SystemRandom
 
-from protocol.credentials import new_secret, secret_digest
+from protocol.api.credentials import new_secret, secret_digest
 from server.principals import Permission
 from tests.server.harness import Served, histogram_request, play
 from tests.server.pages.browsing import page_of, post

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import OperationalError
 
+from protocol.api.messages import HeavyHitterPage
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
 )
-from protocol.messages import HeavyHitterPage
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.history import EstimateHistory

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import httpx
 
-from protocol.messages import PROBLEM_TYPE_PREFIX, RoundView, SlotAssignment
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, RoundView, SlotAssignment
 from secagg.ring import Vector
 from tests.server.device import KINDS, Device
 from tests.server.simulation.worker import Unanswered

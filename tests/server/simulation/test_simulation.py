@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Select, create_engine, func, select
 
-from protocol.events import EventKind
+from protocol.api.events import EventKind
 from server.db.database import parse_url
 from server.db.schema import EventRow, MessageRow
 from tests.server.device import KINDS

@@ -21,9 +21,9 @@ import httpx
 import numpy as np
 import structlog
 
+from protocol.api.messages import CohortView, RoundView
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.messages import CohortView, RoundView
-from protocol.phases import Phase
 from protocol.study_state import EMPTY_STATE
 from tests.server.harness import study_request
 from tests.server.simulation.loop import Loop

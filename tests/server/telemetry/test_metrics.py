@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from protocol.events import EventKind
+from protocol.api.events import EventKind
 from server.db import migrations
 from server.db.database import Database
 from server.db.repositories.events import EventRepository, record_event

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.phases import Phase, PhaseStatus, next_phase, participant_phases, settle
+from protocol.api.phases import Phase, PhaseStatus, next_phase, participant_phases, settle
 from secagg.parameters import Mode
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

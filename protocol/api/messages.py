@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.model import PublicModel
-from protocol.phases import Phase
 from protocol.privacy.ledger import Budget
 from protocol.study import MAX_ROUNDS, Hex32, Terms
 

@@ -21,8 +21,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from protocol.api.phases import Phase
 from protocol.model import PublicModel
-from protocol.phases import Phase
 
 
 class EventKind(StrEnum):

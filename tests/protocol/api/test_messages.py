@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from protocol.api.messages import JoinRequest, Problem, ProblemType, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan
-from protocol.messages import JoinRequest, Problem, ProblemType, Timeouts
 from protocol.study import Terms
 from secagg.keys import PublicKeys
 from secagg.messages import pack_confirmations, unpack_confirmations

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from protocol.validation import validation_faults
+from protocol.api.validation import validation_faults
 
 
 class Round(BaseModel):

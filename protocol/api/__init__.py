@@ -1,0 +1,1 @@
+"""Contract between clients and server: documents, events, phases, credentials and refusals."""
