@@ -81,7 +81,7 @@ def fleet(
         Option(
             envvar="BLINDTALLY_ENROLMENT_TOKEN",
             show_envvar=False,  # too long for a narrow terminal
-            help="Enrolment token of the devices; docs/cli.md names its variable.",
+            help="Enrolment token of the devices. [env: BLINDTALLY_ENROLMENT_TOKEN]",
         ),
     ] = None,
     study: Annotated[str | None, Option(help="Id of the study to join.")] = None,
@@ -94,7 +94,7 @@ def fleet(
         Option(
             min=3,
             help="Number of devices selected for a round.",
-            show_default="all that can have a seat",
+            show_default="160 with --create, otherwise all that fit in the cohorts",
         ),
     ] = None,
     rounds: FleetRoundsOption = DEFAULT_ROUNDS,
@@ -102,8 +102,8 @@ def fleet(
         float,
         Option(
             min=0,
-            help="Seconds without a message after which a phase with a quorum ends. Use more than "
-            "3 if a replica may die, so that its devices can try again.",
+            help="Seconds without a message after which a phase with a quorum ends, for --create. "
+            "Use more than 3 if a replica may die, so that its devices can try again.",
         ),
     ] = TIMEOUTS.idle,
     dropout: DropoutOption = DEFAULT_DROPOUT,
@@ -119,7 +119,10 @@ def fleet(
         Arrivals, Option(help="Arrival pattern of the devices, see --over.")
     ] = Arrivals.AT_ONCE,
     over: Annotated[
-        float, Option(min=0, help="Seconds over which devices arrive, or of a diurnal day.")
+        float,
+        Option(
+            min=0, help="Seconds over which devices arrive; with diurnal arrivals, length of a day."
+        ),
     ] = 0.0,
     slow: Annotated[float, Option(min=0, max=0.9, help="Fraction of slow devices.")] = 0.0,
     pause: Annotated[
@@ -138,13 +141,16 @@ def fleet(
         ),
     ] = None,
     mode: ModeOption = "active",
-    max_epsilon: Annotated[float, Option(min=0, help="Largest epsilon that devices accept.")] = 4.0,
+    max_epsilon: Annotated[
+        float, Option(min=0, help="Largest total epsilon of all reports that a device accepts.")
+    ] = 4.0,
     repeat_exact: Annotated[
         bool,
         Option("--repeat-exact", help="Take part in all rounds, even if exact sums have no noise."),
     ] = False,
     registrar: Annotated[
-        Path | None, Option(help="Key file of the only registrar that enrols the devices.")
+        Path | None,
+        Option(help="Key file of the registrar with which the fleet enrols its devices."),
     ] = None,
     workers: WorkersOption = 1,
     dask: DaskOption = None,

@@ -51,13 +51,22 @@ def plan(
     devices: Annotated[
         int, Option("--devices", "--users", min=1, help="Number of devices in a round (n).")
     ],
-    rounds: Annotated[int | None, Option(min=1, max=1000, help="Number of rounds (R).")] = None,
+    rounds: Annotated[
+        int | None, Option(min=1, max=1000, help="Number of rounds (R); required for sums.")
+    ] = None,
     threshold: Annotated[
-        float | None, Option(min=1, help="Total count over all rounds from which an item is heavy.")
+        float | None,
+        Option(
+            min=1,
+            help="Total count over all rounds from which an item is heavy; required for sums.",
+        ),
     ] = None,
     words: Annotated[
         int | None,
-        Option(min=1, help="Maximum number of 16-bit words that a device sends in a round."),
+        Option(
+            min=1,
+            help="Maximum number of 16-bit words that a device sends; required for sums.",
+        ),
     ] = None,
     mechanism: Annotated[
         str | None,
@@ -68,7 +77,9 @@ def plan(
     ] = None,
     epsilon: Annotated[
         float | None,
-        Option(help="Privacy loss of locally private reports, or of triehh; without it, sums."),
+        Option(
+            help="Plan locally private reports of this privacy loss, or triehh; otherwise sums."
+        ),
     ] = None,
     delta: Annotated[float, Option(help="Delta of a central epsilon, over all levels.")] = 1e-6,
     levels: Annotated[int, Option(help="Number of levels of triehh.")] = 10,

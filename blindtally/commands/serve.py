@@ -94,7 +94,7 @@ def serve(
     Prints one line, `blindtally serves URL`, when it is ready. Everything that was acknowledged is
     in the database: after a kill and a new start, running studies go on.
 
-    Every flag has an environment variable, and so have the other settings:
+    Flags have the environment variables shown. docs/cli.md has all other settings, among them
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
     BLINDTALLY_MAX_HEADER_BYTES, BLINDTALLY_MAX_HEADER_FIELDS, BLINDTALLY_HEADER_SECONDS,
     BLINDTALLY_BODY_IDLE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,

@@ -51,7 +51,8 @@ class SimulationRequest:
     mechanism: Annotated[
         str,
         Argument(
-            help=f"One of: {', '.join(MECHANISMS)}.", autocompletion=completion.complete_mechanism
+            help=f"One of: {', '.join(MECHANISMS)}; see `blindtally mechanisms`.",
+            autocompletion=completion.complete_mechanism,
         ),
     ]
     data: Annotated[
@@ -125,18 +126,24 @@ class SimulationRequest:
     release: Annotated[
         ReleaseMode | None,
         Option(
-            help="Release of counts; with noise they are also hidden from the server.",
+            help="Release of counts: by coins (sample-threshold), by noise shares, which also hide "
+            "devices from the server (noise), or by both.",
             show_default="sample-threshold with triehh, else noise",
         ),
     ] = None
     invited: Annotated[
-        float, Option(help="Probability that a device joins a level of triehh over strings.")
+        float,
+        Option(help="Probability with which each device joins each level of triehh over strings."),
     ] = 1.0
     goal: Annotated[Literal["worst-mse", "l2"], Option(help="Error of reports to minimise.")] = "l2"
     most: MaxShareOption = 1.0
     sets: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="Field of the question; repeatable."),
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Field of the mechanism's question, such as t=5 (docs/mechanisms.md); repeatable.",
+        ),
     ] = None
     seed: SeedOption = 1
     workers: WorkersOption = 1
