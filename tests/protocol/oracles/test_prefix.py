@@ -54,7 +54,9 @@ def test_strings_of_160_bits_are_named() -> None:
     rng = np.random.default_rng(2)
     top = {b"www.example.com/abcd": 0.2, b"www.example.com/wxyz": 0.2}
     strings, _ = population(200_000, top, rng)
-    mechanism = PrefixExtension(oracle=Hadamard(4.0, 2**18), size=20, seed=SEED, step=12, beta=1e-3)
+    mechanism = PrefixExtension(
+        oracle=Hadamard(4.0, 2**18), size=20, seed=SEED, step=12, keep=8, beta=1e-3
+    )
     named = mechanism.identify(mechanism.perturb(strings, seeded_words(rng)))
     assert {string.value for string in named} == set(top)
 
@@ -96,7 +98,7 @@ def test_the_median_detected_count_is_detected_half_the_time() -> None:
 def test_the_sure_count_is_found_nearly_always() -> None:
     """Check that 50 of 60 runs succeed at the count for 95%: 4.5 deviations below the mean."""
     oracle = OcmsGf.for_l2(4.0, 2**16)
-    mechanism = PrefixExtension(oracle=oracle, size=3, seed=SEED, start=10, step=7, keep=32)
+    mechanism = PrefixExtension(oracle=oracle, size=3, seed=SEED, start=10, step=7, keep=8)
     share = mechanism.reliably_detected_count(5000) / 5000
     assert mechanism.median_detected_count(5000) / 5000 < share < 0.5
     hits = wrong = 0

@@ -133,15 +133,20 @@ def failures(keys: int, width: int, runs: int) -> int:
 
 
 def test_twins_are_as_frequent_as_stated() -> None:
-    """Two keys in all the same eight cells of two each: once in 256 tables."""
+    """Two keys in all the same eight cells of two each: once in 256 tables.
+
+    With another seed none of 1,000 fails with probability 2%, and too many with 1e-4.
+    """
     assert failure_probability_bound(2, 2) == pytest.approx(2.0**-8, rel=1e-9)
-    assert abs(failures(2, 2, 2000) - 2000 / 256) < 4.5 * (2000 / 256) ** 0.5
+    assert 0 < failures(2, 2, 1000) <= 1000 / 256 + 4.5 * (1000 / 256) ** 0.5
 
 
-@pytest.mark.parametrize(("keys", "width"), [(3, 2), (8, 4), (30, 12), (60, 20)])
-def test_tables_fail_no_more_often_than_stated(keys: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("keys", "width", "runs"), [(3, 2, 600), (8, 4, 300), (30, 12, 200), (60, 20, 200)]
+)
+def test_tables_fail_no_more_often_than_stated(keys: int, width: int, runs: int) -> None:
     """The bound counts each set of keys that may be left, so it is above, and far if near 1."""
-    bound, runs = failure_probability_bound(keys, width), 600
+    bound = failure_probability_bound(keys, width)
     failed = failures(keys, width, runs)
     assert failed <= runs * bound + 4.5 * (runs * bound) ** 0.5
 
