@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.rows import BenchmarkRow, argument_parser, report
 from blindtally.planning.f1_curves import f1
-from blindtally.simulate.population_study import KeyedPopulation, run_tokens
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind, load_item_population
+from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
 from protocol.mechanisms.tracked import past_sketch
 from protocol.mechanisms.tracked.forecast import decision_threshold, drift_of, history_of

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.planning.f1_curves import StudySetting, f1
-from blindtally.simulate.population_study import terms_for_tokens
 from blindtally.simulate.populations import DriftKind, ItemPopulation, RoundCounts
+from blindtally.simulate.token_study import terms_for_tokens
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table
 from protocol.mechanisms.iblt.threshold_control import ThresholdRule

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from blindtally.planning.f1_curves import F1Curve, F1Point, StudySetting, f1
 from blindtally.planning.word_budget import TRACKED, Method, StudyCase, draw_study, score_method
-from blindtally.simulate.population_study import KeyedPopulation, TooFewWordsError, run_tokens
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
+from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, run_adaptive_iblt
 from protocol.arrays import Keys

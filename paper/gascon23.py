@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from blindtally.simulate.population_study import ItemMask, TokenRounds
 from blindtally.simulate.populations import RoundCounts
+from blindtally.simulate.token_study import ItemMask, TokenRounds
 from protocol.histograms import Histograms
 from protocol.mechanisms.iblt.threshold_control import paper_threshold
 from protocol.sampling import ThresholdSampler

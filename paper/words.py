@@ -16,8 +16,8 @@ from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.planning.f1_curves import GOALS, F1Curve, StudySetting
 from blindtally.planning.word_budget import TRACKED, Method, StudyCase, f1_over_sizes
-from blindtally.simulate.population_study import KeyedPopulation
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
+from blindtally.simulate.token_study import KeyedPopulation
 from paper import drawing, options
 from paper.curves import ADAPTIVE, PAPER, TRACKED_MECHANISM, MethodComparison, compare_methods
 from paper.options import (

@@ -121,7 +121,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "[hierarchical-histogram, both",
         "[triehh, both",
     ),
-    "tests/protocol/test_reporting_laws.py": (
+    "tests/protocol/test_report_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[bucket-hh",
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[glps-hh",
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[jl-hh, paper",
@@ -210,7 +210,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_estimates_are_unbiased_with_the_reported_variance",
         "test_the_digests_of_plans_change_only_with_the_protocol",
     ),
-    "tests/protocol/test_reporting_laws.py": (
+    "tests/protocol/test_report_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals",
         "test_intervals_of_rare_items_reach_below_nothing_and_cover",
         "test_the_bytes_reveal_no_more_than_is_charged",
@@ -254,7 +254,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/test_ledger_again.py": ALL_TESTS,
 }
 # Laws with several examples of each mechanism: all but the first of each are medium.
-LAW_FILES = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_reporting_laws.py")
+LAW_FILES = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_report_laws.py")
 POSTGRES = {"postgres", "postgresql"}  # parameters of fixtures that choose a database
 
 for _profile, _examples in (("quick", 3), ("test", 10), ("slow", 100)):

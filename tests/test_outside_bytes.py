@@ -62,7 +62,7 @@ from server.db.database import parse_url
 from server.errors import ProblemError
 from tests.examples import fewer
 from tests.protocol import test_mechanism_laws as summing
-from tests.protocol import test_reporting_laws as reporting
+from tests.protocol import test_report_laws as report_laws
 
 ROOT = Path(__file__).parents[1]
 KEY = b"\x09" + bytes(30) + b"\1"  # of no low order
@@ -235,7 +235,7 @@ def first_of_each(examples: dict[str, Any]) -> dict[str, Any]:
     return {example.question.mechanism: example for example in reversed(examples.values())}
 
 
-SUMS, REPORTS = first_of_each(summing.EXAMPLES), first_of_each(reporting.EXAMPLES)
+SUMS, REPORTS = first_of_each(summing.EXAMPLES), first_of_each(report_laws.EXAMPLES)
 
 
 @cache

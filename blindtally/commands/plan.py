@@ -29,8 +29,8 @@ from blindtally.planning.forecast import (
 )
 from blindtally.planning.oracle_recommendation import recommend_reports
 from blindtally.planning.word_budget import StudyCase
-from blindtally.simulate.population_study import KeyedPopulation
 from blindtally.simulate.populations import load_item_population
+from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
 from protocol.mechanisms.registry import AnyQuestion, parse_question

@@ -22,7 +22,7 @@ from blindtally.planning.forecast import (
 from blindtally.planning.sum_costs import SumCost, measure_operations
 from blindtally.planning.word_budget import StudyCase
 from blindtally.process_pool import RetryingProcessPool
-from blindtally.simulate.population_study import KeyedPopulation
+from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.parameters import choose_parameters

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from blindtally.planning.f1_curves import GOALS, F1Curve, F1Point, StudySetting, f1
-from blindtally.simulate.population_study import (
+from blindtally.simulate.populations import DriftKind
+from blindtally.simulate.token_study import (
     ItemMask,
     KeyedPopulation,
     TokenRounds,
     TooFewWordsError,
     run_tokens,
 )
-from blindtally.simulate.populations import DriftKind
 
 _SIZE_RATIO: Final = 1.2
 _MAX_WORDS: Final = 200_000

@@ -24,10 +24,10 @@ from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, alphabet_of
 from protocol.mechanism import VARIANCE_COLUMN
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
-from protocol.mechanisms.reports.linear import LinearPlan
+from protocol.mechanisms.reports.hsu2012 import LinearPlan
 from protocol.mechanisms.reports.prefix_extension import PrefixPlan
 from protocol.oracles.registry import ORACLES
-from protocol.reporting import ReportMechanism
+from protocol.report_mechanism import ReportMechanism
 from protocol.simulation.chunks import CHUNK_DEVICES
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.study import Terms

@@ -29,7 +29,7 @@ from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.randomness import system_words
-from protocol.reporting import ALL_REPORT_STUDIES
+from protocol.report_mechanism import ALL_REPORT_STUDIES
 from protocol.study import enrolment_scope
 from secagg.keys import KEY_BYTES, Identity
 from secagg.session import Registry

@@ -35,7 +35,7 @@ from protocol.mechanisms.reports.dictionary import (
     DictionaryPlan,
     DictionaryQuestion,
 )
-from protocol.mechanisms.reports.linear import (
+from protocol.mechanisms.reports.hsu2012 import (
     LINEAR_MECHANISMS,
     BucketQuestion,
     GlpsQuestion,
@@ -49,7 +49,7 @@ from protocol.mechanisms.reports.prefix_extension import (
 )
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.reporting import ReportMechanism
+from protocol.report_mechanism import ReportMechanism
 
 AnyQuestion: TypeAlias = Annotated[
     AdaptiveIbltQuestion

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Codes, Frequencies, ItemValues, Support, Votes
+from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.numerics.tail_bounds import (
     bernstein_upper_bound,
@@ -39,7 +40,6 @@ from protocol.oracles.numerics.tail_bounds import (
 )
 from protocol.oracles.numerics.transforms import walsh_hadamard
 from protocol.oracles.oracle import ReportCounts
-from protocol.oracles.randomized_response import PROBABILITY_ONE
 from protocol.oracles.report_format import HashedResponseOracle
 
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from protocol.arrays import Codes, ItemValues, Support
-from protocol.oracles.randomized_response import randomize
+from protocol.oracles.exact_probabilities import randomize
 from protocol.oracles.report_format import HashedResponseOracle
 from protocol.randomness import RandomWords
 

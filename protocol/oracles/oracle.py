@@ -21,7 +21,7 @@ report draws its hash function from a family with one collision probability [Pan
 keeps of its reports are their `ReportCounts`, which can be added: a server may read reports in
 batches, in any order, and discard them.
 
-Probabilities are integers that stand for a part of 2^64 (`randomized_response.py`) and are compared
+Probabilities are integers that stand for a part of 2^64 (`exact_probabilities.py`) and are compared
 with uniform words (`protocol/randomness.py`), so no floating-point number lies between a value
 and its report.
 """

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from protocol.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
+from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64, randomize
 from protocol.oracles.oracle import Oracle
-from protocol.oracles.randomized_response import PROBABILITY_ONE, favoured_of_2_64, randomize
 from protocol.randomness import RandomWords, uniform_below
 
 _MAX_RANDOM_WORDS = 2**20  # of one batch of bit vectors

@@ -5,7 +5,7 @@ from typing import Any
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from protocol.mechanisms.central.release import ReleasePlan
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.privacy.noise import simulate_skellam_sum
 from secagg.ring import Lane, Vector
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from protocol.histograms import Histograms, ItemTotals
 from protocol.randomness import seeded_words
-from protocol.reporting import RP, H, ReportMechanism
+from protocol.report_mechanism import RP, H, ReportMechanism
 from protocol.sampling import clip_histograms
 from protocol.simulation.chunks import Batch, Batches, Chunk, RoundDevices, chunk_generator
 from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor

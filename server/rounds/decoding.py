@@ -18,7 +18,7 @@ from protocol.api.messages import RoundState
 from protocol.api.phases import MessageKind
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from protocol.reporting import ReportAggregate
+from protocol.report_mechanism import ReportAggregate
 from protocol.study_state import StudyState
 from secagg.aggregator import UnmaskingRequest, collect_masked_inputs
 from secagg.keys import SIGNATURE_BYTES

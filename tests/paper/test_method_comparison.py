@@ -6,8 +6,8 @@ import pytest
 from blindtally.planning import word_budget
 from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.word_budget import TRACKED, StudyCase, f1_over_sizes
-from blindtally.simulate.population_study import KeyedPopulation
 from blindtally.simulate.populations import ItemPopulation
+from blindtally.simulate.token_study import KeyedPopulation
 from paper.curves import PAPER, compare_methods
 from paper.gascon23 import run_paper_adaptive
 from protocol.domains.strings import Alphabet

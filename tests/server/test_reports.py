@@ -21,7 +21,7 @@ from protocol.api.messages import RoundView
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
-from protocol.reporting import ALL_REPORT_STUDIES
+from protocol.report_mechanism import ALL_REPORT_STUDIES
 from protocol.study import Terms, enrolment_scope
 from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity

@@ -30,13 +30,13 @@ from protocol.confidence import reaches_threshold
 from protocol.domains.digits import Digits
 from protocol.histograms import Histogram
 from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
-from protocol.mechanisms.central.release import (
+from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
     ReleaseMechanism,
     ReleasePlan,
     devices_per_level,
 )
-from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.encode_input import device_values
 from protocol.privacy.events import DpEvent

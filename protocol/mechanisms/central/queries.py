@@ -19,7 +19,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     HierarchicalHistogramPlan,
     HierarchicalHistogramQuestion,
 )
-from protocol.mechanisms.central.release import ReleasePlan, devices_per_level
+from protocol.mechanisms.central.release_mechanism import ReleasePlan, devices_per_level
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from protocol.arrays import DigitRows, Indices
 from protocol.domains.digits import Digits
-from protocol.mechanisms.central.release import ReleasePlan
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.model import raise_faults
 from protocol.quantiles.tree import NO_PREFIX, digits_to_integers, find_prefixes, integers_to_digits

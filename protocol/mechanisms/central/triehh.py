@@ -33,8 +33,12 @@ from protocol.arrays import DigitRows
 from protocol.confidence import reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Estimate, ranked
-from protocol.mechanisms.central.release import DEVICES_ARRAY, ReleaseMechanism, devices_per_level
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.release_mechanism import (
+    DEVICES_ARRAY,
+    ReleaseMechanism,
+    devices_per_level,
+)
 from protocol.mechanisms.central.trie_plan import (
     MAX_PREFIXES,
     MAX_TRIE_CELLS,

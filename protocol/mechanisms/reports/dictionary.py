@@ -30,7 +30,7 @@ from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
 from protocol.oracles.parameters import ParameterGoal, oracle_for
 from protocol.oracles.registry import check_parameters, oracle_from_parameters
 from protocol.randomness import RandomWords
-from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Terms
 from protocol.study_state import StudyState
 

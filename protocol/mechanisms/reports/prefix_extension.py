@@ -40,7 +40,7 @@ from protocol.oracles.parameters import oracle_for
 from protocol.oracles.prefix import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_from_parameters
 from protocol.randomness import RandomWords
-from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Hex32, Terms
 from protocol.study_state import StudyState
 

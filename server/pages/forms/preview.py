@@ -16,7 +16,7 @@ import structlog
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from protocol.mechanisms.central.release import ReleasePlan
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from secagg.parameters import choose_parameters

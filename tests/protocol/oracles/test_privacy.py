@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc
 
 from protocol.arrays import Codes, ItemValues, PackedReports
+from protocol.oracles.exact_probabilities import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
-from protocol.oracles.randomized_response import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.report_format import IntegerReportOracle
 from protocol.randomness import RandomWords, seeded_words, system_words
 from tests.protocol.oracles.examples import name, small

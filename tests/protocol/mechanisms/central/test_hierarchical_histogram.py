@@ -18,7 +18,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     HierarchicalHistogramPlan,
     HierarchicalHistogramQuestion,
 )
-from protocol.mechanisms.central.release import devices_per_level
+from protocol.mechanisms.central.release_mechanism import devices_per_level
 from protocol.privacy.events import LedgerEntry, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
 from protocol.randomness import seeded_words

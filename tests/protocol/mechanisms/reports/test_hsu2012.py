@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
-from protocol.mechanisms.reports.linear import LinearQuestion
+from protocol.mechanisms.reports.hsu2012 import LinearQuestion
 from protocol.randomness import seeded_words, system_words
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from blindtally.simulate.population_study import KeyedPopulation, TooFewWordsError, run_tokens
 from blindtally.simulate.populations import ItemPopulation
+from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain, Utf8
 

@@ -27,7 +27,7 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryMechanismName
 from protocol.randomness import seeded_words, system_words
-from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
 from tests.support.report_audit import compare_reports

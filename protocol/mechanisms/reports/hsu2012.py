@@ -48,7 +48,7 @@ from protocol.oracles.hsu2012.projection import NoiseKind, Projection, value_bit
 from protocol.oracles.hsu2012.scrambling import Scrambling
 from protocol.privacy.loss import NeighbourRelation
 from protocol.randomness import RandomWords
-from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Hex32
 from protocol.study_state import StudyState
 
