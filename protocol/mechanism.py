@@ -7,8 +7,8 @@ A mechanism holds no state. It reads what earlier rounds found from the *study s
 the sum is computed: there is only addition between `encode` and `decode`, and this is the
 privacy boundary.
 
-Mechanisms of reports (`report_mechanism.py`) need no secure sum: each device sends one message that is
-private by itself, and the privacy boundary is the device.
+Mechanisms of reports (`report_mechanism.py`) need no secure sum: each device sends one message that
+is private by itself, and the privacy boundary is the device.
 
 Source: the setting of linear sketches over R rounds of [Gascon23, section 2].
 """
