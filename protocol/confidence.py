@@ -33,10 +33,7 @@ CONFIDENCE_LEVEL = 0.95
 def gamma_interval(
     counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
 ) -> tuple[Floats, Floats]:
-    """Return the ends of intervals that hold each true count with probability `level`.
-
-    Both ends are the count if the variance is 0 or the count is not positive.
-    """
+    """Return the ends of intervals that hold each true count with probability `level`."""
     low, high = counts.astype(np.float64), counts.astype(np.float64)
     regular = (variances > 0) & (counts > 0)
     y, v = low[regular], variances[regular]

@@ -90,11 +90,7 @@ class Histograms(Sequence[Mapping[str, int]]):
 
     @classmethod
     def from_mappings(cls, histograms: Iterable[Mapping[str, int]]) -> "Histograms":
-        """Return `histograms` as arrays; unchanged if they are already.
-
-        Raises:
-            ValueError: if a count does not fit in 63 bits.
-        """
+        """Return `histograms` as arrays; unchanged if they are already."""
         if isinstance(histograms, Histograms):
             return histograms
         mappings = list(histograms)

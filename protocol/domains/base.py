@@ -83,11 +83,7 @@ class BaseDomain(PublicModel, ABC):
         ]
 
     def encode(self, items: Sequence[str]) -> Keys:
-        """Return the keys of `items`, shape `(len(items), chunks)`.
-
-        Raises:
-            ValueError: if an item is outside the domain.
-        """
+        """Return the keys of `items`, shape `(len(items), chunks)`; ValueError for one outside."""
         for item in items:
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")

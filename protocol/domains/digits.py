@@ -58,8 +58,7 @@ class Digits(BaseDomain):
     def digits_of(self, items: Sequence[str]) -> DigitRows:
         """Return the digits of each item, `(len(items), width)`; the base is at most 256.
 
-        Raises:
-            ValueError: if an item is outside the domain, or the base is above 256.
+        Raises ValueError if an item is outside the domain.
         """
         if self._base > _MAX_BASE:
             raise ValueError(f"rows of digits need a base of at most {_MAX_BASE}, not {self._base}")
@@ -89,8 +88,7 @@ class Digits(BaseDomain):
     def digits_of_prefix(self, prefix: str) -> DigitRows:
         """Return the common digits of all items that begin with the text `prefix`.
 
-        Raises:
-            ValueError: if no item can begin with it, or items are not text.
+        Raises ValueError if no item can begin with it, or items are not text.
         """
         message = f"items of kind {self.kind} have no prefix {prefix!r}: ask for a range"
         raise ValueError(message)

@@ -220,9 +220,6 @@ def alphabet_of(characters: str, items: Collection[str], length: int | None = No
     """Return the domain of strings of `characters`, up to `length`, or to the longest of `items`.
 
     Items with other characters are ignored. Items of different lengths are padded.
-
-    Raises:
-        ValueError: if a character occurs twice, there is none, or the length is out of range.
     """
     fitting = [item for item in items if set(item) <= set(characters)]
     longest = length or max(map(len, fitting), default=1)
@@ -231,13 +228,10 @@ def alphabet_of(characters: str, items: Collection[str], length: int | None = No
 
 
 def smallest_domain(items: Collection[str]) -> Alphabet | Utf8:
-    """Return the domain with the shortest keys that contains all `items`.
+    """Return the domain with the shortest keys that contains all `items`; ValueError if none does.
 
     Only for public data, as in a simulation: the domain of a real study is chosen without the
     items of any device.
-
-    Raises:
-        ValueError: if there are no items, or no domain contains them all.
     """
     if not items:
         raise ValueError("items are empty: a domain needs one or more")

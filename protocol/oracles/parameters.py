@@ -67,11 +67,8 @@ def oracle_for(
 ) -> Oracle:
     """Return the oracle `name` with the parameters that are best for `goal`.
 
-    A bound `max_frequency` below 1 on all frequencies may lower the worst variance.
-
-    Raises:
-        ValueError: if the name is unknown, the oracle does not allow `epsilon` or `domain`, or it
-            cannot use `max_frequency`.
+    A bound `max_frequency` below 1 on all frequencies may lower the worst variance. Raises
+    ValueError if the oracle is unknown or does not allow a parameter.
     """
     if name not in _FACTORIES:
         raise ValueError(f"oracle must be one of {', '.join(_FACTORIES)}, not {name!r}")

@@ -83,9 +83,7 @@ def recommend(
 ) -> Recommendation:
     """Return the best oracle for `users` reports, where no frequency is above `max_frequency`.
 
-    Raises:
-        ValueError: if `users` or `max_bytes` is below 1, `goal` is unknown, `max_frequency` is not
-            from 0 to 1, `epsilon` or `domain` is out of range, or all oracles have longer reports.
+    Raises ValueError if a parameter is out of range, or all oracles have longer reports.
     """
     if users < 1:
         raise ValueError(f"users must be 1 or more, not {users}")

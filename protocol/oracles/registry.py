@@ -33,9 +33,7 @@ ORACLES: dict[str, type[Oracle]] = {
 def oracle_from_parameters(parameters: OracleParameters) -> Oracle:
     """Return the oracle with these `parameters`.
 
-    Raises:
-        ValueError: if no oracle has that name, or a parameter is missing, unknown, of another type
-            or out of range.
+    Raises ValueError if no oracle has that name, or a parameter is not of it or out of range.
     """
     rest = dict(parameters)
     name = str(rest.pop("oracle", ""))
@@ -52,12 +50,7 @@ def oracle_from_parameters(parameters: OracleParameters) -> Oracle:
 
 
 def check_parameters(parameters: OracleParameters, name: str, epsilon: float, domain: int) -> None:
-    """Check that `parameters` are the full parameters of the oracle that a question names.
-
-    Raises:
-        ValueError: if they are of another oracle, or some are missing. Also as
-            `oracle_from_parameters`.
-    """
+    """Raise ValueError unless `parameters` are all those of the oracle that a question names."""
     oracle = oracle_from_parameters(parameters)
     expected = name, epsilon, domain
     actual = oracle.name, oracle.epsilon, oracle.domain

@@ -63,11 +63,7 @@ class IntegerReportOracle(Oracle):
         return codes.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : self.nbytes]
 
     def codes(self, reports: PackedReports) -> Codes:
-        """Return reports as integers.
-
-        Raises:
-            ValueError: if a report is malformed.
-        """
+        """Return reports as integers; ValueError if a report is malformed."""
         self.check(reports)
         return self._codes(reports)
 

@@ -94,10 +94,7 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
 
     No such report reveals more than randomized response of `epsilon` that is true with additional
     probability `delta` [Kairouz15, theorem 3.3]. The device's value is replaced; that it reports
-    is not secret.
-
-    Raises:
-        ValueError: if `epsilon` is not from 0 to 40, or `delta` not from 0 to below 1.
+    is not secret. Raises ValueError unless `epsilon` is from 0 to 40 and `delta` below 1.
     """
     if not 0 <= epsilon <= _MAX_LOCAL_EPSILON or not 0 <= delta < 1:
         raise ValueError(
@@ -113,10 +110,7 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
 
 
 def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
-    """Return the worst loss of any (`epsilon`, `delta`) release: total with probability `delta`.
-
-    It has few values, and stands for a release of which only epsilon and delta matter.
-    """
+    """Return the worst loss of any (`epsilon`, `delta`) release: total with probability `delta`."""
     from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415
         PrivacyLossDistribution,
     )
@@ -127,11 +121,7 @@ def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution
 
 
 def compose(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> "PrivacyLossDistribution":
-    """Return the loss of all releases together, each repeated a number of times.
-
-    Raises:
-        ValueError: if one has another interval, or is repeated less than once.
-    """
+    """Return the loss of all releases together, each repeated a number of times."""
     from dp_accounting.pld.privacy_loss_distribution import identity  # noqa: PLC0415
 
     total, repeated_losses = identity(LOSS_INTERVAL), list(losses)
@@ -155,11 +145,7 @@ def _is_total(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> bool:
 
 
 def epsilon_of(loss: "PrivacyLossDistribution", delta: float) -> float:
-    """Return the smallest epsilon of `loss` with `delta`; infinity if none.
-
-    Raises:
-        ValueError: if `delta` is not from 1e-11 to below 1.
-    """
+    """Return the smallest epsilon of `loss` with `delta` from 1e-11 to 1; infinity if none."""
     if not MIN_DELTA <= delta < 1:  # also refuses NaN
         raise ValueError(f"delta must be from {MIN_DELTA} to below 1, not {delta}")
     return float(loss.get_epsilon_for_delta(delta))

@@ -61,8 +61,7 @@ class CumulativeDistribution:
 def leaf_cdf(leaves: Floats, levels: int) -> CumulativeDistribution:
     """Return the distribution of leaves of equal width, with counts of any sign.
 
-    Raises:
-        EmptyTreeError: if the counts add up to 0 or less.
+    Raises EmptyTreeError if the counts add up to 0 or less.
     """
     ranks = np.concatenate(([0.0], np.cumsum(leaves)))
     if ranks[-1] <= 0:
@@ -74,11 +73,7 @@ def leaf_cdf(leaves: Floats, levels: int) -> CumulativeDistribution:
 def tree_cdf(
     tree: PrefixTree, base: int, terminator: int | None, estimator: Estimator
 ) -> CumulativeDistribution:
-    """Return the distribution of `tree`, whose counts are shares, up to 2^48 prefixes per level.
-
-    Raises:
-        EmptyTreeError: if the tree is empty.
-    """
+    """Return the distribution of `tree`, whose counts are shares, up to 2^48 prefixes per level."""
     depths = [
         int(depth) for depth in np.unique(tree.depths) if base ** int(depth) <= _MAX_LEVEL_NODES
     ]

@@ -71,9 +71,6 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
 
     Each device drops out with probability `dropout`, equally likely in each phase. The outcomes
     depend neither on the size of batches nor on `executor`.
-
-    Raises:
-        ValueError: if the mechanism has no plan for this question under these terms.
     """
     plan, state = mechanism.first_plan(question, terms, "simulation", planned, rng), EMPTY_STATE
     # In a study that asks every round, devices clip their items once, and send the same again.

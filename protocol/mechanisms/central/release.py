@@ -76,11 +76,7 @@ class ReleasePlan(Plan):
         return 2**62 if shares is None else math.floor(MAX_EVENTS / shares.share)
 
     def check_noise(self, cells: int) -> None:
-        """Check that a device can draw its noise for `cells`.
-
-        Raises:
-            ValueError: if that is too much work; the text names ways to reduce it.
-        """
+        """Raise ValueError if a device cannot draw noise for `cells`, with ways to reduce it."""
         if cells > self.max_noisy_cells:
             raise ValueError(
                 f"noise of variance {self.release.variance:.4g} in {cells:,} cells is too much for "

@@ -49,11 +49,8 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
 
     `vectors` is the largest number of rounds that are decoded, each with a vector of the question's
     words in which noise may look like counts. Noise protects from the server, so only the part
-    of a coin that the server cannot see counts for it.
-
-    Raises:
-        ValueError: if no release keeps the budget, or the given numbers do not; the text names
-            numbers that do.
+    of a coin that the server cannot see counts for it. Raises ValueError if no release, or not the
+    given one, keeps the budget.
     """
     items = question.contribution
     if max(releases, items) > _MAX_RELEASES or releases * items > _MAX_ACCOUNTED_VOTES:
@@ -84,11 +81,7 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
 
 
 def check_join_probability(join_probability: float, release: Release) -> None:
-    """Check that some devices that join do not vote, so that joining does not reveal a vote.
-
-    Raises:
-        ValueError: if all devices that join would vote; the text names a sufficient value.
-    """
+    """Raise ValueError if all devices that join would vote, so that joining reveals a vote."""
     p = release.probability
     if join_probability < 1 and not p / join_probability < 1:
         raise ValueError(

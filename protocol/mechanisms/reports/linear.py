@@ -86,11 +86,7 @@ class LinearQuestion(ReportQuestion, ABC):
 
     @abstractmethod
     def projection(self, seed: bytes) -> Projection:
-        """Return the map that the 32 bytes of `seed` determine.
-
-        Raises:
-            ValueError: if a parameter is out of its range; the text names it.
-        """
+        """Return the map of the 32 bytes `seed`; ValueError if a parameter is out of its range."""
 
     @property
     def scrambled_bits(self) -> int | None:

@@ -76,11 +76,7 @@ class PrefixQuestion(ReportQuestion):
         return oracle_for(self.oracle, self.epsilon, 2**self.hashed_bits, "l2")
 
     def extension(self, oracle: Oracle, seed: bytes) -> PrefixExtension:
-        """Return prefix extension over `oracle`, with hash functions of the 32 bytes `seed`.
-
-        Raises:
-            ValueError: if a parameter is out of its range; the text names it.
-        """
+        """Return prefix extension over `oracle`, with hash functions of the 32 bytes `seed`."""
         return PrefixExtension(
             oracle=oracle,
             size=self.domain.max_bytes,

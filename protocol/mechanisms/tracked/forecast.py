@@ -114,10 +114,7 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
     """Return the expected count of each of `items` among `devices`, and its standard deviation.
 
     If the last block contradicts the rate of all blocks together, the rate of the last block is
-    used, since something has changed.
-
-    Raises:
-        KeyError: if an item is not in the state; only known items are ever tracked.
+    used, since something has changed. Raises KeyError if an item was never known.
     """
     rows = np.array([state.rows[item] for item in items], np.int64)
     whole = history_of(state)

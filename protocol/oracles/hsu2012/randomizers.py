@@ -228,11 +228,7 @@ class SampledResponse(Randomizer):
         )
 
     def sums(self, state: Integers, n: int) -> Floats:
-        """Return queries / (p - q) (#+ - #-).
-
-        Raises:
-            ValueError: if `state` is not of `n` reports.
-        """
+        """Return queries / (p - q) (#+ - #-); ValueError if `state` is not of `n` reports."""
         if state.sum() != n:
             raise ValueError(f"n must be the number of reports, {state.sum():,}, not {n:,}")
         signed = (state[:, ::2] - state[:, 1::2]).astype(np.float64)
