@@ -36,9 +36,8 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.encode_input import device_rows
 from protocol.oracles.oracle import Oracle, OracleParameters
-from protocol.oracles.parameters import oracle_for
 from protocol.oracles.prefix import PrefixExtension
-from protocol.oracles.registry import check_parameters, oracle_from_parameters
+from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.reporting import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Hex32, Terms
