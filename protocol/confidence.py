@@ -57,9 +57,8 @@ def reaches_threshold(
 ) -> NDArray[np.bool_]:
     """Return for each count whether it is `threshold` or more with probability `confidence`.
 
-    An item with exactly this count is treated as heavy with probability about 1 - `confidence`. At
-    1/2 the estimate alone decides. A higher confidence reports fewer items that are not heavy,
-    and misses more heavy items.
+    At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
+    probability about 1 - `confidence`.
     """
     margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin

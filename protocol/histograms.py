@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 
 class ItemIndex(Sequence[str]):
-    """Distinct items in order, with a cache of functions of all of them.
-
-    The cache is not pickled. A process that receives the same items again keeps its own cache.
-    """
+    """Distinct items in order, with a cache of functions of all of them, which is not pickled."""
 
     __slots__ = ("_cache", "_names")
 

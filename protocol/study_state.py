@@ -22,11 +22,7 @@ _ITEMS_KEY, _COLUMN_PREFIX, _ARRAY_PREFIX = "items", "column ", "array "
 
 @dataclass(frozen=True, eq=False)
 class StudyState:
-    """Columns of one number for each of `items`, and `arrays` of any shape and real type.
-
-    Raises:
-        ValueError: if an item is repeated, or a column has another length than `items`.
-    """
+    """Columns of one number for each of `items`, and `arrays` of any shape and real type."""
 
     items: tuple[str, ...] = ()
     columns: Mapping[str, Floats] = field(default_factory=dict)

@@ -86,11 +86,7 @@ def _same_candidates(first: ItemValues | None, second: ItemValues | None) -> boo
 
 @dataclass(frozen=True)
 class Oracle(ABC):
-    """A frequency oracle over the values 0 .. `domain` - 1, with `epsilon` for each report.
-
-    Raises:
-        ValueError: by the constructor, if a parameter is out of the range that the message names.
-    """
+    """A frequency oracle over the values 0 .. `domain` - 1, with `epsilon` for each report."""
 
     name: ClassVar[str]
     epsilon: float

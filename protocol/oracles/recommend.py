@@ -165,10 +165,7 @@ def _candidates(epsilon: float, domain: int, max_frequency: float) -> Iterator[O
 
 
 def min_users(works: Callable[[int], bool]) -> int | None:
-    """Return the smallest number of users for which an oracle works, within one percent.
-
-    `works` must hold for all larger numbers. Returns None if the number is above 10^15.
-    """
+    """Return the smallest number of users from which `works` holds, to 1%; None above 10^15."""
     high = 1
     while not works(high):
         if high >= MAX_USERS:

@@ -21,10 +21,7 @@ _MAX_REPORT_BITS = 2**24
 
 @dataclass(frozen=True)
 class IntegerReportOracle(Oracle):
-    """An oracle whose report is one integer below `possible_reports`: its fields in mixed radix.
-
-    A report has the smallest number of bits, and one comparison checks all fields.
-    """
+    """An oracle whose report is an integer below `possible_reports`: its fields in mixed radix."""
 
     def __post_init__(self) -> None:
         Oracle.__post_init__(self)

@@ -43,10 +43,7 @@ _MIN_FINITE_LOSS_PROBABILITY = 1e-12  # below, a loss counts as total
 
 
 def highest_relevant_loss(curve: DivergenceCurve, lowest: float, highest: float) -> float:
-    """Return the smallest loss where `curve` is nearly what it is at `highest`.
-
-    Nearly means up to 1e-16 and one part in a thousand. The rest may be treated as a total loss.
-    """
+    """Return the smallest loss where `curve` is, to 1e-16 and 0.1%, what it is at `highest`."""
     rest = 1.001 * _value_at(curve, highest) + NEGLIGIBLE_PROBABILITY
     low, high = math.floor(lowest / LOSS_INTERVAL), math.ceil(highest / LOSS_INTERVAL)
     steps = first_true(lambda step: _value_at(curve, step * LOSS_INTERVAL) <= rest, low + 1, high)

@@ -190,10 +190,7 @@ class _RoundInMemory(Generic[P]):
 
 
 def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
-    """Yield the cohorts; a device that enrols joins the first with room.
-
-    A cohort below the minimum does not run. Vectors are made when their cohort is next.
-    """
+    """Yield the cohorts of `minimum` or more; vectors are made when their cohort is next."""
     plan, dropouts = in_memory.spec.plan, in_memory.dropouts
     ring = in_memory.spec.mechanism.ring(plan)
     devices = range(len(in_memory.histograms))

@@ -166,10 +166,7 @@ def cell_bits(max_count: int, signed: bool) -> int:
 
 
 def median(rows: NDArray[F]) -> NDArray[F]:
-    """Return the medians of the columns of `rows`.
-
-    It exchanges whole rows, which is faster than sorting each column of a dozen of them.
-    """
+    """Return the medians of the columns of `rows`, by exchanging whole rows."""
     count = len(rows)
     if count > 15:
         ordered = list(np.sort(rows, axis=0))

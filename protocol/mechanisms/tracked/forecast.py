@@ -134,10 +134,7 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Expected totals of all items of `state` at the end of the study, with standard deviations.
-
-    It is made after the round of `plan`.
-    """
+    """Expected totals of the items of `state` after the round of `plan`, with deviations."""
 
     plan: Plan
     state: StudyState
@@ -168,18 +165,12 @@ class Forecast:
 
 
 def decision_threshold(threshold: float) -> float:
-    """Return the estimate from which a total reaches `threshold` with probability 1/2 or more.
-
-    Totals are integers: if the estimate is 49.6, 50 is more likely than 49.
-    """
+    """Return the estimate from which an integer total is probably `threshold` or more."""
     return math.ceil(threshold) - tuning.ROUNDING_MARGIN
 
 
 def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]:
-    """Return counters for the items that may become heavy, the most frequent first.
-
-    With the total and check of each group of one width, they take at most `nbytes`.
-    """
+    """Return counters in `nbytes` for the items that may become heavy, the most frequent first."""
     plan, state = forecast.plan, forecast.state
     items = forecast.items_reaching(tuning.UNTRACK_Z_SCORE)
     widths = _counter_widths(plan, state, items)
@@ -198,10 +189,7 @@ def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]
 
 
 def _counter_widths(plan: Plan, state: StudyState, items: Sequence[str]) -> Integers:
-    """Return the bits of each item's counter, wider after a slip.
-
-    If several counts left their windows, none of them went further than all of them together.
-    """
+    """Return the bits of each item's counter, wider after a slip."""
     if not items:
         return np.zeros(0, np.int64)
     bits = counter_bits(*expected_counts(state, plan.terms.max_devices, items))

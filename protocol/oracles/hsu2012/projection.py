@@ -57,11 +57,7 @@ class HeavyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection(ABC):
-    """A public random map of the values below `size`, with hash functions of `seed`.
-
-    Raises:
-        ValueError: if a parameter is out of the range that the message names.
-    """
+    """A public random map of the values below `size`, with hash functions of `seed`."""
 
     epsilon: float
     delta: float = 0.0
