@@ -60,10 +60,8 @@ def connect_the_dots(curve: DivergenceCurve, lowest: float, highest: float) -> "
     )
 
     # Slightly less, so that an exact multiple is not rounded to the next.
-    first, last = (
-        math.floor(lowest / LOSS_INTERVAL + 1e-6),
-        math.ceil(highest / LOSS_INTERVAL - 1e-6),
-    )
+    first = math.floor(lowest / LOSS_INTERVAL + 1e-6)
+    last = math.ceil(highest / LOSS_INTERVAL - 1e-6)
     deltas = curve(np.arange(first, last + 1, dtype=np.float64) * LOSS_INTERVAL)
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     return create_pmf_pessimistic_connect_dots_fixed_gap(LOSS_INTERVAL, first, last, deltas)

@@ -103,9 +103,8 @@ class _Level:
     codes: Indices
     starts: Floats
     masses: Floats
-    parents: Indices = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # indices in the level above
+    # Indices in the level above.
+    parents: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def of(

@@ -160,9 +160,7 @@ class Distribution:
     domain: Digits
     cumulative: CumulativeDistribution
     errors: PrunedErrors | ConsistentErrors
-    prefixes: PrefixShares | None = (
-        None  # of a trie; a complete tree has all prefixes in its distribution
-    )
+    prefixes: PrefixShares | None = None  # a complete tree has them in its distribution
     beta: float = 0.05
 
     def __post_init__(self) -> None:

@@ -20,12 +20,7 @@ from protocol.mechanisms.central.release_design import (
     min_honest_share,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.privacy.noise import (
-    MAX_EVENTS,
-    NoiseShares,
-    signed_residues,
-    simulate_skellam_sum,
-)
+from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues, simulate_skellam_sum
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
 from protocol.study import Plan

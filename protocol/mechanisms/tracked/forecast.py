@@ -38,7 +38,8 @@ _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _EVICTED_KEYS_ARRAY = "evicted keys"
 # Columns of the study state, the first two for each block.
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
-_LAST_SLIP_COLUMN, _SLIP_VARIANCE_COLUMN = "last slip", "slip variance"
+_LAST_SLIP_COLUMN = "last slip"
+SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
 def record_round(
@@ -61,7 +62,7 @@ def record_round(
     columns = {
         _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
         _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
-        _SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
+        SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
     }
     state = state.add([each.item for each in counted], columns)
     if sampled:
@@ -80,11 +81,6 @@ def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> St
     column = np.zeros(len(state.items))
     column[[state.rows[item] for item in items]] = slips
     return state.with_column(_LAST_SLIP_COLUMN, column)
-
-
-def slip_variances(state: StudyState) -> Floats:
-    """Return the variance that slips add to the counts of each item."""
-    return state.column(_SLIP_VARIANCE_COLUMN)
 
 
 def expected_device_ratio(state: StudyState) -> float:

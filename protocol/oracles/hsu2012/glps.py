@@ -163,9 +163,8 @@ class Scrambling:
     def unscramble(self, values: ItemValues) -> ItemValues:
         """Return the preimage of each of `values`."""
         for a, b in reversed(self._round_constants()):
-            values = values ^ (
-                values >> self._shift
-            )  # its own inverse, since twice the shift is all bits
+            # This step is its own inverse, since twice the shift is all bits.
+            values = values ^ (values >> self._shift)
             inverse = pow(a, -1, 2**64)
             values = self._truncate((values - np.uint64(b)) * np.uint64(inverse))
         return values

@@ -144,10 +144,8 @@ class OcmsGf(HashedResponseOracle):
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform, or of all solutions."""
-        transformed, solved = (
-            8.0 * reports + 50.0 * self.possible_reports,
-            self._solve_ns_per_report * reports,
-        )
+        transformed = 8.0 * reports + 50.0 * self.possible_reports
+        solved = self._solve_ns_per_report * reports
         if self.stores_report_counts:
             return transformed
         return min(transformed, solved) if self.possible_reports <= _MAX_TRANSFORM_CELLS else solved
