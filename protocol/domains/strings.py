@@ -91,11 +91,13 @@ class Alphabet(Digits):
         return text.rstrip(self.pad) if self.pad else text
 
     @property
-    def _base(self) -> int:
+    def base(self) -> int:
+        """Return the number of characters."""
         return len(self.characters)
 
     @property
-    def _length(self) -> int:
+    def width(self) -> int:
+        """Return `length`."""
         return self.length
 
     @property
@@ -122,7 +124,7 @@ class Alphabet(Digits):
 class Utf8(Digits):
     """Text of at most `max_bytes` bytes of UTF-8, without NUL, which is the padding."""
 
-    _base: ClassVar[int] = 256
+    base: ClassVar[int] = 256
     _pad_digit: ClassVar[int] = 0
     kind: Literal["utf8"] = "utf8"
     max_bytes: int = Field(ge=1, le=1024)
@@ -154,7 +156,8 @@ class Utf8(Digits):
         return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
-    def _length(self) -> int:
+    def width(self) -> int:
+        """Return `max_bytes`."""
         return self.max_bytes
 
     @property

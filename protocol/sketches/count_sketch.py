@@ -172,9 +172,8 @@ def median(rows: NDArray[F]) -> NDArray[F]:
         ordered = list(np.sort(rows, axis=0))
     else:
         ordered, spare = list(rows.copy()), np.empty_like(rows[0])
-        for end in range(
-            count - 1, (count - 1) // 2 - 1, -1
-        ):  # the largest of the rest moves to the end
+        # The largest of the rest moves to the end.
+        for end in range(count - 1, (count - 1) // 2 - 1, -1):
             for at in range(end):
                 low, high = ordered[at], ordered[at + 1]
                 np.minimum(low, high, out=spare)
