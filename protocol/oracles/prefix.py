@@ -96,11 +96,7 @@ class PrefixExtension:
         return 8 + self.oracle.bits
 
     def perturb(self, strings: Bytes, chance: RandomWords) -> PackedReports:
-        """Return a report for each of `strings`: a byte for the length, and the oracle's report.
-
-        Raises:
-            ValueError: if `strings` is not of uint8 and shape `(n, size)`, n >= 1.
-        """
+        """Return a report for each of `strings`, `(n, size)`: length and the oracle's report."""
         if strings.dtype != np.uint8 or strings.ndim != 2 or strings.shape[1] != self.size:
             raise ValueError(
                 f"strings must be uint8 of shape (n, {self.size}), "

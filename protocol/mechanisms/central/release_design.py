@@ -59,7 +59,13 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
             f"at most {_MAX_RELEASES:,} of each and {_MAX_ACCOUNTED_VOTES:,} of both together"
         )
     if question.mode == "sample-threshold":
-        release = _sampled_release(question, releases)
+        if question.theta is None or question.probability is None:
+            release = _best_sampled_release(question, releases)
+        else:
+            release = Release(
+                probability=question.probability, threshold=question.theta, variance=0.0
+            )
+            _check_cost(question, release, releases)
         check_join_probability(question.join_probability, release)
         return release
     sampled = 1.0 if question.mode == "noise" else question.probability or _DEFAULT_VOTE_PROBABILITY
@@ -106,14 +112,6 @@ def cell_bits(release: Release, terms: Terms) -> int:
     if noise:
         return (2 * (terms.max_devices + noise) + 1).bit_length()
     return terms.max_devices.bit_length()
-
-
-def _sampled_release(question: ReleaseQuestion, releases: int) -> Release:
-    if question.theta is not None and question.probability is not None:
-        release = Release(probability=question.probability, threshold=question.theta, variance=0.0)
-        _check_cost(question, release, releases)
-        return release
-    return _best_sampled_release(question, releases)
 
 
 def _best_sampled_release(question: ReleaseQuestion, releases: int) -> Release:

@@ -85,7 +85,7 @@ class LinearQuestion(ReportQuestion, ABC):
 
     @abstractmethod
     def projection(self, seed: bytes) -> Projection:
-        """Return the map of the 32 bytes `seed`; ValueError if a parameter is out of its range."""
+        """Return the map of the 32 bytes `seed`; ValueError for a parameter out of range."""
 
     @property
     def scrambled_bits(self) -> int | None:

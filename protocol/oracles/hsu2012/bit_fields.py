@@ -64,7 +64,7 @@ class BitFields:
         return fields
 
     def check(self, reports: PackedReports) -> None:
-        """Check the shape of `reports`; raises as `unpack`."""
+        """Raise ValueError if `reports` is not of uint8 and shape `(n, nbytes)`, n >= 1."""
         check_report_shape(reports, self.nbytes)
         if not len(reports):
             raise ValueError("reports are empty: one or more are needed")
